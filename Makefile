@@ -1,0 +1,35 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each does all the set-up it needs, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint oracle bench docs clean
+
+demo: $(STAMP)
+	$(BIN)/ups demo
+
+test: $(STAMP) lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+lint: $(STAMP)
+	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests
+	$(BIN)/mypy
+
+# Tests against solvers of other projects, and the long ones: on purpose, not in `make test`.
+oracle: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/pytest -m 'oracle or slow'
+
+bench: $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/ups bench generate --json benchmarks/generate.json
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,293 @@
+"""The `ups` command: parses, calls a job, prints. Nothing heavy is imported before a job runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cyclopts
+from cyclopts import App, Group, Parameter
+
+from ups.types import ConfigError, UpsError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from ups.jobs.generate import Progress, Report
+
+Scheme = Literal["pdebench", "accurate"]
+Dtype = Literal["float32", "float64"]
+
+app = App(
+    name="ups",
+    help="The Universal Physics Stack: from equations to data you can trust, and on to neural simulators.",
+    version=lambda: version("universal-physics-stack"),
+    default_parameter=Parameter(negative=""),
+    help_epilogue="Every command explains itself: `ups COMMAND --help`.",
+)
+data = App(name="data", help="Make PDE data, and check any file you were given.")
+config = App(name="config", help="Show and explain configuration.")
+bench = App(name="bench", help="Measure speed, as ratios to a peer measured in the same run.")
+for sub in (data, config, bench):
+    app.command(sub)
+
+EQUATION = Group("Parameters of the equation", help="Each task has its own: `ups data tasks` lists them.")
+
+
+@app.command
+def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
+    """Make a small data set of three tasks, check it, and show it on a page: minutes on a laptop.
+
+    Parameters
+    ----------
+    out
+        Where the data and the page go.
+    config
+        A YAML file with other data sets than the demo's own.
+    """
+    from ups.jobs.demo import demo as job
+
+    page = job(out, config, say=print, follow=_following)
+    print(page)
+
+
+@data.command
+def generate(
+    task: str,
+    *,
+    samples: int = 100,
+    resolution: int | None = None,
+    seed: int = 0,
+    scheme: Scheme | None = None,
+    device: str = "auto",
+    batch: int | None = None,
+    out: Path = Path("data"),
+    dtype: Dtype = "float64",
+    overwrite: bool = False,
+    **params: Annotated[str, Parameter(group=EQUATION, show=False)],
+) -> None:
+    """Solve an equation from random initial states and write a PDEBench file; its path is the last line printed.
+
+    Further flags are parameters of the equation: `--nu 0.01`, `--beta 0.4`, `--rho`, `--eta`, `--zeta`, `--mach`,
+    `--init Shock`, `--boundary trans`, … A run that was stopped goes on where it was; the same seed gives the same
+    data.
+
+    Parameters
+    ----------
+    task
+        Name of the equation, for example burgers1d; `ups data tasks` lists all.
+    samples
+        Number of trajectories.
+    resolution
+        Cells along the first axis. PDEBench's own by default.
+    seed
+        Same seed, same data, whatever the batch size.
+    scheme
+        How it is solved: PDEBench's way (the default where there is one), or a more accurate way.
+    device
+        auto, cpu, cuda or cuda:N.
+    batch
+        Trajectories solved at once. As many as fit by default.
+    out
+        Folder for the file, whose name is PDEBench's for the task and its parameters.
+    dtype
+        Precision of the solver; files hold float32.
+    overwrite
+        Replace a file that is there, or one that was begun with other settings.
+    """
+    from ups.config import load
+    from ups.jobs.generate import generate as job
+    from ups.jobs.settings import GenerateConfig
+
+    given = {
+        "task": task,
+        "samples": samples,
+        "resolution": resolution,
+        "seed": seed,
+        "scheme": scheme,
+        "device": device,
+        "batch": batch,
+        "dtype": dtype,
+        **{f"params.{name}": value for name, value in params.items()},
+    }
+    settings = load(GenerateConfig, overrides=given)
+    with _following() as report:
+        path = job(settings, out, report, overwrite)
+    print(path)
+
+
+@data.command
+def tasks() -> None:
+    """List the tasks: what each solves, its parameters, its schemes, its file name."""
+    from ups.jobs.inspect import task_table
+
+    print(task_table())
+
+
+@data.command
+def info(file: Path, *, task: str | None = None) -> None:
+    """Say what a file holds, in words and numbers, with the coefficients of its equation fitted from its own data.
+
+    Parameters
+    ----------
+    file
+        A PDEBench file, or a file or folder of The Well.
+    task
+        What it holds, where neither its name nor its attributes say so.
+    """
+    from ups.jobs.inspect import describe
+
+    print(describe(file, task))
+
+
+@data.command
+def validate(*files: Path, task: str | None = None) -> int:
+    """Look for what is wrong with files, one line each; the exit code is 1 if anything is.
+
+    Finds NaN, constant and duplicated trajectories, a wrong time axis, truncation, a parameter that the data
+    contradict, broken conservation and wrong signs; given several files, also trajectories that stand in more than
+    one. Reads piece by piece.
+
+    Parameters
+    ----------
+    files
+        PDEBench files, or files or folders of The Well.
+    task
+        What it holds, where neither its name nor its attributes say so.
+    """
+    from ups.jobs.inspect import problems
+
+    if not files:
+        raise ConfigError("no file was named; write `ups data validate FILE`.")
+    found = problems(files, task)
+    for file, problem in found:
+        print(f"{file}: {problem}")
+    for file in files:
+        if all(file != where for where, _ in found):
+            print(f"{file}: nothing wrong found")
+    return 1 if found else 0
+
+
+@config.command(usage="Usage: ups config show [FILE] [--KEY.OF.CONFIG VALUE ...]")
+def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    """Print a whole config: FILE, its bases, the flags and every default.
+
+    FILE is a YAML config; without one, the defaults alone. Any key is a flag, with dots for the levels, for example
+    `--data.burgers.seed 1`.
+    """
+    from ups.config import dump, fingerprint, load
+    from ups.jobs.settings import RunConfig
+
+    file, overrides = _file_and_flags(arguments)
+    resolved = load(RunConfig, file, overrides)
+    print(dump(resolved), end="")
+    print(f"# fingerprint {fingerprint(resolved)}")
+
+
+@config.command
+def schema() -> None:
+    """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
+    import json
+
+    from ups.jobs.settings import RunConfig
+
+    print(json.dumps(RunConfig.model_json_schema(), indent=2))
+
+
+@bench.command(name="generate")
+def bench_generate(
+    *,
+    task: list[str] | None = None,
+    device: str = "auto",
+    seconds: float = 5.0,
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> None:
+    """Trajectories per second of every generator, and the ratio to exponax for Burgers where it is installed.
+
+    Parameters
+    ----------
+    task
+        Only these tasks; may be given several times.
+    device
+        auto, cpu, cuda or cuda:N.
+    seconds
+        How long to measure each, roughly.
+    json_out
+        Also write the numbers, with their provenance, to this file.
+    """
+    from ups.jobs.bench import bench_generate as job
+
+    job(task, device, seconds, json_out, say=print)
+
+
+def _file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
+    """`[FILE] --a.b VALUE --c=VALUE …` as a path and a mapping of dotted keys."""
+    rest = list(arguments)
+    file = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
+    flags: dict[str, str] = {}
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not flag.startswith("--") or not (equals or rest):
+            raise ConfigError(f"'{flag}' is not a flag with a value; write --KEY VALUE.")
+        flags[flag[2:]] = value if equals else rest.pop(0)
+    return file, flags
+
+
+@contextmanager
+def _following() -> Iterator[Report]:
+    """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
+        rows: dict[str, TaskID] = {}
+
+        def report(progress: Progress) -> None:
+            if progress.name not in rows:
+                rows[progress.name] = bar.add_task(progress.name, total=progress.total)
+            bar.update(rows[progress.name], completed=progress.done)
+
+        yield report
+
+
+def _plain_lines() -> Report:
+    import time
+
+    began: dict[str, tuple[float, int]] = {}
+
+    def report(progress: Progress) -> None:
+        start, first = began.setdefault(progress.name, (time.monotonic(), progress.done))
+        elapsed, made = time.monotonic() - start, progress.done - first
+        left = f", about {elapsed / made * (progress.total - progress.done):.0f} s left" if made else ""
+        print(f"{progress.name}: {progress.done} of {progress.total}{left}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence and exit code 2."""
+    try:
+        code = app(exit_on_error=False, print_error=False)
+    except cyclopts.CycloptsError as error:
+        print(f"ups: {' '.join(str(error).split())} See `ups --help`.", file=sys.stderr)
+        sys.exit(2)
+    except UpsError as error:
+        print(f"ups: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("ups: stopped; run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

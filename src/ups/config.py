@@ -1,0 +1,148 @@
+"""Typed configuration: strict keys, `base:` files, dotted overrides, one-sentence errors, a stable fingerprint."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from ups.types import ConfigError
+
+Key = tuple[str, ...]
+
+
+class Config(BaseModel):
+    """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+
+
+C = TypeVar("C", bound=Config)
+
+
+def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> C:
+    """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
+    values: dict[str, Any] = {}
+    origin: dict[Key, str] = {}
+    if path is not None:
+        _read(path, values, origin, seen=())
+    for dotted, value in (overrides or {}).items():
+        _set(values, tuple(dotted.split(".")), value, f"--{dotted.removeprefix('params.')}", origin)
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(_sentence(model, error.errors()[0], origin)) from None
+
+
+def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequence[Path]) -> None:
+    """Lay the base first, then this file over it; remember for each key which file it came from."""
+    path = path.resolve() if seen else path
+    if path.resolve() in (p.resolve() for p in seen):
+        chain = " → ".join(str(p) for p in (*seen, path))
+        raise ConfigError(f"{seen[0]}: its base files name each other in a circle ({chain}); remove one `base:`.")
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        asked = f" (named as base by {seen[-1]})" if seen else ""
+        raise ConfigError(f"{path}: there is no such config file{asked}; check the path.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as a text file ({error}); name a YAML file.") from None
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: is not valid YAML{where}; mend the line and try again.") from None
+    if found is None:
+        found = {}
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: must hold keys and values, not a {type(found).__name__}.")
+    base = found.pop("base", None)
+    if base is not None:
+        _read(path.parent / str(base), values, origin, (*seen, path))
+    _merge(values, found, (), str(path), origin)
+
+
+def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, origin: dict[Key, str]) -> None:
+    for key, value in new.items():
+        here = (*at, str(key))
+        if isinstance(value, dict) and isinstance(into.get(str(key)), dict):
+            _merge(into[str(key)], value, here, source, origin)
+            continue
+        into[str(key)] = {} if isinstance(value, dict) else value
+        origin[here] = source
+        if isinstance(value, dict):
+            _merge(into[str(key)], value, here, source, origin)
+
+
+def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict[Key, str]) -> None:
+    node = values
+    for depth, part in enumerate(key[:-1]):
+        child = node.setdefault(part, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"{source}: '{'.'.join(key[: depth + 1])}' is a value, not a group of keys.")
+        node = child
+    node[key[-1]] = yaml.safe_load(value) if isinstance(value, str) else value
+    origin[key] = source
+
+
+def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str]) -> str:
+    """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name."""
+    loc = tuple(str(part) for part in error["loc"])
+    source, key = _origin(loc, origin), ".".join(loc) or "the config"
+    where = source if source.startswith("--") else f"{source}: '{key}'" if loc else source
+    if error["type"] == "extra_forbidden":
+        valid = list(_keys(model, loc[:-1]))
+        near = difflib.get_close_matches(loc[-1], valid, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}."
+        return f"{where} is not a known key; {hint}"
+    if error["type"] == "missing":
+        return f"{where} is missing; add it."
+    if error["type"] == "value_error":
+        text = str(error["ctx"]["error"])
+        return text if source == "the flags" else f"{where}: {text}"
+    got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
+    return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
+
+
+def _origin(loc: Key, origin: Mapping[Key, str]) -> str:
+    """Where a key came from: its own source, else that of the nearest key above it, else of what stands below it."""
+    for n in range(len(loc), 0, -1):
+        if loc[:n] in origin:
+            return origin[loc[:n]]
+    below = {source for key, source in origin.items() if key[: len(loc)] == loc}
+    return ", ".join(sorted(source for source in below if not source.startswith("--"))) or "the flags"
+
+
+def _keys(model: type[BaseModel], at: Key) -> typing.Iterable[str]:
+    """The valid keys of the part of `model` at a path."""
+    node: Any = model
+    for part in at:
+        node = node.model_fields[part].annotation if _is_model(node) else typing.get_args(node)[-1]
+        if isinstance(node, types.UnionType):
+            node = next(a for a in typing.get_args(node) if a is not types.NoneType)
+    return node.model_fields if _is_model(node) else ()
+
+
+def _is_model(node: Any) -> bool:
+    return isinstance(node, type) and issubclass(node, BaseModel)
+
+
+def dump(config: Config) -> str:
+    """The whole config as YAML, defaults included: what `ups config show` prints and a run folder keeps."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def fingerprint(config: Config) -> str:
+    """A short hash of every value, defaults included; the order of keys and the files they came from do not matter."""
+    text = json.dumps(config.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

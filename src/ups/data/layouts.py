@@ -1,0 +1,192 @@
+"""How PDEBench lays out each kind of file: names, data sets, coordinates, attributes, and where a sample lies."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+import yaml
+
+from ups.types import Array, Domain, Params, TaskSpec
+
+AXES = ("x", "y", "z")
+
+
+def spell(value: float | str, spelling: str) -> str:
+    """A number as PDEBench's file names have it: 0.01, 1.0, and 1e-08 (`python`) or 1.e-8 (`short`)."""
+    if isinstance(value, str):
+        return value
+    text = repr(float(value))
+    if spelling == "short" and "e" in text:
+        mantissa, exponent = text.split("e")
+        text = f"{mantissa if '.' in mantissa else mantissa + '.'}e{int(exponent)}"
+    return text
+
+
+def file_name(task: TaskSpec, params: Params, resolution: int, number: int) -> str:
+    """The file name PDEBench gives to a task with these parameters."""
+    known: dict[str, float | str] = {**params, "resolution": str(resolution), "number": str(number)}
+    return re.sub(r"\{(\w+)\}", lambda m: spell(known[m.group(1)], task.storage.spelling), task.storage.pattern)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides the bytes of a file. Two plans with one `identity` make the same file."""
+
+    task: TaskSpec
+    params: Params
+    domain: Domain
+    times: Array
+    samples: int
+    identity: Mapping[str, Any]
+
+
+@dataclass
+class Slots:
+    """Where each sample of one data set lies in the file: contiguous, little-endian float32."""
+
+    starts: Callable[[int], int]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return 4 * int(np.prod(self.shape))
+
+
+def _dataset(group: Any, name: str, shape: tuple[int, ...]) -> None:
+    """A contiguous float32 data set whose place is taken at once and whose bytes are left alone."""
+    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    creation.set_layout(h5py.h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    h5py.h5d.create(group.id, name.encode(), h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple(shape), creation)
+
+
+@dataclass
+class Layout(ABC):
+    """How one kind of file is laid out. `arrays` lists its data sets with the shape of one sample."""
+
+    plan: Plan
+    arrays: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def nbytes(self) -> int:
+        return 4 * self.plan.samples * sum(int(np.prod(shape)) for shape in self.arrays.values()) + 2**16
+
+    def lay_out(self, file: Any) -> None:
+        for name, shape in self.arrays.items():
+            _dataset(file, name, (self.plan.samples, *shape))
+        self.coordinates(file)
+        for parameter, attribute in self.plan.task.storage.attrs.items():
+            file.attrs[attribute] = self.plan.params[parameter]
+
+    def coordinates(self, file: Any) -> None:
+        for letter, axis in zip(AXES, self.plan.domain.coordinates, strict=False):
+            file[f"{letter}-coordinate"] = axis.astype("<f4")
+
+    def slots(self, file: Any) -> list[Slots]:
+        found = []
+        for name, shape in self.arrays.items():
+            base, size = file[name].id.get_offset(), 4 * int(np.prod(shape))
+            found.append(Slots(lambda i, base=base, size=size: base + i * size, shape))  # type: ignore[misc]
+        return found
+
+    @abstractmethod
+    def pieces(self, frames: Array, inputs: Array) -> list[Array]:
+        """The batch cut up as `arrays` lists it."""
+
+
+class Fields(Layout):
+    """One data set N×T×S per channel, and PDEBench's t axis with one entry more than there are frames."""
+
+    def __init__(self, plan: Plan) -> None:
+        shape = (len(plan.times), *plan.domain.shape)
+        super().__init__(plan, dict.fromkeys(plan.task.storage.datasets, shape))
+
+    def coordinates(self, file: Any) -> None:
+        super().coordinates(file)
+        t = self.plan.times
+        file["t-coordinate"] = np.append(t, 2 * t[-1] - t[-2]).astype("<f4")
+
+    def pieces(self, frames: Array, inputs: Array) -> list[Array]:  # noqa: ARG002
+        return [frames[..., c] for c in range(frames.shape[-1])]
+
+
+class Steady(Layout):
+    """`tensor` N×1×S holds the solution, `nu` N×S the coefficient; no time."""
+
+    def __init__(self, plan: Plan) -> None:
+        solution, coefficient = plan.task.storage.datasets
+        super().__init__(plan, {solution: (1, *plan.domain.shape), coefficient: plan.domain.shape})
+
+    def pieces(self, frames: Array, inputs: Array) -> list[Array]:
+        return [frames[..., 0], inputs[..., 0]]
+
+
+class Incompressible(Layout):
+    """`velocity` N×T×S×2, `particles` N×T×S×1, `force` N×S×2, `t` N×T."""
+
+    def __init__(self, plan: Plan) -> None:
+        frames, cells = len(plan.times), plan.domain.shape
+        super().__init__(
+            plan, {"velocity": (frames, *cells, 2), "particles": (frames, *cells, 1), "force": (*cells, 2)}
+        )
+
+    def coordinates(self, file: Any) -> None:
+        file["t"] = np.tile(self.plan.times, (self.plan.samples, 1)).astype("<f4")
+        file.attrs["config"] = yaml.safe_dump(_settings(self.plan))
+        file.attrs["latestIndex"] = len(self.plan.times) - 1
+
+    def pieces(self, frames: Array, inputs: Array) -> list[Array]:
+        return [frames[..., :2], frames[..., 2:], inputs]
+
+
+class Groups(Layout):
+    """One group per sample, named by its number: `data` T×S×C, `grid/x` …, `grid/t`, attribute `config` (YAML)."""
+
+    def __init__(self, plan: Plan) -> None:
+        shape = (len(plan.times), *plan.domain.shape, len(plan.task.channels))
+        super().__init__(plan, {plan.task.storage.datasets[0]: shape})
+
+    def nbytes(self) -> int:
+        return super().nbytes() + self.plan.samples * (8192 + 4 * (len(self.plan.times) + sum(self.plan.domain.shape)))
+
+    def lay_out(self, file: Any) -> None:
+        ((name, shape),) = self.arrays.items()
+        config = yaml.safe_dump(_settings(self.plan))
+        for i in range(self.plan.samples):
+            group = file.create_group(self._key(i))
+            _dataset(group, name, shape)
+            for letter, axis in zip(AXES, self.plan.domain.coordinates, strict=False):
+                group[f"grid/{letter}"] = axis.astype("<f4")
+            group["grid/t"] = self.plan.times.astype("<f4")
+            group.attrs["config"] = config
+
+    def slots(self, file: Any) -> list[Slots]:
+        ((name, shape),) = self.arrays.items()
+        starts = [file[self._key(i)][name].id.get_offset() for i in range(self.plan.samples)]
+        return [Slots(starts.__getitem__, shape)]
+
+    def pieces(self, frames: Array, inputs: Array) -> list[Array]:  # noqa: ARG002
+        return [frames]
+
+    def _key(self, i: int) -> str:
+        return f"{i:0{max(4, len(str(self.plan.samples - 1)))}d}"
+
+
+def _settings(plan: Plan) -> dict[str, Any]:
+    """What a `config` attribute holds: the parameters and the identity of the file, as plain YAML."""
+    return {**dict(plan.params), **{key: value for key, value in plan.identity.items() if key != "params"}}
+
+
+LAYOUTS: dict[str, Callable[[Plan], Layout]] = {
+    "array": Fields,
+    "fields": Fields,
+    "groups": Groups,
+    "steady": Steady,
+    "incompressible": Incompressible,
+}

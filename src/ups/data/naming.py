@@ -1,0 +1,161 @@
+"""Which task a PDEBench file holds and with which parameters, from its name, cross-checked with its attributes."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ups.data.source import Remarks
+from ups.types import ConfigError, DataError, Param, Params, TaskSpec
+
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+
+
+@dataclass(frozen=True)
+class Name:
+    """A task, and the words and numbers its file name states; none where the name follows no pattern of the task."""
+
+    task: TaskSpec
+    found: Mapping[str, str]
+
+
+def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | None, remarks: Remarks) -> Name:
+    """The task of a file: the caller's word, else the attribute `ups_task`, else the file name."""
+    named = match_name(name, tasks)
+    stated = file.attrs.get("ups_task")
+    if task is not None and task not in tasks:
+        raise ConfigError(f"there is no task '{task}'; {_nearest(task, tasks)}.")
+    if task is None and stated is not None and str(stated) not in tasks:
+        raise DataError(f"{file.filename}: says it holds task '{stated}', which is unknown here; name it with --task.")
+    chosen = task or (str(stated) if stated is not None else None)
+    if chosen is None:
+        if not named:
+            raise DataError(
+                f"{file.filename}: neither its name nor an attribute says which task it holds; name it with --task "
+                f"({', '.join(tasks)})."
+            )
+        if len(named) > 1:
+            raise DataError(f"{file.filename}: its name fits the tasks {', '.join(named)}; choose one with --task.")
+        return next(iter(named.values()))
+    if stated is not None and str(stated) != chosen:
+        remarks.problems.append(f"attribute ups_task says {stated} but the file is read as {chosen}")
+    if named and chosen not in named:
+        remarks.problems.append(f"the file name is one of {next(iter(named))} but the file is read as {chosen}")
+    return named.get(chosen, Name(tasks[chosen], {}))
+
+
+def match_name(name: str, tasks: Mapping[str, TaskSpec]) -> dict[str, Name]:
+    """The tasks whose pattern fits a file name; those with a fitting alias where no pattern does."""
+    stem = re.sub(r"\.(h5|hdf5)$", "", name)
+    for patterns in (lambda task: (task.storage.pattern,), lambda task: task.storage.aliases):
+        fits: dict[str, Name] = {}
+        for key, task in tasks.items():
+            for pattern in filter(None, patterns(task)):
+                found = _regex(pattern, task).fullmatch(stem)
+                if found:
+                    fits.setdefault(key, Name(task, found.groupdict()))
+        if fits:
+            return fits
+    return {}
+
+
+def resolve(named: Name, attributes: Mapping[str, Any], remarks: Remarks) -> Params:
+    """Parameters from the file name; an attribute stands in where the name is silent and is held against it otherwise.
+
+    A parameter that the family's names never mention has one value for the whole family: the task's default.
+    A parameter that is said nowhere is left out, with a note.
+    """
+    task = named.task
+    params: dict[str, float | str] = {}
+    for p in task.parameters:
+        attribute = task.storage.attrs.get(p.name, "")
+        in_name = parse(named.found[p.name], p) if p.name in named.found else None
+        in_file = parse(attributes[attribute], p) if attribute in attributes else None
+        if in_name is not None and in_file is not None and not _agree(in_name, in_file):
+            remarks.problems.append(f"attribute {attribute} says {in_file} but the file name says {in_name}")
+        value = in_name if in_name is not None else in_file
+        if value is None and f"{{{p.name}}}" not in task.storage.pattern:
+            value = p.default
+            remarks.notes.append(f"{p.name} = {value} is the usual value of the family; nothing in the file says it")
+        if value is None:
+            remarks.notes.append(f"neither the file name nor an attribute says {p.name}")
+            continue
+        if in_name is None and in_file is not None and named.found:
+            remarks.notes.append(
+                f"{p.name} = {in_file} was taken from attribute {attribute}; the file name does not say it"
+            )
+        _check(p, value, remarks)
+        params[p.name] = value
+    return params
+
+
+def parse(value: Any, param: Param) -> float | str | None:
+    """A parameter out of a name or an attribute, in the spelling of its `choices`; None if it is neither kind.
+
+    `1.e-8` and `1e-08` are the same number; `01` and `05` are PDEBench's spelling of 0.1 and 0.5.
+    """
+    text = (value.decode() if isinstance(value, bytes) else str(value)).strip().strip("[]")
+    if not isinstance(param.default, str):
+        if re.fullmatch(r"0\d+", text):
+            text = f"0.{text[1:]}"
+        return float(text) if re.fullmatch(NUMBER + "|nan|-?inf", text) else None
+    return next((choice for choice in param.choices if choice.lower() == text.lower()), text)
+
+
+def config_leaves(text: Any) -> dict[str, Any]:
+    """The scalars of a YAML config, by their own key, wherever they are nested; raises yaml.YAMLError."""
+    leaves: dict[str, Any] = {}
+    stack = [yaml.safe_load(text)]
+    while stack:
+        node = stack.pop()
+        for key, value in node.items() if isinstance(node, dict) else ():
+            if isinstance(value, dict):
+                stack.append(value)
+            else:
+                leaves[str(key)] = value
+    return leaves
+
+
+def _regex(pattern: str, task: TaskSpec) -> re.Pattern[str]:
+    words = {p.name for p in task.parameters if isinstance(p.default, str)}
+    seen: set[str] = set()
+    parts = []
+    for piece in re.split(r"(\{\w+\}|\*)", re.sub(r"\.(h5|hdf5)$", "", pattern)):
+        name = piece[1:-1] if piece.startswith("{") else ""
+        if piece == "*":
+            parts.append(".*")
+        elif not name:
+            parts.append(re.escape(piece))
+        elif name in seen:
+            parts.append(f"(?P={name})")
+        else:
+            parts.append(f"(?P<{name}>{'[A-Za-z]+' if name in words else NUMBER})")
+            seen.add(name)
+    return re.compile("".join(parts))
+
+
+def _agree(a: float | str, b: float | str) -> bool:
+    """Equal words, or numbers equal to the precision of float32."""
+    if isinstance(a, str) or isinstance(b, str):
+        return a == b
+    return abs(a - b) <= 1e-5 * max(abs(a), abs(b))
+
+
+def _check(p: Param, value: float | str, remarks: Remarks) -> None:
+    if isinstance(value, str):
+        if p.choices and value not in p.choices:
+            remarks.problems.append(f"{p.name} is '{value}', which is none of {', '.join(p.choices)}")
+    elif p.above is not None and not value > p.above:
+        remarks.problems.append(f"{p.name} is {value}, which is not above {p.above:g}")
+    elif p.at_least is not None and not value >= p.at_least:
+        remarks.problems.append(f"{p.name} is {value}, which is below {p.at_least:g}")
+
+
+def _nearest(word: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"

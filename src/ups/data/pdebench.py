@@ -1,0 +1,246 @@
+"""PDEBench's five file layouts, read lazily: array, fields, groups, steady, incompressible."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import yaml
+
+from ups.data.naming import config_leaves, identify, resolve
+from ups.data.source import Facts, Remarks, Source, dataset, is_uniform, naming_damage, open_file
+from ups.types import Array, DataError, Domain, TaskSpec
+
+AXES = ("x", "y", "z")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a layout finds before any value is read. No `axes`: the file stores none and the task's box holds."""
+
+    ids: tuple[str, ...]
+    frames: int
+    shape: tuple[int, ...]
+    axes: tuple[Array, ...]
+    t: Array
+
+
+class PDEBenchSource(Source):
+    """A file of one PDEBench layout; the subclasses say where a sample lies in it."""
+
+    @staticmethod
+    @abstractmethod
+    def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:
+        """Check names, shapes and number formats; read coordinates only."""
+
+    @staticmethod
+    def config_holder(file: Any) -> Any:
+        """The node whose attribute `config`, if there is one, holds the generator's settings as YAML."""
+        return file
+
+
+class FieldsSource(PDEBenchSource):
+    """One data set N×T×S per channel (`tensor` where there is but one), in the order of the task's channels."""
+
+    @staticmethod
+    def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
+        first, *others = task.storage.datasets
+        found = dataset(file, first, [None, None] + [None] * task.ndim, "samples, times, cells")
+        for name in others:
+            dataset(file, name, found.shape, f"as in '{first}'")
+        samples, frames, *shape = found.shape
+        t = _t(file, "t-coordinate", (), frames)
+        return Survey(_numbered(file, samples), frames, tuple(shape), _root_axes(file, tuple(shape)), t)
+
+    def _values(self, file: Any, index: int, frames: slice) -> Array:
+        return np.stack([file[name][index, frames] for name in self.task.storage.datasets], axis=-1)
+
+
+class GroupsSource(PDEBenchSource):
+    """One group per sample, in string order of their names: `data` T×S×C, `grid/x`, `grid/t`, attribute `config`."""
+
+    @staticmethod
+    def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
+        ids = tuple(sorted(file))
+        if not ids:
+            raise DataError(f"{file.filename}: holds no sample; fetch or generate it again.")
+        group = file[ids[0]]
+        if not isinstance(group, h5py.Group):
+            raise DataError(f"{file.filename}: '{ids[0]}' is not a group, where one group per sample was expected.")
+        letters = AXES[: task.ndim]
+        data = dataset(group, "data", [None] * (task.ndim + 1) + [len(task.channels)], "time, cells, channels")
+        frames, *shape, _ = data.shape
+        axes = tuple(_axis(group, f"grid/{x}", n) for x, n in zip(letters, shape, strict=True))
+        return Survey(ids, frames, tuple(shape), axes, _t(group, "grid/t", (), frames))
+
+    @staticmethod
+    def config_holder(file: Any) -> Any:
+        # Thousands of groups repeat one config, but for the seed: the first speaks for all, so that opening is cheap.
+        return file[min(file)]
+
+    def _values(self, file: Any, index: int, frames: slice) -> Array:
+        group = file[self.ids[index]]
+        if not isinstance(group, h5py.Group):
+            raise DataError(f"{self.path}: '{self.ids[index]}' is not a group, where a sample was expected.")
+        shape = (len(self.times), *self.domain.shape, len(self.task.channels))
+        return np.asarray(dataset(group, "data", shape, "as in the first sample")[frames])
+
+
+class SteadySource(PDEBenchSource):
+    """A solution (`tensor`) N×1×S and its coefficient (`nu`) N×S; no time: one frame at t = 0."""
+
+    @staticmethod
+    def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
+        solution, coefficient = task.storage.datasets
+        found = dataset(file, solution, [None, 1] + [None] * task.ndim, "samples, one frame, cells")
+        samples, _, *shape = found.shape
+        dataset(file, coefficient, [samples, *shape], f"samples, cells, as in '{solution}'")
+        axes = _root_axes(file, tuple(shape))
+        return Survey(_numbered(file, samples), 1, tuple(shape), axes, np.zeros(1))
+
+    def _values(self, file: Any, index: int, frames: slice) -> Array:
+        return np.asarray(file[self.task.storage.datasets[0]][index, frames])[..., None]
+
+    def _inputs(self, file: Any, index: int) -> Array:
+        return np.asarray(file[self.task.storage.datasets[1]][index])[..., None]
+
+
+class IncompressibleSource(PDEBenchSource):
+    """`velocity` N×T×S×2, `particles` N×T×S×1, `force` N×S×2, `t` N×T; no coordinates are stored."""
+
+    @staticmethod
+    def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:
+        d = task.ndim
+        velocity = dataset(file, "velocity", [None, None] + [None] * d + [d], "samples, times, cells, components")
+        samples, frames, *shape, _ = velocity.shape
+        dataset(file, "particles", [samples, frames, *shape, 1], "as in 'velocity', one channel")
+        dataset(file, "force", [samples, *shape, d], "as in 'velocity', no time")
+        ids = _numbered(file, samples)
+        t = _t(file, "t", (samples,), frames)
+        if (t != t[0]).any():
+            remarks.problems.append("the samples have different times; those of the first are given for all")
+        latest = file.attrs.get("latestIndex")
+        if latest is not None and int(np.max(latest)) + 1 < frames:
+            remarks.notes.append(f"attribute latestIndex is {int(np.max(latest))}, but there are {frames} frames")
+        return Survey(ids, frames, tuple(shape), (), t[0])
+
+    def _values(self, file: Any, index: int, frames: slice) -> Array:
+        return np.concatenate([file[name][index, frames] for name in ("velocity", "particles")], axis=-1)
+
+    def _inputs(self, file: Any, index: int) -> Array:
+        return np.asarray(file["force"][index])
+
+
+LAYOUTS: Mapping[str, type[PDEBenchSource]] = {
+    "array": FieldsSource,
+    "fields": FieldsSource,
+    "groups": GroupsSource,
+    "steady": SteadySource,
+    "incompressible": IncompressibleSource,
+}
+
+
+def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], task: str | None = None) -> Source:
+    """A source over one PDEBench file; `task` says what it is where neither its name nor an attribute does."""
+    remarks = Remarks()
+    with naming_damage(path, "its header"), open_file(path) as file:
+        named = identify(file, path.name, tasks, task, remarks)
+        spec = named.task
+        if spec.storage.kind not in LAYOUTS:
+            raise DataError(f"{path}: task {spec.name} is not stored in a PDEBench layout; open it as its own format.")
+        layout = LAYOUTS[spec.storage.kind]
+        survey = layout.survey(file, spec, remarks)
+        attributes = _attributes(file, layout.config_holder(file), remarks)
+        params = resolve(named, attributes, remarks)
+    times = _times(path, spec, survey, remarks)
+    # A file that does not state its boundary is not taken for a periodic one.
+    unstated = {p.name: "unstated" for p in spec.parameters if p.name == "boundary"}
+    periodic = spec.periodicity({**unstated, **params})
+    if survey.axes:
+        domain = Domain(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
+    else:
+        domain = Domain.box(spec.bounds, survey.shape, periodic)
+    said = named.found.get("resolution")
+    if said is not None and float(said) != survey.shape[0]:
+        remarks.notes.append(f"the file name says {said} cells per axis, there are {survey.shape[0]}")
+    facts = Facts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
+    return layout(path, facts)
+
+
+def _attributes(file: Any, config_holder: Any, remarks: Remarks) -> dict[str, Any]:
+    """Root attributes, and what the YAML in `config` adds to them."""
+    try:
+        config = config_leaves(config_holder.attrs.get("config", ""))
+    except yaml.YAMLError:
+        remarks.problems.append(f"attribute config of {config_holder.name} is not YAML")
+        config = {}
+    return {**config, **dict(file.attrs)}
+
+
+def _numbered(file: Any, samples: int) -> tuple[str, ...]:
+    if samples == 0:
+        raise DataError(f"{file.filename}: holds no sample; fetch or generate it again.")
+    return tuple(f"{i:06d}" for i in range(samples))
+
+
+def _root_axes(file: Any, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    return tuple(_axis(file, f"{x}-coordinate", n) for x, n in zip(AXES, shape, strict=False))
+
+
+def _axis(parent: Any, name: str, cells: int) -> Array:
+    """Uniform, increasing cell centres, one per cell."""
+    axis: Array = dataset(parent, name, [cells], "one per cell")[:]
+    if cells < 2 or not np.isfinite(axis).all() or not (np.diff(axis) > 0).all() or not is_uniform(axis):
+        raise DataError(
+            f"{parent.file.filename}: data set '{name}' is not two or more uniform, increasing cell centres; "
+            f"check the file."
+        )
+    return axis.astype(np.float64)
+
+
+def _t(parent: Any, name: str, outer: tuple[int, ...], frames: int) -> Array:
+    """The stored t axis. PDEBench's generators write one entry more than there are frames."""
+    node = dataset(parent, name, [*outer, None], "times")
+    entries = node.shape[-1]
+    if frames == 0 or entries not in (frames, frames + 1):
+        raise DataError(
+            f"{parent.file.filename}: the t axis has {entries} entries for {frames} frames, where as many or one more "
+            f"was expected; check the file."
+        )
+    return np.asarray(node[:])
+
+
+def _times(path: Path, task: TaskSpec, survey: Survey, remarks: Remarks) -> Array:
+    """The time of each frame; it must increase."""
+    frames = survey.frames
+    if len(survey.t) == frames + 1:
+        remarks.notes.append("the t axis has one entry more than there are frames; the last was dropped")
+    t = survey.t[:frames]
+    if not np.isfinite(t).all() or not (np.diff(t) > 0).all():
+        raise DataError(f"{path}: the t axis does not increase from frame to frame; check the file.")
+    if frames > 2 and not is_uniform(t):
+        remarks.problems.append("the t axis is not uniform")
+    if not task.steady and abs(t[-1] - task.end) > 1.5 * task.dt:
+        remarks.notes.append(f"t ends at {t[-1]:g}, not at the usual {task.end:g}")
+    return t.astype(np.float64)
+
+
+def _bounds(task: TaskSpec, axes: tuple[Array, ...], remarks: Remarks) -> tuple[tuple[float, float], ...]:
+    """The box around the cells: half a cell beyond the first and the last centre, freed of float32 rounding."""
+    result = []
+    for letter, axis, usual in zip(AXES, axes, task.bounds, strict=False):
+        dx = float(axis[-1] - axis[0]) / (len(axis) - 1)
+        digits = 6 - math.floor(math.log10(dx * len(axis)))
+        lo, hi = round(float(axis[0]) - dx / 2, digits), round(float(axis[-1]) + dx / 2, digits)
+        if max(abs(lo - usual[0]), abs(hi - usual[1])) > 0.01 * dx:
+            remarks.notes.append(f"{letter} spans ({lo:g}, {hi:g}), not the usual ({usual[0]:g}, {usual[1]:g})")
+            result.append((lo, hi))
+        else:
+            result.append(usual)
+    return tuple(result)

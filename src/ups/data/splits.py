@@ -1,0 +1,128 @@
+"""Splits by sample id: made by a named convention, recorded as JSON, proven disjoint and complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ups.types import ConfigError, DataError
+
+Part = Literal["train", "valid", "test"]
+PARTS: tuple[Part, ...] = ("train", "valid", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which sample is for what; `fractions` are those of train, valid and test, `digest` stands for the set of ids."""
+
+    convention: str
+    seed: int
+    fractions: tuple[float, float, float]
+    digest: str
+    train: tuple[str, ...]
+    valid: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def part(self, name: str) -> tuple[str, ...]:
+        """The ids of one part; a part that is empty or unknown is an error, and no other stands in for it."""
+        if name not in PARTS:
+            raise ConfigError(f"there is no split '{name}'; choose train, valid or test.")
+        ids: tuple[str, ...] = getattr(self, name)
+        if not ids:
+            raise DataError(f"the {name} part of this {self.convention} split is empty; give it a fraction above 0.")
+        return ids
+
+    def check(self, ids: Sequence[str]) -> None:
+        """Prove that the parts are disjoint and together are exactly `ids`."""
+        parts = self.train + self.valid + self.test
+        if len(set(parts)) != len(parts):
+            twice = next(name for name in parts if parts.count(name) > 1)
+            raise DataError(f"sample {twice} is in the split more than once; make the split again.")
+        if self.digest != digest(parts):
+            raise DataError("the ids of this split are not those it was recorded with; make the split again.")
+        if self.digest != digest(ids):
+            raise DataError(
+                f"this split was recorded for {len(parts)} other samples, not for these {len(ids)}; make a new split."
+            )
+
+    def save(self, path: Path) -> None:
+        """Write the record; the file appears whole or not at all."""
+        draft = path.with_name(path.name + ".part")
+        try:
+            draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
+            os.replace(draft, path)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise DataError(f"{path}: the split cannot be written ({error.strerror}); choose another folder.") from None
+
+    @classmethod
+    def load(cls, path: Path, ids: Sequence[str]) -> Split:
+        """A recorded split, refused if it is damaged or does not belong to these samples."""
+        try:
+            record: dict[str, Any] = json.loads(path.read_text())
+            lists: dict[str, Any] = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
+            split = cls(**{**record, **lists})
+            split.check(ids)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+        except OSError as error:
+            raise DataError(f"{path}: the split cannot be read ({error.strerror}); check the path.") from None
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise DataError(f"{path}: is not a recorded split; make the split again.") from None
+        return split
+
+
+def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
+    return sorted(ids, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
+
+
+# A convention is an order: the test part is cut off its front, then the validation part, and the rest is for training.
+#
+# `seeded` orders by a hash of (seed, id). Counts are exact, the order in which files list their samples does not
+# matter, and growing a data set moves only the few samples near the two cuts.
+# PDEBench itself has no validation part and selects models on the test part. Its test part is kept to the sample, and
+# validation is cut from what it trains on; fractions (0.9, 0, 0.1) are PDEBench's own.
+CONVENTIONS: Mapping[str, Callable[[Sequence[str], int], list[str]]] = {
+    "seeded": _shuffled,
+    "pdebench-first": lambda ids, seed: list(ids),  # noqa: ARG005  (single-array files)
+    "pdebench-last": lambda ids, seed: sorted(ids, reverse=True),  # noqa: ARG005  (group-per-sample files)
+}
+
+
+def make_split(
+    ids: Sequence[str],
+    convention: str = "seeded",
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+) -> Split:
+    """Cut `ids` into train, valid and test, each in the order of `ids`.
+
+    valid and test get `floor(n · fraction)` samples, at least one if the fraction is not 0; train gets the rest.
+    """
+    if convention not in CONVENTIONS:
+        raise ConfigError(f"there is no split convention '{convention}'; choose one of {', '.join(CONVENTIONS)}.")
+    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+        raise ConfigError(f"split fractions {fractions} must be train, valid and test, none negative, with sum 1.")
+    if len(set(ids)) != len(ids):
+        raise DataError("sample ids repeat, so they cannot be split; check the files that were joined.")
+    # The small addend keeps 100 · 0.29 = 28.999… from losing a sample to rounding.
+    valid, test = (max(1, int(len(ids) * f + 1e-9)) if f > 0 else 0 for f in fractions[1:])
+    if len(ids) - valid - test < (fractions[0] > 0):
+        raise DataError(f"{len(ids)} samples are too few for train, valid and test of {fractions}; make more samples.")
+    order = CONVENTIONS[convention](ids, seed)
+    where = dict.fromkeys(order, "train") | dict.fromkeys(order[:test], "test")
+    where |= dict.fromkeys(order[test : test + valid], "valid")
+    cut = {part: tuple(name for name in ids if where[name] == part) for part in PARTS}
+    split = Split(convention, seed, fractions, digest(ids), cut["train"], cut["valid"], cut["test"])
+    split.check(ids)
+    return split
+
+
+def digest(ids: Sequence[str]) -> str:
+    """A hash of a set of ids, whatever their order."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:16]

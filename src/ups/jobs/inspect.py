@@ -1,0 +1,262 @@
+"""What a file holds and what is wrong with it: `describe` and `problems`, piece by piece, never the whole file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ups.data import Source, blocks, duplicates, open_source
+from ups.physics import EQUATIONS, TASKS
+from ups.physics.constraints import Conserved
+from ups.physics.fit import Fitted, contradicts, fit
+from ups.types import Array, DataError, Trajectory
+
+# Trajectories that are looked at closely, and the bytes of each that may be in memory.
+CLOSELY, MEMORY = 8, 2**27
+# What a law may be off in float32 data of a second-order scheme before it counts as broken.
+TOLERANCE = 1e-3
+
+
+def describe(path: Path, task: str | None = None) -> str:
+    """What a file is, in words and numbers, with the coefficients its own data obey."""
+    with open_source(path, TASKS, task) as source:
+        lines = [*_headline(source), *_values(source), *_coefficients(source), *_laws(source)]
+        lines += [f"  note: {note}" for note in source.notes]
+        lines += [f"  PROBLEM: {problem}" for problem in source.problems]
+    return "\n".join(lines)
+
+
+def problems(paths: Sequence[Path], task: str | None = None) -> list[tuple[Path, str]]:
+    """What is wrong with each file, a sentence each; nothing where nothing is."""
+    found: list[tuple[Path, str]] = []
+    sound: list[Source] = []
+    for path in paths:
+        try:
+            source = open_source(path, TASKS, task)
+            found += [(path, problem) for problem in _file_problems(source)]
+            sound.append(source)
+        except DataError as error:
+            found.append((path, str(error).removeprefix(f"{path}: ")))
+    if len(sound) > 1:
+        found += [(paths[-1], f"sample {twin} equals {first}") for twin, first in duplicates(sound)]
+    for source in sound:
+        source.close()
+    return found
+
+
+def _file_problems(source: Source) -> list[str]:
+    scan = Scan()
+    for index, name in enumerate(source.ids):
+        scan.sample(name, blocks(source, index), source.task.steady)
+    found = [*source.problems, *_time_axis(source), *scan.problems()]
+    if not scan.nonfinite:
+        found += _broken_laws(source)
+        found += [f"the data contradict {_claim(f)}: they obey {_number(f)}" for f in _fitted(source) if contradicts(f)]
+    return found
+
+
+@dataclass
+class Scan:
+    """One pass over every value: what is not finite, does not move, stops early, or was there before."""
+
+    nonfinite: list[str] = field(default_factory=list)
+    constant: list[str] = field(default_factory=list)
+    frozen: list[str] = field(default_factory=list)
+    ends_in_zeros: list[str] = field(default_factory=list)
+    twins: list[tuple[str, str]] = field(default_factory=list)
+    _seen: dict[bytes, str] = field(default_factory=dict)
+
+    def sample(self, name: str, pieces: Iterable[Array], steady: bool) -> None:
+        digest = hashlib.blake2b(digest_size=16)
+        finite, moves, low, high = True, False, np.inf, -np.inf
+        first: Array | None = None
+        last_is_zero = False
+        for piece in pieces:
+            digest.update(np.ascontiguousarray(piece).data)
+            finite = finite and bool(np.isfinite(piece).all())
+            first = piece[0] if first is None else first
+            moves = moves or bool((piece != first).any())
+            low, high = min(low, float(piece.min())), max(high, float(piece.max()))
+            last_is_zero = not piece[-1].any()
+        if not finite:
+            self.nonfinite.append(name)
+        elif low == high:
+            self.constant.append(name)
+        elif not moves and not steady:
+            self.frozen.append(name)
+        elif last_is_zero and not steady:
+            self.ends_in_zeros.append(name)
+        if (key := digest.digest()) in self._seen and low != high:
+            self.twins.append((name, self._seen[key]))
+        self._seen.setdefault(key, name)
+
+    def problems(self) -> list[str]:
+        found = []
+        for names, what in (
+            (self.nonfinite, "NaN or infinity in"),
+            (self.constant, "one and the same number everywhere in"),
+            (self.frozen, "no change in time in"),
+            (self.ends_in_zeros, "only zeros in the last frame of"),
+        ):
+            if names:
+                found.append(f"{what} {_listed(names)}")
+        if self.twins:
+            pairs = [f"{twin} equals {first}" for twin, first in self.twins]
+            found.append(f"duplicated trajectories: {_listed(pairs, 'pair')}")
+        return found
+
+
+def _time_axis(source: Source) -> list[str]:
+    t = np.asarray(source.times, np.float64)
+    if source.task.steady or len(t) < 2:
+        return []
+    steps = np.diff(t)
+    if (steps <= 0).any():
+        at = int(np.argmax(steps <= 0))
+        return [f"the time axis does not increase: entry {at + 1} is {t[at + 1]:g} after {t[at]:g}"]
+    if np.ptp(steps) > 1e-3 * steps.mean() + 4e-7 * abs(t).max():
+        return [f"the time axis is not even: steps from {steps.min():g} to {steps.max():g}"]
+    return []
+
+
+def _close_ups(source: Source) -> list[Trajectory]:
+    """A few trajectories spread over the file, with as many leading frames as fit in memory, never fewer than three."""
+    chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
+    frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
+    frames = slice(0, max(3, MEMORY // CLOSELY // frame))
+    return [
+        Trajectory(
+            source.ids[i], source.task, source.read(i, frames), source.domain, source.times_of(i)[frames],
+            source.params_of(i), source.inputs(i),
+        )
+        for i in map(int, chosen)
+    ]  # fmt: skip
+
+
+def _fitted(source: Source) -> list[Fitted]:
+    if source.task.name not in EQUATIONS:
+        return []
+    return fit(source.task.name, _close_ups(source), source.params)
+
+
+def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
+    """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
+    kind = EQUATIONS.get(source.task.name)
+    known = {p.name for p in source.task.parameters} == set(source.params)
+    if kind is None or not known:
+        return []
+    found = []
+    samples = [torch.as_tensor(s.values, dtype=torch.float64) for s in _close_ups(source)]
+    for law in kind(**source.params).laws():
+        worst = max(float(law.residual(u.unsqueeze(0), source.domain)) for u in samples)
+        blur = 0.0
+        if isinstance(law, Conserved):
+            blur = max(float(law.sampling_error(u.unsqueeze(0), source.domain)) for u in samples)
+        found.append((law.name, worst, blur))
+    return found
+
+
+def _broken_laws(source: Source) -> list[str]:
+    return [
+        f"{name} is broken by {worst:.1e} of its size"
+        for name, worst, blur in _law_residuals(source)
+        if worst > TOLERANCE + 2 * blur
+    ]
+
+
+def _headline(source: Source) -> list[str]:
+    task, t = source.task, np.asarray(source.times, np.float64)
+    cells = " × ".join(map(str, source.domain.shape))
+    size = source.path.stat().st_size / 1e6 if source.path.is_file() else 0.0
+    lines = [
+        f"{source.path}",
+        f"  {task.title} ({task.name}), {'steady' if task.steady else 'transient'}, layout '{task.storage.kind}', "
+        f"{size:.1f} MB",
+        f"  {len(source)} trajectories × {len(t)} frames × {cells} cells × {len(task.channels)} channels "
+        f"({', '.join(task.channels)})",
+    ]
+    if task.inputs:
+        lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
+    for letter, (lo, hi), n, wraps in zip(
+        "xyz", source.domain.bounds, source.domain.shape, source.domain.periodic, strict=False
+    ):
+        kind = "periodic" if wraps else "bounded"
+        lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {kind}")
+    if not task.steady and len(t) > 1:
+        lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
+    if source.params:
+        lines.append("  parameters: " + ", ".join(f"{k} = {v}" for k, v in source.params.items()))
+    return lines + _provenance(source)
+
+
+def _provenance(source: Source) -> list[str]:
+    made = source.attributes()
+    if "ups_identity" not in made:
+        return []
+    laws = json.loads(str(made["ups_laws"]))
+    kept = ", ".join(f"{name} {value:.1e}" for name, value in laws.items())
+    return [
+        f"  made by ups {made['ups_version']}: scheme {made['ups_scheme']}, seed {made['ups_seed']}, on "
+        f"{made['ups_device']} in batches of {made['ups_batch']}" + (f"; laws kept to: {kept}" if kept else "")
+    ]
+
+
+def _values(source: Source) -> list[str]:
+    samples = _close_ups(source)
+    lines = [f"  values of {len(samples)} trajectories:"]
+    for c, name in enumerate(source.task.channels):
+        v = np.concatenate([s.values[..., c].ravel() for s in samples]).astype(np.float64)
+        lines.append(f"    {name:<12} min {v.min():.4g}  max {v.max():.4g}  mean {v.mean():.4g}  std {v.std():.4g}")
+    return lines
+
+
+def _coefficients(source: Source) -> list[str]:
+    if source.task.name not in EQUATIONS:
+        return []
+    found = _fitted(source)
+    if not found:
+        return ["  coefficients: the stored fields do not determine any"]
+    lines = ["  coefficients of the equation, fitted from the data:"]
+    for f in found:
+        mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
+        lines.append(f"    {_number(f):<42} claimed {_claim(f)}{mark}")
+    return lines
+
+
+def _laws(source: Source) -> list[str]:
+    return [f"  {name}: kept to {worst:.1e} of its size" for name, worst, _ in _law_residuals(source)]
+
+
+def _claim(f: Fitted) -> str:
+    return f"{f.symbol} = {f.claimed:.4g}" if f.claimed is not None else f"{f.symbol}: nothing"
+
+
+def _number(f: Fitted) -> str:
+    return f"{f.name} {f.value:.4g} ± {f.error:.1g}"
+
+
+def _listed(names: Sequence[str], noun: str = "sample") -> str:
+    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''} ({shown})"
+
+
+def task_table() -> str:
+    """The tasks, their parameters and their schemes, as text."""
+    lines = []
+    for name, kind in EQUATIONS.items():
+        spec = kind.spec()
+        cells = "×".join([str(spec.resolution)] * spec.ndim)
+        lines.append(f"{name:<12} {spec.title}")
+        lines.append(f"{'':<12} {cells} cells, {spec.frames} frames; schemes: {', '.join(kind.schemes)}")
+        for p in spec.parameters:
+            words = f" ({', '.join(p.choices)})" if p.choices else ""
+            lines.append(f"{'':<12} --{p.name} {p.default}{words}: {p.help}")
+        lines.append(f"{'':<12} {spec.storage.pattern}")
+        lines.append("")
+    return "\n".join(lines).rstrip()

@@ -1,0 +1,76 @@
+"""What can be configured: the data of a task, and a run. Loading one checks it against the equations."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ups.config import Config
+from ups.types import UpsError
+
+
+class GenerateConfig(Config):
+    """The data of one task: which equation, how much of it, and how it is solved."""
+
+    task: str
+    """Name of the task; `ups data tasks` lists them."""
+    samples: int = Field(default=100, ge=1)
+    """Number of trajectories."""
+    resolution: int | None = Field(default=None, ge=4)
+    """Cells along the first axis; the task's own (PDEBench's) by default."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Same seed, same data."""
+    scheme: Literal["pdebench", "accurate"] | None = None
+    """How it is solved; PDEBench's way where the task has it, by default."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["float32", "float64"] = "float64"
+    """Precision of the solver; files always hold float32."""
+    batch: int | None = Field(default=None, ge=1)
+    """Trajectories solved at once; as many as fit by default."""
+    params: dict[str, float | str] = Field(default_factory=dict)
+    """Parameters of the equation, by name; its defaults otherwise."""
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str) -> str:
+        from ups.physics import EQUATIONS
+
+        if task not in EQUATIONS:
+            near = difflib.get_close_matches(task, EQUATIONS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the tasks are {', '.join(EQUATIONS)}."
+            raise ValueError(f"there is no task '{task}'; {hint}")
+        return task
+
+    @model_validator(mode="after")
+    def _solvable(self) -> GenerateConfig:
+        from ups.physics import EQUATIONS
+
+        kind = EQUATIONS[self.task]
+        known = [p.name for p in kind.parameters()]
+        for name in self.params:
+            if name not in known:
+                has = f"it has {', '.join(known)}" if known else "it has none"
+                raise ValueError(f"{self.task} has no parameter '{name}'; {has}.")
+        try:
+            equation = kind(**self.params)
+            if self.scheme:
+                equation.check_scheme(self.scheme)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class RunConfig(Config):
+    """A run: its name, and the data it needs, by a name of your choice for each set."""
+
+    name: str = Field(default="run", pattern=r"^[\w.-]+$")
+    """The run's folder is `<out>/<name>`."""
+    out: str = "runs"
+    """Where run folders are made."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of everything that is random and has no seed of its own."""
+    data: dict[str, GenerateConfig] = Field(default_factory=dict)
+    """Data sets to make, by name."""

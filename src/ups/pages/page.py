@@ -1,0 +1,48 @@
+"""A page: a title, sections with text, tables, pictures and films, rendered to one HTML file."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+
+from ups.pages.figures import Film
+
+Table = tuple[tuple[str, ...], ...]
+
+
+@dataclass
+class Section:
+    """A headed part of a page. `table` has its header first; `verdict` is shown green (good) or red."""
+
+    title: str
+    text: str = ""
+    table: Table = ()
+    pictures: list[tuple[str, str]] = field(default_factory=list)
+    films: list[Film] = field(default_factory=list)
+    verdict: str = ""
+    good: bool = True
+
+
+@dataclass
+class Page:
+    """What a reader opens: one file, no network."""
+
+    title: str
+    lead: str
+    sections: list[Section] = field(default_factory=list)
+    foot: str = ""
+
+    def write(self, path: Path) -> Path:
+        """Render to `path`; a page that is there is replaced in one step."""
+        source = resources.files("ups.pages").joinpath("page.html").read_text()
+        environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+        text = environment.from_string(source).render(page=self)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(path.name + ".part")
+        draft.write_text(text)
+        os.replace(draft, path)
+        return path

@@ -1,0 +1,28 @@
+"""The equations, by the names they have everywhere. A new one is one file and one line here."""
+
+from ups.physics.compressible import Compressible1D, Compressible2D
+from ups.physics.dispersive import KortewegDeVries1D, KuramotoSivashinsky1D
+from ups.physics.elliptic import Darcy2D
+from ups.physics.incompressible import Incompressible2D
+from ups.physics.reaction import DiffSorp1D, ReacDiff1D, ReacDiff2D
+from ups.physics.shallow import ShallowWater2D
+from ups.physics.solver import Equation
+from ups.physics.transport import Advection1D, Burgers1D
+from ups.types import TaskSpec
+
+EQUATIONS: dict[str, type[Equation]] = {
+    "advection1d": Advection1D,
+    "burgers1d": Burgers1D,
+    "reacdiff1d": ReacDiff1D,
+    "diffsorp1d": DiffSorp1D,
+    "cfd1d": Compressible1D,
+    "darcy2d": Darcy2D,
+    "reacdiff2d": ReacDiff2D,
+    "swe2d": ShallowWater2D,
+    "cfd2d": Compressible2D,
+    "nsincom2d": Incompressible2D,
+    "ks1d": KuramotoSivashinsky1D,
+    "kdv1d": KortewegDeVries1D,
+}
+
+TASKS: dict[str, TaskSpec] = {name: equation.spec() for name, equation in EQUATIONS.items()}

@@ -1,0 +1,117 @@
+"""The laws a field must obey, each once: `residual` measures it, `project` repairs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ups.types import Domain
+
+
+class Law(Protocol):
+    """A law over frames `(B, T, *S, C)`."""
+
+    name: str
+
+    def residual(self, u: Tensor, domain: Domain) -> Tensor:
+        """How much each sample breaks the law, `(B,)`; 0 when it holds, relative to the size of what it measures."""
+
+    def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:
+        """The nearest frames that obey the law, given a `reference` state `(B, *S, C)` that does."""
+
+
+@dataclass(frozen=True)
+class Conserved:
+    """The integral of a density over the box stays what it was in the first frame.
+
+    `density` maps `(..., C)` to `(...)`; `scale` maps it to what the drift is measured against (by default |density|).
+    `channel` is the channel that `project` shifts by a constant to restore the integral; it must enter the density
+    linearly (mass and scalar conservation; −1 where no single channel does, and `project` then changes nothing).
+    """
+
+    name: str
+    density: Callable[[Tensor], Tensor]
+    channel: int = -1
+
+    def residual(self, u: Tensor, domain: Domain) -> Tensor:
+        q = self.density(u.double())
+        space = tuple(range(2, 2 + domain.ndim))
+        total, size = q.mean(space), q.abs().mean(space).amax(1)
+        drift = (total - total[:, :1]).abs().amax(1)
+        return drift / size.clamp_min(torch.finfo(torch.float64).tiny)
+
+    def sampling_error(self, u: Tensor, domain: Domain) -> Tensor:
+        """How much of the drift the grid may explain, `(B,)`: point values of a field that the grid does not resolve
+        do not sum to its integral. Estimated from the two grids of every other cell."""
+        q = self.density(u.double())
+        space = tuple(range(2, 2 + domain.ndim))
+        n = q.shape[2] // 2 * 2
+        gap = (q[:, :, 0:n:2].mean(space) - q[:, :, 1:n:2].mean(space)).abs().amax(1)
+        return gap / q.abs().mean(space).amax(1).clamp_min(torch.finfo(torch.float64).tiny)
+
+    def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:
+        if self.channel < 0:
+            return u
+        space = tuple(range(-domain.ndim - 1, -1))
+        channel = slice(self.channel, self.channel + 1)
+        fixed = u.clone()
+        want = reference[..., channel].mean(space, keepdim=True).unsqueeze(1)
+        fixed[..., channel] += want - u[..., channel].mean(space, keepdim=True)
+        return fixed
+
+
+@dataclass(frozen=True)
+class Positive:
+    """A channel never falls below `floor`."""
+
+    name: str
+    channel: int
+    floor: float = 0.0
+
+    def residual(self, u: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
+        q = u[..., self.channel].flatten(1)
+        return (self.floor - q.amin(1)).clamp_min(0) / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
+
+    def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
+        fixed = u.clone()
+        fixed[..., self.channel] = fixed[..., self.channel].clamp_min(self.floor)
+        return fixed
+
+
+@dataclass(frozen=True)
+class DivergenceFree:
+    """A velocity, one channel per axis of a periodic box, has no divergence."""
+
+    name: str
+    channels: tuple[int, ...]
+
+    def residual(self, u: Tensor, domain: Domain) -> Tensor:
+        from ups.physics.spectral import wavenumbers
+
+        axes = tuple(range(-domain.ndim, 0))
+        ks = wavenumbers(domain, u.device, torch.float64)
+        hats = [torch.fft.fftn(u[..., c].double(), dim=axes) for c in self.channels]
+        divergence = sum((k * hat for k, hat in zip(ks, hats, strict=True)), torch.zeros_like(hats[0]))
+        size = sum((k**2 for k in ks), torch.zeros_like(ks[0])) * sum(
+            (hat.abs() ** 2 for hat in hats), torch.zeros_like(hats[0].real)
+        )
+        tiny = torch.finfo(torch.float64).tiny
+        return (divergence.abs().pow(2).flatten(1).sum(1) / size.flatten(1).sum(1).clamp_min(tiny)).sqrt()
+
+    def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
+        from ups.physics.spectral import wavenumbers
+
+        axes = tuple(range(-domain.ndim, 0))
+        ks = wavenumbers(domain, u.device, torch.float64)
+        hats = [torch.fft.fftn(u[..., c].double(), dim=axes) for c in self.channels]
+        square = sum((k**2 for k in ks), torch.zeros_like(ks[0]))
+        along = sum((k * hat for k, hat in zip(ks, hats, strict=True)), torch.zeros_like(hats[0]))
+        along = along / square.masked_fill(square == 0, 1.0)
+        fixed = u.clone()
+        for c, k, hat in zip(self.channels, ks, hats, strict=True):
+            fixed[..., c] = torch.fft.ifftn(hat - k * along, dim=axes).real.to(u.dtype)
+        return fixed

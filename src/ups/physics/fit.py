@@ -1,0 +1,214 @@
+"""Effective coefficients of a PDE, fitted to stored frames by least squares on its weak form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ups.physics.balances import BALANCES, UNFITTABLE, Balance, Line, Part
+from ups.types import Array, DataError, Params, PhysicsError, Trajectory
+
+WINDOWS = (9, 17, 33)  # frames under one bump in time
+STARTS = 6  # windows of each length per trajectory
+RADII = (0.25, 0.125, 0.0625)  # of a bump in space, in lengths of the axis
+CELLS = 6  # least radius in cells
+POWER = 8
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A coefficient found in the data beside the one claimed.
+
+    `error`: standard error, by leaving out one piece of the data after another; infinite where the data do not hold
+    the coefficient at all. `floor`: how far the scheme may honestly be off. `residual`: the part of the balance that
+    no coefficients explain, 0 to 1.
+    """
+
+    name: str
+    meaning: str
+    value: float
+    error: float
+    claimed: float
+    floor: float
+    residual: float
+
+
+def contradicts(fitted: Fitted) -> bool:
+    """Whether the data rule the claim out: further off than five errors, a tenth, and what the scheme may be off."""
+    tolerance = max(5 * fitted.error, 0.1 * abs(fitted.claimed), fitted.floor)
+    return not abs(fitted.value - fitted.claimed) <= tolerance
+
+
+def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[Fitted]:
+    """Fit every coefficient of `task` to a few trajectories; `params` are the claims.
+
+    The balance u_t = Σ c_j D_j d_j(u) is multiplied with bumps (1 − s²)^p in space and time and integrated by parts,
+    so that all derivatives fall on the bumps: shocks, rough initial states and distant frames do no harm, and
+    boundaries are never touched. Only windows of at most 33 frames are read at a time. An equation of which the file
+    holds too little gives an empty list.
+    """
+    if task in UNFITTABLE:
+        return []
+    if task not in BALANCES:
+        raise PhysicsError(f"No balance is known for '{task}'; fitting knows {', '.join(BALANCES)}.")
+    balances = BALANCES[task](params)
+    grams: list[list[Array]] = [[] for _ in balances]
+    floors = [[0.0] * len(balance.coefficients) for balance in balances]
+    for trajectory in trajectories:
+        for piece in pieces(trajectory):
+            for b, balance in enumerate(balances):
+                grams[b] += piece.grams(balance)
+                for j, coefficient in enumerate(balance.coefficients):
+                    floors[b][j] = max(floors[b][j], coefficient.floor(piece.values, piece.spacing))
+    return [f for b, balance in enumerate(balances) for f in solve_balance(balance, grams[b], floors[b])]
+
+
+def solve_balance(balance: Balance, grams: Sequence[Array], floors: Sequence[float]) -> list[Fitted]:
+    """Least squares from the Gram matrices of [terms, rate], one per piece; errors by the jackknife over pieces."""
+    count = len(balance.coefficients)
+    if not grams:
+        return [Fitted(c.name, c.meaning, math.nan, math.inf, c.claimed, 0.0, 1.0) for c in balance.coefficients]
+    stack = np.stack(grams)
+    total = stack.sum(0)
+    values, known = least_squares(total)
+    rest = np.array([least_squares(total - gram)[0] for gram in stack])
+    n = len(stack)
+    errors = np.sqrt((n - 1) / n * ((rest - rest.mean(0)) ** 2).sum(0)) if n > 2 else np.full(count, math.inf)
+    a, y, yy = total[:count, :count], total[:count, count], total[count, count]
+    left = max(float(yy - 2 * values @ y + values @ a @ values), 0.0)
+    share = math.sqrt(left / yy) if yy > 0 else 1.0
+    return [
+        Fitted(
+            c.name,
+            c.meaning,
+            float(values[j]) if known[j] else math.nan,
+            float(errors[j]) if known[j] else math.inf,
+            c.claimed,
+            floors[j],
+            share,
+        )
+        for j, c in enumerate(balance.coefficients)
+    ]
+
+
+def least_squares(gram: Array) -> tuple[Array, Array]:
+    """(coefficients, which of them the data hold at all) from the Gram matrix of [terms, rate]."""
+    a, y = gram[:-1, :-1], gram[:-1, -1]
+    size = np.sqrt(np.diag(a))
+    known = size > 0
+    safe = np.where(known, size, 1.0)
+    found = np.linalg.lstsq(a / np.outer(safe, safe), y / safe, rcond=1e-13)[0] / safe
+    return found, known
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some consecutive frames `(T, *S, C)` of a trajectory, and the bump over them."""
+
+    values: Array
+    inputs: Array
+    axes: tuple[Array, ...]
+    spacing: tuple[float, ...]
+    weight: Array  # (T,), the bump times dt
+    slope: Array  # (T,), its derivative times dt
+
+    def grams(self, balance: Balance) -> list[Array]:
+        """Gram matrices of [terms, rate] over the test functions of each size, two halves of the first axis each."""
+        found = []
+        for radius in radii(self.axes, self.spacing):
+            rows = np.concatenate([self.rows(line, radius) for line in balance.lines], axis=1)
+            if balance.lines[0].rate:
+                rows = rows[:, np.isfinite(rows[0])]
+                found.append(rows @ rows.T)
+            else:  # a steady state has no windows to leave out, so it is cut in space
+                found += [part @ part.T for part in np.array_split(rows, 4, axis=1)]
+        return [gram for gram in found if gram[-1, -1] > 0]
+
+    def rows(self, line: Line, radius: float) -> Array:
+        """`(terms + 1, tests)`: each term and the rate against each bump; NaN where frames are too far apart."""
+        terms = [self.weight @ self.tested(parts, radius) for parts in line.terms]
+        rate = np.zeros_like(terms[0])
+        if line.known:
+            rate += self.weight @ self.tested(line.known, radius)
+        if line.rate:
+            held = self.tested(line.rate, radius)
+            rate -= self.slope @ held
+            rate[self.too_fast(held)] = math.nan
+        rows = np.stack([*terms, rate])
+        return np.where(np.isnan(rate), math.nan, rows)
+
+    def too_fast(self, held: Array) -> Array:
+        """Tests whose value `(T, tests)` turns by more than a quarter per frame: such frames may alias."""
+        bump = (self.weight / self.weight.max())[:, None]
+        moved = bump * (held - (bump * held).sum(0) / bump.sum())
+        kinks = np.diff(moved, 2, axis=0)
+        return np.asarray((kinks**2).sum(0) > 4.0 * (moved**2).sum(0))
+
+    def tested(self, parts: Sequence[Part], radius: float) -> Array:
+        """`(T, tests)`: ∫ bump · Σ ∂^orders density over space, the derivatives moved onto the bump."""
+        total: Array = np.zeros(())
+        for part in parts:
+            field = part.density(self.values, self.inputs, self.spacing)
+            for axis, order in enumerate(part.orders):
+                x = self.axes[axis]
+                where = x if field.shape[1] == len(x) else (x[1:] + x[:-1]) / 2
+                bumps = bump_matrix(x, where, radius * len(x) * self.spacing[axis], order)
+                # Each contraction sends its axis to the back, so the next one is always at place 1.
+                field = np.tensordot(field, bumps, axes=(1, 1))
+            total = total + field
+        return total.reshape(total.shape[0], -1)
+
+
+def bump(s: Array, order: int, power: int = POWER) -> Array:
+    """The derivative of (1 − s²)^power of the given order, 0 outside (−1, 1)."""
+    polynomial = np.polynomial.Polynomial([1, 0, -1]) ** power
+    inside = polynomial.deriv(order)(s) if order else polynomial(s)
+    return np.where(np.abs(s) < 1, inside, 0.0)
+
+
+def bump_matrix(x: Array, where: Array, radius: float, order: int) -> Array:
+    """`(tests, len(where))`: (−∂)^order of bumps of this radius, centred every half radius inside `x`; mean 1."""
+    first, last = x[0] + radius, x[-1] - radius
+    count = 1 + max(0, round((last - first) / (radius / 2)))
+    centres = np.linspace(first, last, count)
+    shape = bump((where[None, :] - centres[:, None]) / radius, order)
+    mass = bump((where[None, :] - centres[:, None]) / radius, 0).sum(1, keepdims=True)
+    return np.asarray((-1 / radius) ** order * shape / mass)
+
+
+def radii(axes: tuple[Array, ...], spacing: tuple[float, ...]) -> list[float]:  # noqa: ARG001
+    """Radii, in lengths of an axis, that span enough cells on every axis; the largest one anyway."""
+    least = min(len(x) for x in axes)
+    return [r for r in RADII if r * least >= CELLS] or [RADII[0]]
+
+
+def pieces(trajectory: Trajectory) -> Iterator[Piece]:
+    """Windows of several lengths spread evenly over a trajectory; a steady one is a single piece."""
+    axes = tuple(np.asarray(x, dtype=np.float64) for x in trajectory.domain.coordinates)
+    spacing = tuple(float((x[-1] - x[0]) / (len(x) - 1)) for x in axes)
+    inputs = np.asarray(trajectory.inputs, dtype=np.float64)
+
+    def piece(first: int, count: int, weight: Array, slope: Array) -> Piece:
+        values = np.asarray(trajectory.values[first : first + count], dtype=np.float64)
+        return Piece(values, inputs, axes, spacing, weight, slope)
+
+    frames = len(trajectory.values)
+    if trajectory.task.steady:
+        yield piece(frames - 1, 1, np.ones(1), np.zeros(1))
+        return
+    if frames < WINDOWS[0]:
+        raise DataError(f"Fitting needs at least {WINDOWS[0]} frames, but {trajectory.id} has {frames}.")
+    times = np.asarray(trajectory.times, dtype=np.float64)[:frames]
+    dt = float((times[-1] - times[0]) / (frames - 1))
+    for length in WINDOWS:
+        if length > frames:
+            break
+        s = np.linspace(-1.0, 1.0, length)
+        half = (length - 1) / 2 * dt
+        weight, slope = bump(s, 0, 5) * dt / half, bump(s, 1, 5) * dt / half**2
+        starts = min(STARTS, max(1, 2 * (frames // length) - 1))
+        for first in sorted({round(f) for f in np.linspace(0, frames - length, starts)}):
+            yield piece(first, length, weight, slope)

@@ -1,0 +1,74 @@
+"""A spectral stepper that solves on the grid its equation needs, not on the one it stores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.fft import next_fast_len
+from torch import Tensor
+
+from ups.physics.spectral import ETDRK4, dealias_mask
+from ups.types import Domain
+
+
+def resize_spectrum(spectrum: Tensor, shape: tuple[int, ...], to: tuple[int, ...]) -> Tensor:
+    """The real-transform spectrum `(B, *K, C)` of a grid `shape`, cut or padded with zeros to that of a grid `to`.
+
+    The field keeps its value at the first point of the grid, so both grids start at the same place. Nyquist modes,
+    which have no phase, are dropped.
+    """
+    for axis, (n, m) in enumerate(zip(shape, to, strict=True), start=1):
+        most = (min(n, m) - 1) // 2
+        last = axis == len(shape)
+        sized = list(spectrum.shape)
+        sized[axis] = m // 2 + 1 if last else m
+        grown = spectrum.new_zeros(sized)
+        grown.narrow(axis, 0, most + 1).copy_(spectrum.narrow(axis, 0, most + 1))
+        if not last and most > 0:
+            grown.narrow(axis, m - most, most).copy_(spectrum.narrow(axis, n - most, most))
+        spectrum = grown
+    return spectrum * (math.prod(to) / math.prod(shape))
+
+
+def resolving(domain: Domain, wavenumber: float, at_least: tuple[int, ...]) -> Domain:
+    """The least grid on the box of `domain`, but `at_least` that, two thirds of whose Nyquist reach `wavenumber`.
+
+    Sizes are even products of 2, 3 and 5, which transform fast.
+    """
+    shape = []
+    for length, least in zip(domain.lengths, at_least, strict=True):
+        n = max(least, math.ceil(1.5 * wavenumber * length / math.pi) + 1)
+        while n != least and (n % 2 or n != next_fast_len(n, real=True)):
+            n += 1
+        shape.append(n)
+    return Domain.box(domain.bounds, tuple(shape), domain.periodic)
+
+
+@dataclass
+class Padded:
+    """Solves with `inner` on its own grid; what goes in and out lives on `domain`.
+
+    In: the trigonometric interpolant of the stored values. Out: the modes of the solution that the stored grid holds,
+    so integrals are exact, and values are exact wherever the stored grid resolves the solution. Modes above two
+    thirds of the solving grid's Nyquist are dropped at the start.
+    """
+
+    domain: Domain
+    inner: ETDRK4
+
+    def start(self, u0: Tensor) -> Tensor:
+        axes, fine = tuple(range(1, 1 + self.domain.ndim)), self.inner.domain
+        keep = dealias_mask(fine, u0.device, u0.dtype).unsqueeze(-1)
+        spectrum = resize_spectrum(torch.fft.rfftn(u0, dim=axes), self.domain.shape, fine.shape) * keep
+        return self.inner.start(torch.fft.irfftn(spectrum, s=fine.shape, dim=axes))
+
+    def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
+        return self.inner.advance(state, t0, t1)
+
+    def read(self, state: Tensor) -> Tensor:
+        axes = tuple(range(1, 1 + self.domain.ndim))
+        spectrum = resize_spectrum(state, self.inner.domain.shape, self.domain.shape)
+        values: Tensor = torch.fft.irfftn(spectrum, s=self.domain.shape, dim=axes)
+        return values

@@ -1,0 +1,172 @@
+"""The Equation contract, the Stepper contract, and `solve`: the one loop over saved times."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from ups.physics.constraints import Law
+from ups.physics.random import Draw
+from ups.types import Domain, Param, PhysicsError, TaskSpec
+
+
+class Stepper(Protocol):
+    """Advances a batch of states. A state is whatever the stepper likes: a spectrum, conserved variables, a tuple.
+
+    Each sample advances by itself: nothing a stepper does to one sample may depend on the others in the batch.
+    """
+
+    def start(self, u0: Tensor) -> Any:
+        """`(B, *S, C)` physical values to a state at the first time."""
+
+    def advance(self, state: Any, t0: float, t1: float) -> Any:
+        """The state at t1, given the state at t0."""
+
+    def read(self, state: Any) -> Tensor:
+        """The physical values `(B, *S, C)` of a state."""
+
+
+def solve(stepper: Stepper, u0: Tensor, times: Sequence[float]) -> Tensor:
+    """All frames `(B, T, *S, C)` at `times`; the first frame is `u0` itself, untouched."""
+    frames = u0.new_empty((u0.shape[0], len(times), *u0.shape[1:]))
+    frames[:, 0] = u0
+    state = stepper.start(u0)
+    for i in range(1, len(times)):
+        state = stepper.advance(state, times[i - 1], times[i])
+        frames[:, i] = stepper.read(state)
+    return frames
+
+
+def param(default: float | str, help: str, **limits: Any) -> Any:
+    """A dataclass field that is a parameter of the equation; limits as in `ups.types.Param`."""
+    return dataclasses.field(default=default, metadata={"help": help, "limits": limits})
+
+
+@dataclasses.dataclass(frozen=True)
+class Equation(ABC):
+    """What an equation is: its task, its initial states, and how each scheme solves it.
+
+    A subclass is a frozen dataclass whose fields are its parameters (made with `param`), with a `task` that says what
+    a file of it holds. To add an equation: write the class, add it to `EQUATIONS` in `ups/physics/__init__.py`.
+    """
+
+    task: ClassVar[TaskSpec]
+    schemes: ClassVar[tuple[str, ...]] = ("accurate",)
+
+    def __post_init__(self) -> None:
+        for p in self.parameters():
+            check_param(self.task.name, p, getattr(self, p.name))
+
+    @classmethod
+    def parameters(cls) -> tuple[Param, ...]:
+        """The parameters, as declared by the dataclass fields."""
+        return tuple(
+            Param(name=f.name, default=f.default, help=f.metadata["help"], **f.metadata["limits"])  # type: ignore[arg-type]
+            for f in dataclasses.fields(cls)
+        )
+
+    @classmethod
+    def spec(cls) -> TaskSpec:
+        """The task with its parameters filled in."""
+        return dataclasses.replace(cls.task, parameters=cls.parameters())
+
+    def params(self) -> dict[str, float | str]:
+        return {p.name: getattr(self, p.name) for p in self.parameters()}
+
+    def domain(self, resolution: int) -> Domain:
+        """The task's box with `resolution` cells along its first axis, and square cells."""
+        lengths = [hi - lo for lo, hi in self.task.bounds]
+        shape = tuple(round(resolution * length / lengths[0]) for length in lengths)
+        return Domain.box(self.task.bounds, shape, self.task.periodicity(self.params()))
+
+    def times(self) -> list[float]:
+        """The saved times."""
+        return [self.task.dt * i for i in range(self.task.frames)]
+
+    @abstractmethod
+    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+        """Random initial states `(B, *S, C)`: a pure function of the draw and of the cell centres of `domain`."""
+
+    @abstractmethod
+    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
+        """How `scheme` advances this equation on `domain`; its constants have the device and dtype of `like`."""
+
+    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+        """What is given rather than predicted, `(B, *S, C_in)`; no channel by default."""
+        return torch.zeros((len(draw), *domain.shape, 0), dtype=draw.dtype, device=draw.device)
+
+    def refinement(self, scheme: str, domain: Domain) -> int:  # noqa: ARG002
+        """How many times finer than stored the scheme must solve to be truthful; the result is averaged down."""
+        return 1
+
+    def points(self, scheme: str, domain: Domain) -> Domain:  # noqa: ARG002
+        """Where the initial state is evaluated: the cell centres, unless the scheme has its own idea."""
+        return domain
+
+    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
+        """Trajectories `(B, T, *S, C)` of the samples in `draw`."""
+        self.check_scheme(scheme)
+        factor, fine, stepper = plan(self, scheme, domain, draw.device, draw.dtype)
+        u0 = initial_states(self, draw, self.points(scheme, fine))
+        return self.coarsen(solve(stepper, u0, times), factor)
+
+    def coarsen(self, frames: Tensor, factor: int) -> Tensor:
+        """Cell averages over `factor` fine cells per axis of `(B, T, *S, C)`."""
+        for axis in range(2, 2 + self.task.ndim) if factor > 1 else ():
+            frames = frames.unflatten(axis, (-1, factor)).mean(axis + 1)
+        return frames
+
+    def laws(self) -> tuple[Law, ...]:
+        """What must hold along every trajectory (conservation, sign, divergence)."""
+        return ()
+
+    def check_scheme(self, scheme: str) -> None:
+        if scheme not in self.schemes:
+            offered = " and ".join(self.schemes)
+            raise PhysicsError(f"{self.task.name} has no scheme '{scheme}'; it is solved with {offered}.")
+
+
+@functools.lru_cache(maxsize=4)
+def plan(
+    equation: Equation, scheme: str, domain: Domain, device: torch.device, dtype: torch.dtype
+) -> tuple[int, Domain, Stepper]:
+    """(refinement, grid solved on, stepper), kept between batches: on a GPU a stepper holds its compiled step."""
+    factor = equation.refinement(scheme, domain)
+    fine = domain.refined(factor)
+    return factor, fine, equation.stepper(scheme, fine, torch.empty(0, device=device, dtype=dtype))
+
+
+def check_param(task: str, p: Param, value: float | str) -> None:
+    """Raise one sentence if `value` is not allowed for `p`."""
+    if p.choices:
+        if value not in p.choices:
+            raise PhysicsError(f"{task}: {p.name} is '{value}', but must be one of {', '.join(p.choices)}.")
+    elif not isinstance(value, int | float) or not math.isfinite(value):
+        raise PhysicsError(f"{task}: {p.name} is {value!r}, but must be a finite number.")
+    elif p.above is not None and value <= p.above:
+        raise PhysicsError(f"{task}: {p.name} is {value:g}, but must be above {p.above:g}.")
+    elif p.at_least is not None and value < p.at_least:
+        raise PhysicsError(f"{task}: {p.name} is {value:g}, but must be at least {p.at_least:g}.")
+
+
+def initial_states(equation: Equation, draw: Draw, domain: Domain) -> Tensor:
+    """Initial states, drawn in aligned blocks of samples so that each is bit-identical in any batch.
+
+    Vectorised sines and exponentials may differ in the last bit with the position of an element in memory; a block
+    that always holds the same samples at the same places cannot.
+    """
+    block = max(1, min(64, 2**22 // math.prod(domain.shape)))
+    firsts = sorted({s // block * block for s in draw.samples})
+    whole = [
+        equation.initial(dataclasses.replace(draw, samples=range(first, first + block)), domain) for first in firsts
+    ]
+    place = {first + j: i * block + j for i, first in enumerate(firsts) for j in range(block)}
+    rows = torch.tensor([place[s] for s in draw.samples], device=draw.device)
+    return torch.cat(whole).index_select(0, rows)

@@ -1,0 +1,153 @@
+"""Viscous stress of a compressible fluid, advanced by stabilised explicit steps of a fixed number of stages."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ups.physics.finite_volume import divergence, with_ghosts
+from ups.types import Domain
+
+SAFETY = 0.9
+FEW = 0.25
+
+
+def rkl2(stages: int) -> list[tuple[float, float, float, float]]:
+    """(μ, ν, μ̃, γ̃) of stages 1 … s of the Runge–Kutta–Legendre method of second order (Meyer et al. 2014)."""
+    b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, stages + 1)]
+    w = 4 / (stages * stages + stages - 2)
+    found = [(0.0, 0.0, b[1] * w, 0.0)]
+    for j in range(2, stages + 1):
+        mu = (2 * j - 1) / j * b[j] / b[j - 1]
+        nu = -(j - 1) / j * b[j] / b[j - 2]
+        found.append((mu, nu, mu * w, -(1 - b[j - 1]) * mu * w))
+    return found
+
+
+@dataclass(frozen=True)
+class Viscosity:
+    """ρ v_t = ∇·σ, E_t = ∇·(v·σ), σ = ρ [η (∇v + ∇vᵀ) + (ζ − 2η/3) (∇·v) I], at fixed density.
+
+    η and ζ are kinematic. State `(B, 2 + D, *S)` of density, energy, momenta. Momentum and energy change by face fluxes
+    only, so both are conserved, and the kinetic energy lost is heat, cell by cell. Stress at the faces: two-point
+    differences across, central ones along, harmonic mean density, with which the stiffest mode decays at
+    4 Σ_a (2η/3 [+ ζ + 2η/3 once] …) / dx² however density varies (see `stiffness`).
+
+    `step_hint` is the time step it should not be what limits; from it the number of stages is chosen, once: one (plain
+    Euler) where a step changes little, else the least odd number of stages of RKL2 whose limit (s² + s − 2)/2 over the
+    stiffness reaches it. Stages grow as √(η step)/dx.
+    """
+
+    domain: Domain
+    eta: float
+    zeta: float
+    step_hint: float
+
+    @property
+    def active(self) -> bool:
+        return self.eta > 0 or self.zeta > 0
+
+    @property
+    def stiffness(self) -> float:
+        """The largest decay rate: 4 (4η/3 + ζ)/dx² along one axis and 4η/dx² along each other."""
+        squares = sorted(1 / dx**2 for dx in self.domain.spacing)
+        return 4 * ((4 / 3 * self.eta + self.zeta) * squares[-1] + self.eta * sum(squares[:-1]))
+
+    @property
+    def stages(self) -> int:
+        number = self.step_hint * self.stiffness / (2 * SAFETY)
+        if number <= FEW:
+            return 1
+        return max(3, math.ceil((math.sqrt(9 + 16 * number) - 1) / 2) // 2 * 2 + 1)
+
+    @property
+    def limit(self) -> float:
+        """The longest stable step."""
+        if not self.active:
+            return math.inf
+        s = self.stages
+        return 2 * SAFETY / self.stiffness * (FEW if s == 1 else (s * s + s - 2) / 4)
+
+    def step(self, w: Tensor, dt: Tensor) -> Tensor:
+        """The state after `dt` `(B,)`; untouched where dt = 0."""
+        if not self.active:
+            return w
+        density = w[:, :1]
+        v0 = w[:, 2:] / density
+        rate = dt.view(-1, *([1] * (w.dim() - 1)))
+        weights = self._face_weights(density)
+        inverse = rate / density
+        z, before, v = v0, torch.zeros_like(v0), v0
+        for j, (mu, nu, mu_v, mu_0) in enumerate(rkl2(self.stages) if self.stages > 1 else []):
+            # The operator is linear, so stage j is v0 + dt M(z_j): z_j is followed, and its last value, a mean velocity
+            # over the step, gives the fluxes of momentum and energy alike.
+            if j == 0:
+                z = mu_v * v0
+            else:
+                z, before = mu * z + nu * before + mu_v * v + mu_0 * v0, z
+            if j + 1 < self.stages:
+                v = v0 + inverse * self._force(self._stress(z, weights))
+        stress = self._stress(z, weights)
+        push = rate * self._force(stress)
+        middle = v0 + 0.5 * push / density
+        heat = rate * self._work(middle, stress)
+        return w + torch.cat([torch.zeros_like(heat), heat, push], dim=1)
+
+    def _face_weights(self, density: Tensor) -> list[Tensor]:
+        """Harmonic mean density of the n + 1 faces along each axis."""
+        found = []
+        for a, n in enumerate(self.domain.shape):
+            padded = with_ghosts(density, 2 + a, self.domain.periodic[a], width=1)
+            low, high = padded.narrow(2 + a, 0, n + 1), padded.narrow(2 + a, 1, n + 1)
+            found.append(2 * low * high / (low + high))
+        return found
+
+    def _stress(self, v: Tensor, weights: list[Tensor]) -> list[Tensor]:
+        """σ_{a i} `(B, D, *faces)` on the faces across each axis a."""
+        shape, spacing, ndim = self.domain.shape, self.domain.spacing, self.domain.ndim
+        padded = v
+        for a in range(ndim):
+            padded = with_ghosts(padded, 2 + a, self.domain.periodic[a], width=1)
+        along, lame = 4 / 3 * self.eta + self.zeta, self.zeta - 2 / 3 * self.eta
+        found = []
+        for a in range(ndim):
+            rows = padded
+            for b in range(ndim):
+                rows = rows if b == a else rows.narrow(2 + b, 1, shape[b])
+            across = (rows.narrow(2 + a, 1, shape[a] + 1) - rows.narrow(2 + a, 0, shape[a] + 1)) / spacing[a]
+            parts = [(along if i == a else self.eta) * across[:, i] for i in range(ndim)]
+            for b in range(ndim):
+                if b != a:
+                    slope = self._face_slope(padded, a, b)
+                    parts[a] = parts[a] + lame * slope[:, b]
+                    parts[b] = parts[b] + self.eta * slope[:, a]
+            found.append(weights[a] * torch.stack(parts, dim=1))
+        return found
+
+    def _face_slope(self, padded: Tensor, a: int, b: int) -> Tensor:
+        """∂_b v on the faces across a: the mean of the central differences in the two cells beside."""
+        shape = self.domain.shape
+        rows = padded
+        for c in range(self.domain.ndim):
+            rows = rows if c in (a, b) else rows.narrow(2 + c, 1, shape[c])
+        wide = rows.narrow(2 + b, 2, shape[b]) - rows.narrow(2 + b, 0, shape[b])
+        faces = wide.narrow(2 + a, 0, shape[a] + 1) + wide.narrow(2 + a, 1, shape[a] + 1)
+        return faces * (0.25 / self.domain.spacing[b])
+
+    def _force(self, stress: list[Tensor]) -> Tensor:
+        total = divergence(stress[0], 2, self.domain.spacing[0])
+        for a in range(1, len(stress)):
+            total = total + divergence(stress[a], 2 + a, self.domain.spacing[a])
+        return total
+
+    def _work(self, v: Tensor, stress: list[Tensor]) -> Tensor:
+        """∇·(v·σ) `(B, 1, *S)`, v on a face the mean of the two cells."""
+        flux = []
+        for a, n in enumerate(self.domain.shape):
+            padded = with_ghosts(v, 2 + a, self.domain.periodic[a], width=1)
+            face = padded.narrow(2 + a, 0, n + 1) + padded.narrow(2 + a, 1, n + 1)
+            flux.append(0.5 * (face * stress[a]).sum(1, keepdim=True))
+        return self._force(flux)

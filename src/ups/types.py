@@ -1,0 +1,188 @@
+"""The nouns that flow through the stack: Domain, Field, Param, TaskSpec, Storage, Trajectory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Params = Mapping[str, float | str]
+
+
+class UpsError(Exception):
+    """Something the user can mend. The text is one sentence: what is wrong, where, and what to do.
+
+    The tree (every error a user's mistake can raise is a leaf of it)::
+
+        UpsError
+        ├── ConfigError   a key, a type, a value or a combination in a config or on the command line
+        ├── DataError     a file that is not what it should be
+        └── PhysicsError  a request that no solver here can answer truthfully
+    """
+
+
+class ConfigError(UpsError):
+    """A key, a type, a value or a combination in a config file or on the command line."""
+
+
+class DataError(UpsError):
+    """A file that is missing, damaged, or not what its name or its reader says."""
+
+
+class PhysicsError(UpsError):
+    """A parameter, scheme or resolution that no solver here can answer truthfully."""
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """A box of cell centres: one 1D coordinate array and one periodicity flag per axis. Equal only to itself."""
+
+    coordinates: tuple[Array, ...]
+    periodic: tuple[bool, ...]
+    bounds: tuple[tuple[float, float], ...]
+    kind: Literal["grid"] = "grid"
+
+    @classmethod
+    def box(cls, bounds: tuple[tuple[float, float], ...], shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Domain:
+        """Uniform cell centres: x_i = lo + (i + 1/2) dx, with dx = (hi - lo) / n."""
+        axes = tuple(lo + (np.arange(n) + 0.5) * ((hi - lo) / n) for (lo, hi), n in zip(bounds, shape, strict=True))
+        return cls(axes, periodic, bounds)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(len(axis) for axis in self.coordinates)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.coordinates)
+
+    @property
+    def lengths(self) -> tuple[float, ...]:
+        return tuple(hi - lo for lo, hi in self.bounds)
+
+    @property
+    def spacing(self) -> tuple[float, ...]:
+        """Cell width per axis (uniform grids only)."""
+        return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
+
+    def shifted(self, offset: tuple[float, ...]) -> Domain:
+        """The same cells, their centres moved by `offset`."""
+        moved = tuple(axis + o for axis, o in zip(self.coordinates, offset, strict=True))
+        return dataclasses.replace(self, coordinates=moved)
+
+    def refined(self, factor: int) -> Domain:
+        """`factor` times as many cells per axis in the same box (centres of the small cells)."""
+        if factor == 1:
+            return self
+        return Domain.box(self.bounds, tuple(n * factor for n in self.shape), self.periodic)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A physical field: its tensor rank, and the name of each of its channels in the last axis of the values."""
+
+    name: str
+    channels: tuple[str, ...]
+    rank: int = 0
+
+    @classmethod
+    def scalar(cls, name: str) -> Field:
+        return cls(name, (name,), 0)
+
+    @classmethod
+    def vector(cls, name: str, *channels: str) -> Field:
+        return cls(name, channels, 1)
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter of a task: a number with limits, or a word out of `choices`."""
+
+    name: str
+    default: float | str
+    help: str
+    above: float | None = None
+    at_least: float | None = None
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How PDEBench stores a task: which layout, which file name, which data sets, which attributes.
+
+    `kind`: `array` (one data set, N×T×S), `fields` (one data set per channel), `groups` (one group per sample),
+    `steady` (a coefficient and a solution, no time), `incompressible` (velocity, particles, force, t).
+    `well` is The Well's own layout. `pattern` is the file name with parameters in braces, `aliases` are further names
+    under which such files are published (`*` stands for anything); `attrs` maps a parameter to its attribute in the file.
+    `spelling`: how numbers are spelled in the name, `python` (`1e-08`) or `short` (`1.e-8`).
+    """
+
+    kind: Literal["array", "fields", "groups", "steady", "incompressible", "well"]
+    pattern: str
+    aliases: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ("tensor",)
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    spelling: Literal["python", "short"] = "python"
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """What is known of a task before any file is opened. Nothing here is ever inferred from a shape."""
+
+    name: str
+    title: str
+    fields: tuple[Field, ...]
+    bounds: tuple[tuple[float, float], ...]
+    periodic: tuple[bool, ...]
+    resolution: int
+    end: float
+    frames: int
+    storage: Storage
+    parameters: tuple[Param, ...] = ()
+    inputs: tuple[Field, ...] = ()
+    steady: bool = False
+    conserved: tuple[str, ...] = ()
+    positive: tuple[str, ...] = ()
+    divergence_free: tuple[str, ...] = ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the last axis of the values."""
+        return tuple(channel for f in self.fields for channel in f.channels)
+
+    @property
+    def dt(self) -> float:
+        """Time between two stored frames; 0 for a steady task."""
+        return 0.0 if self.steady else self.end / (self.frames - 1)
+
+    def periodicity(self, params: Params) -> tuple[bool, ...]:
+        """A parameter named `boundary`, where a task has one, decides; otherwise the task's own."""
+        if "boundary" in params:
+            return (params["boundary"] == "periodic",) * self.ndim
+        return self.periodic
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One sample: values `(T, *S, C)`, time first, channels last; T = 1 for a steady task.
+
+    `inputs` `(*S, C_in)` holds what is given rather than predicted (Darcy's coefficient, a body force); no channel
+    otherwise.
+    """
+
+    id: str
+    task: TaskSpec
+    values: Array
+    domain: Domain
+    times: Array
+    params: Params
+    inputs: Array

@@ -1,0 +1,124 @@
+"""Splits: exact, seeded, disjoint, recorded, and refused where they do not belong."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ups.data.splits import CONVENTIONS, Split, make_split
+from ups.types import ConfigError, DataError
+
+IDS = tuple(f"{i:06d}" for i in range(1000))
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_every_convention_gives_exact_counts_and_disjoint_complete_parts(convention):
+    split = make_split(IDS, convention)
+    assert (len(split.train), len(split.valid), len(split.test)) == (800, 100, 100)
+    assert set(split.train) | set(split.valid) | set(split.test) == set(IDS)
+    assert list(split.train) == sorted(split.train)
+
+
+@given(n=st.integers(3, 300), seed=st.integers(0, 2**32), valid=st.floats(0.01, 0.4), test=st.floats(0.01, 0.4))
+def test_any_split_is_disjoint_complete_and_has_no_empty_part(n, seed, valid, test):
+    ids = [f"s{i}" for i in range(n)]
+    if n - max(1, int(n * valid)) - max(1, int(n * test)) < 2:
+        return
+    split = make_split(ids, "seeded", (1 - valid - test, valid, test), seed)
+    assert sorted(split.train + split.valid + split.test) == sorted(ids)
+    assert min(map(len, (split.train, split.valid, split.test))) >= 1
+
+
+def test_pdebench_first_tests_on_the_first_tenth():
+    assert make_split(IDS, "pdebench-first").test == IDS[:100]
+
+
+def test_pdebench_last_tests_on_the_last_tenth_of_the_sorted_keys():
+    keys = [str(i) for i in range(20)]
+    assert set(make_split(keys, "pdebench-last").test) == {"8", "9"}
+    assert make_split(IDS, "pdebench-last").test == IDS[-100:]
+
+
+def test_pdebench_own_fractions_leave_nine_tenths_for_training():
+    split = make_split(IDS, "pdebench-first", (0.9, 0.0, 0.1))
+    assert split.train == IDS[100:]
+    with pytest.raises(DataError, match="valid part of this pdebench-first split is empty"):
+        split.part("valid")
+
+
+def test_the_seed_decides_and_the_order_of_ids_does_not():
+    assert make_split(IDS, seed=1) == make_split(IDS, seed=1)
+    assert make_split(IDS, seed=1).test != make_split(IDS, seed=2).test
+    assert set(make_split(IDS[::-1], seed=1).test) == set(make_split(IDS, seed=1).test)
+
+
+def test_growing_the_data_keeps_almost_every_sample_in_its_part():
+    more = tuple(f"{i:06d}" for i in range(1100))
+    before, after = make_split(IDS), make_split(more)
+    moved = len(set(before.test) - set(after.test))
+    assert moved <= 20
+
+
+def test_rounding_never_costs_a_sample():
+    assert len(make_split(IDS[:100], "seeded", (0.42, 0.29, 0.29)).test) == 29
+
+
+def test_few_samples_give_at_least_one_to_each_part_and_too_few_are_refused():
+    split = make_split(IDS[:3])
+    assert (len(split.train), len(split.valid), len(split.test)) == (1, 1, 1)
+    with pytest.raises(DataError, match="2 samples are too few"):
+        make_split(IDS[:2])
+
+
+def test_bad_requests_are_refused_with_the_remedy():
+    with pytest.raises(ConfigError, match="choose one of seeded, pdebench-first, pdebench-last"):
+        make_split(IDS, "random")
+    with pytest.raises(ConfigError, match="with sum 1"):
+        make_split(IDS, "seeded", (0.8, 0.1, 0.2))
+    with pytest.raises(ConfigError, match="train, valid or test"):
+        make_split(IDS).part("validation")
+    with pytest.raises(DataError, match="ids repeat"):
+        make_split(["a", "b", "c", "a"])
+
+
+def test_a_recorded_split_comes_back_the_same(tmp_path):
+    split = make_split(IDS, seed=7)
+    split.save(tmp_path / "split.json")
+    assert Split.load(tmp_path / "split.json", IDS) == split
+    assert [p.name for p in tmp_path.iterdir()] == ["split.json"]
+
+
+def test_a_recorded_split_is_refused_for_other_samples(tmp_path):
+    make_split(IDS).save(tmp_path / "split.json")
+    with pytest.raises(DataError, match="recorded for 1000 other samples, not for these 999"):
+        Split.load(tmp_path / "split.json", IDS[1:])
+
+
+def test_a_leak_between_train_and_test_is_found(tmp_path):
+    path = tmp_path / "split.json"
+    make_split(IDS).save(path)
+    record = json.loads(path.read_text())
+    record["train"].append(record["test"][0])
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"split\.json: sample \d+ is in the split more than once"):
+        Split.load(path, IDS)
+    record["train"] = record["train"][:-2]
+    path.write_text(json.dumps(record))
+    with pytest.raises(DataError, match="not those it was recorded with"):
+        Split.load(path, IDS)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"train": 3}', "not json", '{"train": ["a"], "extra": 1}'])
+def test_a_file_that_is_no_split_is_refused(tmp_path, text):
+    path = tmp_path / "split.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="is not a recorded split"):
+        Split.load(path, IDS)
+
+
+def test_a_missing_split_file_and_an_unwritable_folder_are_named(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        Split.load(tmp_path / "none.json", IDS)
+    with pytest.raises(DataError, match="cannot be written"):
+        make_split(IDS).save(tmp_path / "nowhere" / "split.json")

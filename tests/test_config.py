@@ -1,0 +1,110 @@
+"""Configuration: strict, layered, fingerprinted, and errors that help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ups.config import dump, fingerprint, load
+from ups.jobs.settings import RunConfig
+from ups.types import ConfigError
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def complaint(path: Path | None = None, **overrides: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(RunConfig, path, {key.replace("__", "."): value for key, value in overrides.items()})
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_a_file_lies_over_its_base_and_flags_lie_over_both(tmp_path: Path) -> None:
+    written(tmp_path, "base.yaml", "name: a\nseed: 3\ndata: {b: {task: burgers1d, samples: 5, params: {nu: 0.1}}}\n")
+    top = written(tmp_path, "top.yaml", "base: base.yaml\nname: b\ndata: {b: {samples: 7}}\n")
+    config = load(RunConfig, top, {"data.b.params.nu": "0.2"})
+    assert (config.name, config.seed, config.data["b"].samples) == ("b", 3, 7)
+    assert config.data["b"].params == {"nu": 0.2}
+
+
+def test_a_shown_config_loads_to_itself_and_keeps_its_fingerprint(tmp_path: Path) -> None:
+    config = load(RunConfig, None, {"data.x.task": "kdv1d", "name": "y"})
+    again = load(RunConfig, written(tmp_path, "shown.yaml", dump(config)))
+    assert again == config
+    assert fingerprint(again) == fingerprint(config)
+
+
+def test_the_fingerprint_ignores_order_and_sees_every_value() -> None:
+    one = load(RunConfig, None, {"data.x.task": "kdv1d", "data.x.seed": 1})
+    other = load(RunConfig, None, {"data.x.seed": 1, "data.x.task": "kdv1d"})
+    changed = load(RunConfig, None, {"data.x.seed": 2, "data.x.task": "kdv1d"})
+    assert fingerprint(one) == fingerprint(other) != fingerprint(changed)
+
+
+def test_an_unknown_key_names_its_path_its_file_and_the_nearest_valid_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "c.yaml", "data: {b: {task: burgers1d, sampels: 5}}\n")
+    text = complaint(path)
+    assert str(path) in text
+    assert "data.b.sampels" in text
+    assert "did you mean 'samples'" in text
+
+
+def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
+    written(tmp_path, "base.yaml", "nmae: a\n")
+    text = complaint(written(tmp_path, "top.yaml", "base: base.yaml\n"))
+    assert "base.yaml" in text
+    assert "did you mean 'name'" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("data__b__samples", "many", "valid integer"),
+        ("data__b__samples", 0, "greater than or equal to 1"),
+        ("data__b__task", "burger1d", "did you mean 'burgers1d'"),
+        ("data__b__scheme", "exact", "'pdebench' or 'accurate'"),
+        ("data__b__params__nu", -1.0, "nu is -1, but must be above 0"),
+        ("data__b__params__mu", 1.0, "no parameter 'mu'; it has nu"),
+        ("data__b__device", "gpu", "match pattern"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, value: object, words: str) -> None:
+    text = complaint(**{"data__b__task": "burgers1d", key: value})
+    assert "--data.b" in text
+    assert words in text
+
+
+def test_a_scheme_that_a_task_lacks_is_an_impossible_combination() -> None:
+    text = complaint(data__b__task="kdv1d", data__b__scheme="pdebench")
+    assert "kdv1d has no scheme 'pdebench'" in text
+
+
+def test_broken_missing_circular_and_foreign_files_are_one_sentence_each(tmp_path: Path) -> None:
+    assert "no such config file" in complaint(tmp_path / "absent.yaml")
+    assert "not valid YAML at line 2" in complaint(written(tmp_path, "bad.yaml", "a: [1,\n"))
+    assert "keys and values" in complaint(written(tmp_path, "list.yaml", "- 1\n"))
+    assert "named as base by" in complaint(written(tmp_path, "lost.yaml", "base: nowhere.yaml\n"))
+    written(tmp_path, "p.yaml", "base: q.yaml\n")
+    assert "in a circle" in complaint(written(tmp_path, "q.yaml", "base: p.yaml\n"))
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x01")
+    assert "cannot be read as a text file" in complaint(tmp_path / "binary.yaml")
+
+
+def test_the_schema_explains_every_key() -> None:
+    schema = RunConfig.model_json_schema()
+    for part in (schema, *schema["$defs"].values()):
+        for name, key in part["properties"].items():
+            assert key.get("description"), f"{name} says nothing about itself"
+
+
+def test_the_demo_config_states_its_command_and_loads() -> None:
+    path = Path(__file__).parent.parent / "src/ups/configs/demo.yaml"
+    assert path.read_text().startswith("# ups demo")
+    assert set(load(RunConfig, path).data) == set(yaml.safe_load(path.read_text())["data"])
