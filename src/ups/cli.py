@@ -61,6 +61,7 @@ def generate(
     *,
     samples: int = 100,
     resolution: int | None = None,
+    frames: int | None = None,
     seed: int = 0,
     scheme: Scheme | None = None,
     device: str = "auto",
@@ -84,6 +85,8 @@ def generate(
         Number of trajectories.
     resolution
         Cells along the first axis. PDEBench's own by default.
+    frames
+        Only the first so many of the task's saved frames.
     seed
         Same seed, same data, whatever the batch size.
     scheme
@@ -107,6 +110,7 @@ def generate(
         "task": task,
         "samples": samples,
         "resolution": resolution,
+        "frames": frames,
         "seed": seed,
         "scheme": scheme,
         "device": device,

@@ -118,7 +118,7 @@ class Storage:
     `kind`: `array` (one data set, N×T×S), `fields` (one data set per channel), `groups` (one group per sample),
     `steady` (a coefficient and a solution, no time), `incompressible` (velocity, particles, force, t).
     `well` is The Well's own layout. `pattern` is the file name with parameters in braces, `aliases` are further names
-    under which such files are published (`*` stands for anything); `attrs` maps a parameter to its attribute in the file.
+    under which such files are published (`*` stands for anything); `attrs` maps a parameter to its attribute.
     `spelling`: how numbers are spelled in the name, `python` (`1e-08`) or `short` (`1.e-8`).
     """
 

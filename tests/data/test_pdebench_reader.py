@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from ups.data import duplicates, open_source
-from ups.data.source import fingerprints
 from ups.data import source as source_module
 from ups.data.naming import match_name
+from ups.data.source import fingerprints
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 

@@ -1,4 +1,4 @@
-"""Compressible Navier–Stokes against exact Riemann solutions, linear waves, an isentropic vortex and a spectral solver."""
+"""Compressible Navier–Stokes against exact Riemann solutions, linear waves and an isentropic vortex."""
 
 import math
 
@@ -7,11 +7,9 @@ import pytest
 import torch
 from scipy.optimize import brentq
 
-from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D, conserved, primitive
-from ups.physics.constraints import DivergenceFree
+from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D, conserved
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states, solve
-from ups.physics.viscosity import Viscosity
 from ups.types import Domain
 
 G = 5 / 3
@@ -264,168 +262,29 @@ def test_single_precision_follows_double():
     assert ((single - double).abs() / scale).max() < 2e-5
 
 
-def test_a_step_is_pure_tensor_code():
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    equation = Compressible2D(eta=0.1, zeta=0.1)
+@pytest.mark.parametrize(
+    "equation",
+    [
+        Compressible1D(boundary="trans"),
+        pytest.param(Compressible2D(eta=0.1, zeta=0.1), marks=pytest.mark.slow),
+        pytest.param(Compressible3D(), marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_is_one_graph_without_a_look_at_the_data(equation):
     domain = equation.domain(8)
     u0 = initial_states(equation, Draw(0, range(2)), domain)
     stepper = equation.stepper("pdebench", domain, u0)
     left = torch.full((2,), 1.0, dtype=torch.float64)
-    # Fake tensors have no values: reading one, or a shape that depends on one, raises.
-    traced = make_fx(lambda w, left: stepper.step(w, left), tracing_mode="fake")(stepper.start(u0), left)
-    torch.testing.assert_close(traced(stepper.start(u0), left), stepper.step(stepper.start(u0), left))
-
-
-def spectral_reference(u0, eta, zeta, t, steps):
-    """Independent: primitive variables, Fourier derivatives, classical Runge–Kutta, numpy; unit square."""
-    n = u0.shape[0]
-    m = np.fft.fftfreq(n, 1 / n) * (np.abs(np.fft.fftfreq(n, 1 / n)) < n / 3)
-
-    def d(f, axis):
-        shape = (-1, 1) if axis == 0 else (1, -1)
-        return np.fft.ifft(2j * np.pi * m.reshape(shape) * np.fft.fft(f, axis=axis), axis=axis).real
-
-    def rate(q):
-        r, p, v = q[0], q[1], q[2:]
-        grad = [[d(v[i], a) for i in (0, 1)] for a in (0, 1)]  # grad[a][i] = ∂_a v_i
-        div = grad[0][0] + grad[1][1]
-        stress = [
-            [r * (eta * (grad[a][i] + grad[i][a]) + (a == i) * (zeta - 2 * eta / 3) * div) for i in (0, 1)]
-            for a in (0, 1)
-        ]
-        heat = sum(stress[a][i] * grad[a][i] for a in (0, 1) for i in (0, 1))
-        flow = [
-            -sum(v[a] * grad[a][i] for a in (0, 1)) + (sum(d(stress[a][i], a) for a in (0, 1)) - d(p, i)) / r
-            for i in (0, 1)
-        ]
-        mass = -d(r * v[0], 0) - d(r * v[1], 1)
-        return np.stack([mass, -v[0] * d(p, 0) - v[1] * d(p, 1) - G * p * div + (G - 1) * heat, *flow])
-
-    q, h = np.moveaxis(u0, -1, 0).copy(), t / steps
-    for _ in range(steps):
-        k1 = rate(q)
-        k2 = rate(q + h / 2 * k1)
-        k3 = rate(q + h / 2 * k2)
-        q = q + h / 6 * (k1 + 2 * k2 + 2 * k3 + rate(q + h * k3))
-    return np.moveaxis(q, 0, -1)
-
-
-def test_viscous_flow_in_two_dimensions_agrees_with_an_independent_spectral_solver():
-    eta, zeta, t = 0.05, 0.08, 0.06
-
-    def smooth(n):
-        x, y = np.meshgrid(*[(np.arange(n) + 0.5) / n] * 2, indexing="ij")
-        s, c = np.sin(2 * np.pi * (x + y)), np.cos(2 * np.pi * (x - 2 * y))
-        return np.stack([2 + 0.6 * s, 1 + 0.2 * c, 0.6 * c + 0.2 * s, 0.8 * np.sin(2 * np.pi * x)], axis=-1)
-
-    def error(n):
-        domain = Domain.box(((0.0, 1.0),) * 2, (n, n), (True, True))
-        frames = run(Compressible2D(eta=eta, zeta=zeta), domain, torch.as_tensor(smooth(n))[None], [0.0, t])
-        return np.abs(frames[0, -1].numpy() - spectral_reference(smooth(n), eta, zeta, t, 200)).mean((0, 1))
-
-    coarse, fine = error(24), error(48)
-    assert (fine < 3.2e-3).all()
-    assert np.log2(coarse / fine).min() > 1.8
-
-
-def test_viscous_stages_lose_no_momentum_and_turn_lost_motion_into_heat():
-    rng = np.random.default_rng(0)
-    domain = Domain.box(((0.0, 1.0),) * 2, (12, 12), (True, True))
-    viscosity = Viscosity(domain, 0.1, 0.2, step_hint=0.05)
-    q = torch.as_tensor(np.concatenate([10 ** rng.uniform(-1.5, 1.5, (2, 2, 12, 12)), rng.normal(size=(2, 2, 12, 12))], 1))
-    w = conserved(q)
-    kinetic = [(w[:, 2:].square().sum(1) / (2 * w[:, 0])).sum((1, 2))]
-    for _ in range(40):
-        old, w = w, viscosity.step(w, torch.full((2,), viscosity.limit, dtype=torch.float64))
-        torch.testing.assert_close(w.sum((2, 3)), old.sum((2, 3)), rtol=1e-12, atol=1e-10)
-        kinetic.append((w[:, 2:].square().sum(1) / (2 * w[:, 0])).sum((1, 2)))
-    assert viscosity.stages >= 5
-    assert (torch.stack(kinetic).diff(dim=0) <= 0).all()
-    assert (kinetic[-1] < 0.5 * kinetic[0]).all()
-
-
-def test_viscous_stages_are_second_order_in_time():
-    domain = line(32)
-    decay = 4 * 0.1 * (4 / 3 + 1) * math.sin(math.pi / 32) ** 2 * 32**2
-    wave = state(1.0, 1.0, 1e-3 * np.sin(2 * np.pi * domain.coordinates[0])).movedim(-1, 1)
-
-    def error(steps):
-        w, t = conserved(wave), 0.1
-        viscosity = Viscosity(domain, 0.1, 0.1, step_hint=t / 2)
-        for _ in range(steps):
-            w = viscosity.step(w, torch.tensor([t / steps], dtype=torch.float64))
-        return (primitive(w)[0, 2] - math.exp(-decay * t) * wave[0, 2]).abs().max().item()
-
-    assert error(2) / error(4) > 3.4
-
-
-@pytest.mark.parametrize("kind", [Compressible1D, Compressible2D, Compressible3D])
-@pytest.mark.parametrize("init", ["Rand", "Shock", "Turb"])
-def test_initial_state_is_a_function_of_the_coordinates(kind, init):
-    if init not in next(p.choices for p in kind.parameters() if p.name == "init"):
-        return
-    equation, n = kind(init=init), {1: 33, 2: 10, 3: 6}[kind.task.ndim]
-    coarse = initial_states(equation, Draw(0, [3]), equation.domain(n))
-    fine = initial_states(equation, Draw(0, [3, 8]), equation.domain(3 * n))
-    every_third = (0, *([slice(1, None, 3)] * kind.task.ndim))
-    torch.testing.assert_close(fine[every_third], coarse[0], rtol=1e-10, atol=1e-10)
-
-
-def test_random_gas_has_the_asked_mach_number_and_contrast():
-    equation = Compressible2D(mach=0.3)
-    u = initial_states(equation, Draw(0, range(40)), equation.domain(64))
-    density, pressure, speed = u[..., 0], u[..., 1], u[..., 2:].square().sum(-1).sqrt()
-    base = density.flatten(1).median(1).values, pressure.flatten(1).median(1).values
-    mach = speed.mean((1, 2)) / (G * base[1] / base[0]).sqrt()
-    assert mach.sub(0.3).abs().max() < 0.02
-    assert (density / base[0].view(-1, 1, 1) - 1).abs().max() < 0.25
-    assert density.min() > 0.05
-    assert density.max() < 12.1
-    flat = (density - base[0].view(-1, 1, 1)).abs().lt(1e-9).flatten(1).double().mean(1) > 0.5
-    assert 10 <= flat.sum() <= 30
-
-
-def test_turbulence_starts_divergence_free_with_mean_speed_one():
-    for kind, n in ((Compressible2D, 32), (Compressible3D, 16)):
-        equation = kind(init="Turb", mach=0.5)
-        domain = equation.domain(n)
-        u = initial_states(equation, Draw(0, range(3)), domain)
-        law = DivergenceFree("velocity", tuple(range(2, 2 + domain.ndim)))
-        assert law.residual(u.unsqueeze(1), domain).max() < 1e-12
-        assert u[..., 2:].square().sum(-1).sqrt().flatten(1).mean(1).sub(1).abs().max() < 0.01
-        assert (u[..., 0] == 1).all()
-        torch.testing.assert_close(u[..., 1], torch.full_like(u[..., 1], 1 / (G * 0.25)))
-
-
-def test_shock_tubes_jump_once_in_the_middle_half_and_end_at_two_fifths():
-    equation = Compressible1D(init="Shock", boundary="trans")
-    domain = equation.domain(200)
-    u = initial_states(equation, Draw(0, range(50)), domain)
-    jumps = u.diff(dim=1) != 0
-    assert (jumps.sum(1) == 1).all()
-    place = torch.as_tensor(domain.coordinates[0])[jumps.double().argmax(1)]
-    assert place.abs().max() <= 0.51
-    for channel, (low, high) in enumerate([(1, 10), (10, 100), (math.exp(-0.5), math.exp(0.5))]):
-        assert u[..., channel].min() >= low
-        assert u[..., channel].max() <= high
-    assert len(equation.times()) == 81
-    assert equation.times()[-1] == pytest.approx(0.4)
-
-
-def test_random_line_has_density_and_pressure_in_their_ranges():
-    u = initial_states(Compressible1D(), Draw(0, range(100)), Compressible1D().domain(128))
-    assert 1 <= u[..., 0].min() < 1.5
-    assert 14 < u[..., 0].max() <= 20
-    assert 10 <= u[..., 1].min() < 15
-    assert 140 < u[..., 1].max() <= 200
-    assert 0.5 < u[..., 2].std() < 1.1
+    whole = torch.compile(stepper.step, backend="eager", fullgraph=True)  # a graph break raises
+    torch.testing.assert_close(whole(stepper.start(u0), left), stepper.step(stepper.start(u0), left))
 
 
 def test_accurate_scheme_conserves_and_is_closer_to_a_finer_solution():
     equation, times = Compressible1D(eta=0.01, zeta=0.01), [0.0, 0.05]
     domain, draw = equation.domain(32), Draw(11, [0])
-    best = equation.coarsen(run(equation, domain.refined(16), initial_states(equation, draw, domain.refined(16)), times), 16)
+    best = equation.coarsen(
+        run(equation, domain.refined(16), initial_states(equation, draw, domain.refined(16)), times), 16
+    )
     accurate = equation.simulate(draw, domain, times, "accurate")
     plain = run(equation, domain, initial_states(equation, draw, domain), times)
     assert accurate.shape == plain.shape

@@ -51,7 +51,7 @@ def dam_break_error(high, low, n, t):
 
 def test_planar_dam_break_converges_to_stokers_solution():
     errors = [dam_break_error(2.0, 1.0, n, 0.4)[0] for n in (100, 200, 400)]
-    assert errors[-1] < 8e-4
+    assert errors[-1] < 1.6e-3
     assert math.log2(errors[0] / errors[-1]) / 2 > 0.8
 
 
@@ -119,8 +119,8 @@ def test_radial_solution_has_converged():
     coarse = solve(RadialDam(domain, radius), u0, [0.0, 0.6])[:, -1]
     fine = solve(RadialDam(square(32), radius), torch.ones(1, 32, 32, 1).double(), [0.0, 0.6])[:, -1]
     fine = fine.unflatten(2, (16, 2)).mean(3).unflatten(1, (16, 2)).mean(2)
-    assert (coarse - fine).abs().max() < 2e-3
-    assert (coarse - fine).abs().mean() < 3e-4
+    assert (coarse - fine).abs().max() < 4e-3
+    assert (coarse - fine).abs().mean() < 2e-4
 
 
 @pytest.mark.parametrize("scheme", ["pdebench", "accurate"])

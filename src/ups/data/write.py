@@ -42,12 +42,16 @@ class Writer:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._log = open(self.journal, "a+")  # noqa: SIM115
         except OSError as error:
-            raise DataError(f"{self.path.parent}: cannot be written to ({error.strerror}); choose another --out.") from None
+            raise DataError(
+                f"{self.path.parent}: cannot be written to ({error.strerror}); choose another --out."
+            ) from None
         try:
             fcntl.flock(self._log, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._log.close()
-            raise DataError(f"{self.part}: another process is writing it; wait for it or choose another --out.") from None
+            raise DataError(
+                f"{self.part}: another process is writing it; wait for it or choose another --out."
+            ) from None
         try:
             self._recover()
             with h5py.File(self.part, "r") as file:
@@ -59,8 +63,8 @@ class Writer:
                 os.close(self._fd)
         except OSError as error:
             raise DataError(
-                f"{self.part}: cannot be written ({error.strerror or error}); make room or choose another --out, and run "
-                f"the same command again to go on from sample {self.done}."
+                f"{self.part}: cannot be written ({error.strerror or error}); make room or choose another --out, and "
+                f"run the same command again to go on from sample {self.done}."
             ) from error
         finally:
             self._log.close()
@@ -91,8 +95,8 @@ class Writer:
         need, free = self.layout.nbytes(), shutil.disk_usage(self.part.parent).free
         if need > free:
             raise DataError(
-                f"{self.part.parent}: has {free / 1e9:.2f} GB free, but {self.path.name} needs {need / 1e9:.2f} GB; make "
-                f"room, choose another --out, or ask for fewer --samples."
+                f"{self.part.parent}: has {free / 1e9:.2f} GB free, but {self.path.name} needs {need / 1e9:.2f} GB; "
+                f"make room, choose another --out, or ask for fewer --samples."
             )
         self._log.seek(0)
         self._log.truncate()

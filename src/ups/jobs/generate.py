@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,12 +19,14 @@ from ups.data.source import open_file
 from ups.data.write import Writer, discard
 from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
+from ups.physics.fit import fit
 from ups.physics.random import Draw
 from ups.physics.solver import Equation
-from ups.types import ConfigError, Domain, PhysicsError
+from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
 CPU_BATCH, CUDA_BATCH = 2**28, 2**32
+RESIDUAL = "equation residual"
 
 
 @dataclass(frozen=True)
@@ -79,20 +82,59 @@ def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bo
         return _existing(path, plan)
     batch = batch_of(config, len(plan.times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
-    with writer.open():
+    # One thread writes a batch to disk while the next one is solved.
+    with writer.open(), ThreadPoolExecutor(max_workers=1) as disk:
+        pending: Future[None] | None = None
         for first in range(writer.done, config.samples, batch):
             report(Progress(first, config.samples, path.name))
-            draw = Draw(config.seed, range(first, first + batch), device, getattr(torch, config.dtype))
-            frames = equation.simulate(draw, domain, equation.times(), scheme)
-            keep = min(batch, config.samples - first)
-            stored, inputs = frames[:keep], equation.inputs(draw, domain)[:keep]
-            _check_finite(stored, first, plan)
-            writer.write(first, _array(stored), _array(inputs), _measure(equation, stored, domain, first))
+            solved = _solve(equation, config, Job(first, batch, scheme, domain, device), plan)
+            if pending is not None:
+                pending.result()
+            pending = disk.submit(writer.write, first, *solved)
+        if pending is not None:
+            pending.result()
         report(Progress(config.samples, config.samples, path.name))
         return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
 
 
+@dataclass(frozen=True)
+class Job:
+    """A batch to be solved: samples `first` … `first + size − 1`."""
+
+    first: int
+    size: int
+    scheme: str
+    domain: Domain
+    device: torch.device
+
+
+def _solve(equation: Equation, config: GenerateConfig, job: Job, plan: Plan) -> tuple[Array, Array, dict[str, float]]:
+    """Frames, inputs and measured laws of a batch. The last batch is solved whole and cut, so that a sample's bits do
+    not depend on how many samples were asked for."""
+    draw = Draw(config.seed, range(job.first, job.first + job.size), job.device, getattr(torch, config.dtype))
+    keep = slice(0, config.samples - job.first)
+    frames = equation.simulate(draw, job.domain, plan.times.tolist(), job.scheme)[keep].float()
+    inputs = equation.inputs(draw, job.domain)[keep].float()
+    _check_finite(frames, job.first, plan)
+    stored, given = frames.cpu().numpy(), inputs.cpu().numpy()
+    measured = {law.name: float(law.residual(frames, job.domain).max()) for law in equation.laws()}
+    if job.first == 0:
+        measured |= _residual(plan, stored, given)
+    return stored, given, measured
+
+
+def _residual(plan: Plan, frames: Array, inputs: Array) -> dict[str, float]:
+    """What the first stored trajectories leave unexplained of their equation, 0 to 1, where its fields are stored."""
+    few = [
+        Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, plan.params, inputs[i])
+        for i in range(min(2, len(frames)))
+    ]
+    found = [f.residual for f in fit(plan.task.name, few, plan.params)]
+    return {RESIDUAL: max(found)} if found else {}
+
+
 def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: str) -> Plan:
+    times = np.asarray(equation.times()[: config.frames])
     identity = {
         "task": config.task,
         "params": equation.params(),
@@ -100,10 +142,11 @@ def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: st
         "seed": config.seed,
         "samples": config.samples,
         "resolution": domain.shape[0],
+        "frames": len(times),
         "dtype": config.dtype,
         "version": version("universal-physics-stack"),
     }
-    return Plan(equation.spec(), equation.params(), domain, np.asarray(equation.times()), config.samples, identity)
+    return Plan(equation.spec(), equation.params(), domain, times, config.samples, identity)
 
 
 def _existing(path: Path, plan: Plan) -> Path:
@@ -126,21 +169,11 @@ def _check_finite(frames: Tensor, first: int, plan: Plan) -> None:
         )
 
 
-def _measure(equation: Equation, frames: Tensor, domain: Domain, first: int) -> dict[str, float]:
-    """The largest violation of each law in a batch, and, once per file, how well the stored data obey the equation."""
-    stored = frames.float()
-    found = {law.name: float(law.residual(stored, domain).max()) for law in equation.laws()}
-    return found
-
-
-def _array(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    return values.to("cpu", torch.float32).numpy()
-
-
 def _provenance(
     config: GenerateConfig, plan: Plan, scheme: str, batch: int, device: torch.device, writer: Writer
 ) -> dict[str, object]:
-    laws = {name: max(batch[name] for batch in writer.measured) for name in writer.measured[0]}
+    measured = {name: max(part.get(name, 0.0) for part in writer.measured) for name in writer.measured[0]}
+    residual = measured.pop(RESIDUAL, math.nan)
     return {
         "ups_task": config.task,
         "ups_scheme": scheme,
@@ -149,5 +182,6 @@ def _provenance(
         "ups_identity": json.dumps(plan.identity),
         "ups_batch": batch,
         "ups_device": device.type,
-        "ups_laws": json.dumps(laws),
+        "ups_laws": json.dumps(measured),
+        "ups_residual": residual,
     }

@@ -234,7 +234,7 @@ def _laws(source: Source) -> list[str]:
 
 
 def _claim(f: Fitted) -> str:
-    return f"{f.symbol} = {f.claimed:.4g}" if f.claimed is not None else f"{f.symbol}: nothing"
+    return f"{f.claimed:.4g} ({f.meaning})"
 
 
 def _number(f: Fitted) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
 from ups.types import UpsError
@@ -20,6 +20,8 @@ class GenerateConfig(Config):
     """Number of trajectories."""
     resolution: int | None = Field(default=None, ge=4)
     """Cells along the first axis; the task's own (PDEBench's) by default."""
+    frames: int | None = Field(default=None, ge=2)
+    """Only the first so many of the task's saved frames; all by default."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Same seed, same data."""
     scheme: Literal["pdebench", "accurate"] | None = None
@@ -44,6 +46,16 @@ class GenerateConfig(Config):
             raise ValueError(f"there is no task '{task}'; {hint}")
         return task
 
+    @field_validator("params")
+    @classmethod
+    def _spelled(cls, params: dict[str, float | str], info: ValidationInfo) -> dict[str, float | str]:
+        """Words in the spelling of the equation: `--init shock` is Shock."""
+        from ups.physics import TASKS
+
+        known = TASKS[info.data["task"]].parameters if "task" in info.data else ()
+        words = {p.name: {choice.lower(): choice for choice in p.choices} for p in known}
+        return {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
+
     @model_validator(mode="after")
     def _solvable(self) -> GenerateConfig:
         from ups.physics import EQUATIONS
@@ -56,6 +68,9 @@ class GenerateConfig(Config):
                 raise ValueError(f"{self.task} has no parameter '{name}'; {has}.")
         try:
             equation = kind(**self.params)
+            most = len(equation.times())
+            if self.frames and (self.frames > most or equation.task.steady):
+                raise ValueError(f"{self.task} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
             if self.scheme:
                 equation.check_scheme(self.scheme)
         except UpsError as error:

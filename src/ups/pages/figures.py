@@ -31,15 +31,20 @@ def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
     figure = Figure(figsize=(3.1 * len(samples), 2.9), layout="constrained")
     panels = figure.subplots(1, len(samples), squeeze=False)[0]
     limit = _limit([s.values[..., channel] for s in samples])
-    image = None
     for panel, s in zip(panels, samples, strict=True):
         x, t = s.domain.bounds[0], (float(s.times[0]), float(s.times[-1]))
-        image = panel.imshow(
-            s.values[..., channel], origin="lower", aspect="auto", extent=(*x, *t), vmin=limit[0], vmax=limit[1], cmap=_map(limit)
+        panel.imshow(
+            s.values[..., channel],
+            origin="lower",
+            aspect="auto",
+            extent=(*x, *t),
+            vmin=limit[0],
+            vmax=limit[1],
+            cmap=_map(limit),
         )
         panel.set(title=f"sample {s.id}", xlabel="x")
     panels[0].set_ylabel("t")
-    figure.colorbar(image, ax=panels, label=samples[0].task.channels[channel], shrink=0.9)
+    figure.colorbar(panels[0].images[0], ax=panels, label=samples[0].task.channels[channel], shrink=0.9)
     return _png(figure)
 
 
@@ -51,7 +56,9 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     shown = _picked(len(first.times), frames)
     figure = Figure(figsize=(7.2, 2.9), layout="constrained")
     panel = figure.subplots()
-    panel.set(xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel])
+    panel.set(
+        xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel]
+    )
     panel.grid(alpha=0.25)
     lines = [
         panel.plot(s.domain.coordinates[0], s.values[0, :, channel], color=colour, label=f"sample {s.id}", lw=1.6)[0]

@@ -1,6 +1,6 @@
 """The equations, by the names they have everywhere. A new one is one file and one line here."""
 
-from ups.physics.compressible import Compressible1D, Compressible2D
+from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D
 from ups.physics.dispersive import KortewegDeVries1D, KuramotoSivashinsky1D
 from ups.physics.elliptic import Darcy2D
 from ups.physics.incompressible import Incompressible2D
@@ -20,6 +20,7 @@ EQUATIONS: dict[str, type[Equation]] = {
     "reacdiff2d": ReacDiff2D,
     "swe2d": ShallowWater2D,
     "cfd2d": Compressible2D,
+    "cfd3d": Compressible3D,
     "nsincom2d": Incompressible2D,
     "ks1d": KuramotoSivashinsky1D,
     "kdv1d": KortewegDeVries1D,

@@ -10,6 +10,10 @@ import numpy as np
 
 from ups.types import Array, Params, PhysicsError
 
+# Numerical viscosity as these fits see it, in cells times speed: one twelfth of the jump for cell averages of a bare
+# shock of Burgers' equation; below 0.025 of the signal speed for gas.
+SMEAR, GAS_SMEAR = 0.1, 0.05
+
 Density = Callable[[Array, Array, tuple[float, ...]], Array]
 
 
@@ -87,7 +91,7 @@ def advection(params: Params) -> tuple[Balance, ...]:
 
 def burgers(params: Params) -> tuple[Balance, ...]:
     def floor(u: Array, spacing: tuple[float, ...]) -> float:
-        return float(0.5 * spacing[0] * np.abs(u).max())
+        return float(SMEAR * spacing[0] * np.abs(u).max())
 
     flux = Coefficient("flux", "factor of (u²/2)_x", 1.0)
     diffusion = Coefficient("diffusion", "diffusion ν/π", number(params, "nu") / math.pi, floor)
@@ -96,7 +100,9 @@ def burgers(params: Params) -> tuple[Balance, ...]:
 
 
 def reaction_diffusion(params: Params) -> tuple[Balance, ...]:
-    nu = Coefficient("nu", "diffusion ν", number(params, "nu"))
+    claimed = number(params, "nu")
+    # The slowest wave decays by exp(−0.4 ν) between two frames, so that a fast diffusion is over before it is seen.
+    nu = Coefficient("nu", "diffusion ν", claimed, lambda u, spacing: 0.02 * claimed**2)  # noqa: ARG005
     rho = Coefficient("rho", "reaction rate ρ", number(params, "rho"))
     logistic = (Part(of(lambda u: u[..., 0] * (1 - u[..., 0])), (0,)),)
     return (Balance((nu, rho), (Line((Part(channel(0), (0,)),), (laplacian(0, 1), logistic)),)),)
@@ -114,7 +120,7 @@ def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
 def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     du = Coefficient("Du", "activator diffusion D_u", 1e-3)
     dv = Coefficient("Dv", "inhibitor diffusion D_v", 5e-3)
-    k = Coefficient("k", "threshold k", 5e-3, lambda u, spacing: 5e-3)  # noqa: ARG005
+    k = Coefficient("k", "threshold k", 5e-3, lambda u, spacing: 1e-3)  # noqa: ARG005
     reaction = Coefficient("reaction", "factor of u − u³ − v", 1.0)
     relaxation = Coefficient("relaxation", "factor of u − v", 1.0)
     zero = (0, 0)
@@ -170,7 +176,7 @@ def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
 
     def floor(u: Array, spacing: tuple[float, ...]) -> float:
         sound = np.sqrt(5 / 3 * np.abs(u[..., 1] / u[..., 0]))
-        return float(0.5 * max(spacing) * (sound + np.abs(u[..., 2:]).max(-1)).max())
+        return float(GAS_SMEAR * max(spacing) * (sound + np.abs(u[..., 2:]).max(-1)).max())
 
     def inertia(i: int, j: int) -> Density:
         return of(lambda u: -u[..., 0] * u[..., 2 + i] * u[..., 2 + j] - (u[..., 1] if i == j else 0.0))
@@ -236,7 +242,8 @@ def darcy(params: Params) -> tuple[Balance, ...]:
 
         return through
 
-    beta = Coefficient("beta", "force β", number(params, "beta"), lambda u, spacing: 0.02)  # noqa: ARG005
+    # What PDEBench stores has not quite settled: the rest of its random start is worth up to 0.01 of force.
+    beta = Coefficient("beta", "force β", number(params, "beta"), lambda u, spacing: 0.01)  # noqa: ARG005
     known = tuple(Part(flux(axis), along(axis, 2)) for axis in range(2))
     source = (Part(of(lambda u: -np.ones(u.shape[:-1])), (0, 0)),)
     return (Balance((beta,), (Line((), (source,), known),)),)

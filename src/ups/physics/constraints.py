@@ -15,7 +15,9 @@ from ups.types import Domain
 class Law(Protocol):
     """A law over frames `(B, T, *S, C)`."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What is kept, in a word or two."""
 
     def residual(self, u: Tensor, domain: Domain) -> Tensor:
         """How much each sample breaks the law, `(B,)`; 0 when it holds, relative to the size of what it measures."""
@@ -28,7 +30,7 @@ class Law(Protocol):
 class Conserved:
     """The integral of a density over the box stays what it was in the first frame.
 
-    `density` maps `(..., C)` to `(...)`; `scale` maps it to what the drift is measured against (by default |density|).
+    `density` maps `(..., C)` to `(...)`; `scale`, likewise, to what the drift is measured against (|density| if none).
     `channel` is the channel that `project` shifts by a constant to restore the integral; it must enter the density
     linearly (mass and scalar conservation; −1 where no single channel does, and `project` then changes nothing).
     """
@@ -36,13 +38,15 @@ class Conserved:
     name: str
     density: Callable[[Tensor], Tensor]
     channel: int = -1
+    scale: Callable[[Tensor], Tensor] | None = None
 
     def residual(self, u: Tensor, domain: Domain) -> Tensor:
-        q = self.density(u.double())
-        space = tuple(range(2, 2 + domain.ndim))
-        total, size = q.mean(space), q.abs().mean(space).amax(1)
-        drift = (total - total[:, :1]).abs().amax(1)
-        return drift / size.clamp_min(torch.finfo(torch.float64).tiny)
+        total = self.density(u.double()).mean(tuple(range(2, 2 + domain.ndim)))
+        return (total - total[:, :1]).abs().amax(1) / self._size(u, domain)
+
+    def _size(self, u: Tensor, domain: Domain) -> Tensor:
+        measured = self.scale(u.double()) if self.scale else self.density(u.double()).abs()
+        return measured.mean(tuple(range(2, 2 + domain.ndim))).amax(1).clamp_min(torch.finfo(torch.float64).tiny)
 
     def sampling_error(self, u: Tensor, domain: Domain) -> Tensor:
         """How much of the drift the grid may explain, `(B,)`: point values of a field that the grid does not resolve
@@ -51,7 +55,7 @@ class Conserved:
         space = tuple(range(2, 2 + domain.ndim))
         n = q.shape[2] // 2 * 2
         gap = (q[:, :, 0:n:2].mean(space) - q[:, :, 1:n:2].mean(space)).abs().amax(1)
-        return gap / q.abs().mean(space).amax(1).clamp_min(torch.finfo(torch.float64).tiny)
+        return gap / self._size(u, domain)
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:
         if self.channel < 0:

@@ -13,18 +13,21 @@ from ups.types import Array, DataError, Params, PhysicsError, Trajectory
 
 WINDOWS = (9, 17, 33)  # frames under one bump in time
 STARTS = 6  # windows of each length per trajectory
-RADII = (0.25, 0.125, 0.0625)  # of a bump in space, in lengths of the axis
+RADII = (0.5, 0.25, 0.125, 0.0625)  # of a bump in space, in lengths of the axis
 CELLS = 6  # least radius in cells
 POWER = 8
+ACCURACY = 1e-3  # of the integrals, as a part of the rate
+ROUNDING = 1e-6  # of single precision, with some room
+EXPLAINED = 0.02  # a balance that leaves less than this over is as good as it need be
 
 
 @dataclass(frozen=True)
 class Fitted:
     """A coefficient found in the data beside the one claimed.
 
-    `error`: standard error, by leaving out one piece of the data after another; infinite where the data do not hold
-    the coefficient at all. `floor`: how far the scheme may honestly be off. `residual`: the part of the balance that
-    no coefficients explain, 0 to 1.
+    `error`: standard error, by leaving out one piece of the data after another, with the accuracy of the integrals
+    and of single precision; infinite where the data do not hold the coefficient at all. `floor`: how far the scheme
+    may honestly be off. `residual`: the part of the balance that no coefficients explain, 0 to 1.
     """
 
     name: str
@@ -38,6 +41,8 @@ class Fitted:
 
 def contradicts(fitted: Fitted) -> bool:
     """Whether the data rule the claim out: further off than five errors, a tenth, and what the scheme may be off."""
+    if not math.isfinite(fitted.error):
+        return False
     tolerance = max(5 * fitted.error, 0.1 * abs(fitted.claimed), fitted.floor)
     return not abs(fitted.value - fitted.claimed) <= tolerance
 
@@ -55,53 +60,73 @@ def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[F
     if task not in BALANCES:
         raise PhysicsError(f"No balance is known for '{task}'; fitting knows {', '.join(BALANCES)}.")
     balances = BALANCES[task](params)
-    grams: list[list[Array]] = [[] for _ in balances]
-    floors = [[0.0] * len(balance.coefficients) for balance in balances]
+    grams: list[dict[float, list[Array]]] = [{} for _ in balances]
+    floors: list[list[list[float]]] = [[[] for _ in balance.coefficients] for balance in balances]
     for trajectory in trajectories:
         for piece in pieces(trajectory):
             for b, balance in enumerate(balances):
-                grams[b] += piece.grams(balance)
+                for size, gram in piece.grams(balance):
+                    grams[b].setdefault(size, []).append(gram)
                 for j, coefficient in enumerate(balance.coefficients):
-                    floors[b][j] = max(floors[b][j], coefficient.floor(piece.values, piece.spacing))
-    return [f for b, balance in enumerate(balances) for f in solve_balance(balance, grams[b], floors[b])]
+                    floors[b][j].append(coefficient.floor(piece.values, piece.spacing))
+    return [f for b, balance in enumerate(balances) for f in solve_balance(balance, trusted(grams[b]), floors[b])]
 
 
-def solve_balance(balance: Balance, grams: Sequence[Array], floors: Sequence[float]) -> list[Fitted]:
-    """Least squares from the Gram matrices of [terms, rate], one per piece; errors by the jackknife over pieces."""
-    count = len(balance.coefficients)
+def trusted(grams: dict[float, list[Array]]) -> list[Array]:
+    """The Gram matrices of those sizes of bump whose tests one set of coefficients explains.
+
+    A bump much smaller than the way a wave goes between two frames sees aliases of it, and no coefficients fit them.
+    """
+    totals = {size: np.sum(found, axis=0) for size, found in grams.items()}
+    shares = {size: unexplained(total, least_squares(total)[0]) for size, total in totals.items()}
+    limit = max(2 * min(shares.values(), default=0.0), EXPLAINED)
+    return [gram for size, found in grams.items() if shares[size] <= limit for gram in found]
+
+
+def unexplained(gram: Array, values: Array) -> float:
+    """The part of the rate that the terms with these coefficients leave over, 0 to 1."""
+    values = np.nan_to_num(values)
+    a, y, yy = gram[:-2, :-2], gram[:-2, -2], gram[-2, -2]
+    left = max(float(yy - 2 * values @ y + values @ a @ values), 0.0)
+    return math.sqrt(left / yy) if yy > 0 else 1.0
+
+
+def solve_balance(balance: Balance, grams: Sequence[Array], floors: Sequence[Sequence[float]]) -> list[Fitted]:
+    """Least squares from the Gram matrices of [terms, rate, noise], one per piece; errors by the jackknife over pieces.
+
+    To these comes what an error of the integrals (a thousandth of the rate) and of rounding would do.
+    """
     if not grams:
         return [Fitted(c.name, c.meaning, math.nan, math.inf, c.claimed, 0.0, 1.0) for c in balance.coefficients]
     stack = np.stack(grams)
-    total = stack.sum(0)
-    values, known = least_squares(total)
+    total, n = stack.sum(0), len(stack)
+    values, reach = least_squares(total)
     rest = np.array([least_squares(total - gram)[0] for gram in stack])
-    n = len(stack)
-    errors = np.sqrt((n - 1) / n * ((rest - rest.mean(0)) ** 2).sum(0)) if n > 2 else np.full(count, math.inf)
-    a, y, yy = total[:count, :count], total[:count, count], total[count, count]
-    left = max(float(yy - 2 * values @ y + values @ a @ values), 0.0)
-    share = math.sqrt(left / yy) if yy > 0 else 1.0
+    spread = np.sqrt((n - 1) / n * ((rest - rest.mean(0)) ** 2).sum(0)) if n > 2 else np.full(len(values), math.inf)
+    errors = np.hypot(
+        np.nan_to_num(spread, nan=math.inf), reach * math.sqrt(ACCURACY**2 * total[-2, -2] + total[-1, -1])
+    )
+    share = unexplained(total, values)
     return [
-        Fitted(
-            c.name,
-            c.meaning,
-            float(values[j]) if known[j] else math.nan,
-            float(errors[j]) if known[j] else math.inf,
-            c.claimed,
-            floors[j],
-            share,
-        )
-        for j, c in enumerate(balance.coefficients)
+        Fitted(c.name, c.meaning, float(value), float(error), c.claimed, float(np.mean(floor)), share)
+        for c, value, error, floor in zip(balance.coefficients, values, errors, floors, strict=True)
     ]
 
 
 def least_squares(gram: Array) -> tuple[Array, Array]:
-    """(coefficients, which of them the data hold at all) from the Gram matrix of [terms, rate]."""
-    a, y = gram[:-1, :-1], gram[:-1, -1]
+    """(coefficients, how far a unit of error in the rate moves each) from the Gram matrix of [terms, rate, noise].
+
+    A coefficient whose term is nowhere to be seen is NaN, and moved infinitely far.
+    """
+    a, y = gram[:-2, :-2], gram[:-2, -2]
     size = np.sqrt(np.diag(a))
-    known = size > 0
-    safe = np.where(known, size, 1.0)
-    found = np.linalg.lstsq(a / np.outer(safe, safe), y / safe, rcond=1e-13)[0] / safe
-    return found, known
+    seen = size > 0
+    found, reach = np.full(len(y), math.nan), np.full(len(y), math.inf)
+    scaled = a[np.ix_(seen, seen)] / np.outer(size[seen], size[seen])
+    inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
+    found[seen] = inverse @ (y[seen] / size[seen]) / size[seen]
+    reach[seen] = np.sqrt(np.diag(inverse)) / size[seen]
+    return found, reach
 
 
 @dataclass(frozen=True)
@@ -115,30 +140,40 @@ class Piece:
     weight: Array  # (T,), the bump times dt
     slope: Array  # (T,), its derivative times dt
 
-    def grams(self, balance: Balance) -> list[Array]:
-        """Gram matrices of [terms, rate] over the test functions of each size, two halves of the first axis each."""
-        found = []
-        for radius in radii(self.axes, self.spacing):
+    def grams(self, balance: Balance) -> list[tuple[float, Array]]:
+        """(radius, Gram matrix of [terms, rate, noise] over the bumps of that radius)."""
+        found: list[tuple[float, Array]] = []
+        for radius in radii(self.axes):
             rows = np.concatenate([self.rows(line, radius) for line in balance.lines], axis=1)
             if balance.lines[0].rate:
                 rows = rows[:, np.isfinite(rows[0])]
-                found.append(rows @ rows.T)
+                found.append((radius, rows @ rows.T))
             else:  # a steady state has no windows to leave out, so it is cut in space
-                found += [part @ part.T for part in np.array_split(rows, 4, axis=1)]
-        return [gram for gram in found if gram[-1, -1] > 0]
+                found += [(radius, part @ part.T) for part in np.array_split(rows, 4, axis=1) if part.size]
+        return [(size, gram) for size, gram in found if gram[-2, -2] > 0]
 
     def rows(self, line: Line, radius: float) -> Array:
-        """`(terms + 1, tests)`: each term and the rate against each bump; NaN where frames are too far apart."""
-        terms = [self.weight @ self.tested(parts, radius) for parts in line.terms]
-        rate = np.zeros_like(terms[0])
+        """`(terms + 2, tests)`: each term, the rate and its rounding against each bump; NaN where frames may alias."""
+        terms = [self.term(parts, radius) for parts in line.terms]
+        rate, noise = np.zeros_like(terms[0]), np.zeros_like(terms[0])
         if line.known:
             rate += self.weight @ self.tested(line.known, radius)
         if line.rate:
             held = self.tested(line.rate, radius)
             rate -= self.slope @ held
+            noise += ROUNDING * (np.abs(self.slope) @ np.abs(held))
             rate[self.too_fast(held)] = math.nan
-        rows = np.stack([*terms, rate])
-        return np.where(np.isnan(rate), math.nan, rows)
+        return np.where(np.isnan(rate), math.nan, np.stack([*terms, rate, noise]))
+
+    def term(self, parts: Sequence[Part], radius: float) -> Array:
+        """`(tests,)`: a term against each bump, and 0 where it is no more than rounding.
+
+        Rounding in a term that should vanish (the curvature of a field that has become uniform) would otherwise draw
+        its coefficient towards 0.
+        """
+        found = self.weight @ self.tested(parts, radius)
+        rounding = ROUNDING * (self.weight @ self.tested(parts, radius, size=True))
+        return np.where(np.abs(found) > rounding, found, 0.0)
 
     def too_fast(self, held: Array) -> Array:
         """Tests whose value `(T, tests)` turns by more than a quarter per frame: such frames may alias."""
@@ -147,17 +182,21 @@ class Piece:
         kinks = np.diff(moved, 2, axis=0)
         return np.asarray((kinks**2).sum(0) > 4.0 * (moved**2).sum(0))
 
-    def tested(self, parts: Sequence[Part], radius: float) -> Array:
-        """`(T, tests)`: ∫ bump · Σ ∂^orders density over space, the derivatives moved onto the bump."""
+    def tested(self, parts: Sequence[Part], radius: float, size: bool = False) -> Array:
+        """`(T, tests)`: ∫ bump · Σ ∂^orders density over space, the derivatives moved onto the bump.
+
+        `size`: the same of absolute values, which is what the sum would be if nothing cancelled.
+        """
         total: Array = np.zeros(())
         for part in parts:
             field = part.density(self.values, self.inputs, self.spacing)
+            field = np.abs(field) if size else field
             for axis, order in enumerate(part.orders):
                 x = self.axes[axis]
                 where = x if field.shape[1] == len(x) else (x[1:] + x[:-1]) / 2
                 bumps = bump_matrix(x, where, radius * len(x) * self.spacing[axis], order)
                 # Each contraction sends its axis to the back, so the next one is always at place 1.
-                field = np.tensordot(field, bumps, axes=(1, 1))
+                field = np.tensordot(field, np.abs(bumps) if size else bumps, axes=(1, 1))
             total = total + field
         return total.reshape(total.shape[0], -1)
 
@@ -179,7 +218,7 @@ def bump_matrix(x: Array, where: Array, radius: float, order: int) -> Array:
     return np.asarray((-1 / radius) ** order * shape / mass)
 
 
-def radii(axes: tuple[Array, ...], spacing: tuple[float, ...]) -> list[float]:  # noqa: ARG001
+def radii(axes: tuple[Array, ...]) -> list[float]:
     """Radii, in lengths of an axis, that span enough cells on every axis; the largest one anyway."""
     least = min(len(x) for x in axes)
     return [r for r in RADII if r * least >= CELLS] or [RADII[0]]
@@ -211,4 +250,6 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
         weight, slope = bump(s, 0, 5) * dt / half, bump(s, 1, 5) * dt / half**2
         starts = min(STARTS, max(1, 2 * (frames // length) - 1))
         for first in sorted({round(f) for f in np.linspace(0, frames - length, starts)}):
-            yield piece(first, length, weight, slope)
+            found = piece(first, length, weight, slope)
+            if np.ptp(found.values) > 1e-6 * np.abs(found.values).max():  # frames that are all the same hold nothing
+                yield found

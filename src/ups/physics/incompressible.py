@@ -80,6 +80,7 @@ class Incompressible2D(Equation):
             kind="incompressible",
             pattern="ns_incom_inhom_2d_{resolution}-{number}.h5",
             datasets=("velocity", "particles", "force"),
+            attrs={"nu": "nu"},
         ),
     )
 

@@ -1,9 +1,9 @@
-"""Adaptive time steppers for semi-discrete systems u_t = rate(u): RK45 as in scipy, and the one-step contract."""
+"""RK45 for semi-discrete systems u_t = rate(u), as scipy has it, for batches in which each sample has its own clock."""
 
 from __future__ import annotations
 
+import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -61,7 +61,8 @@ def smallest_step(t: Tensor) -> Tensor:
     return 10 * (torch.nextafter(t, torch.full_like(t, math.inf)) - t)
 
 
-def _stuck(t: Tensor, where: Tensor) -> PhysicsError:
+def stuck(t: Tensor, where: Tensor) -> PhysicsError:
+    """The error for a batch in which the samples `where` cannot go on."""
     first = int(where.nonzero()[0, 0])
     return PhysicsError(
         f"The time step of sample {first} of the batch fell to zero at t = {float(t[first]):g}: "
@@ -116,10 +117,10 @@ class RK45:
         s = self._begin(state, t0, bound - t0) if math.isnan(state.at) else state
         while True:
             active = s.t < t1
-            stuck = active & s.rejected & ~(s.h >= smallest_step(s.t))
-            pending, failed = torch.stack([active.any(), stuck.any()]).tolist()
+            dead = active & s.rejected & ~(s.h >= smallest_step(s.t))
+            pending, failed = torch.stack([active.any(), dead.any()]).tolist()
             if failed:
-                raise _stuck(s.t, stuck)
+                raise stuck(s.t, dead)
             if not pending:
                 return replace(s, at=t1)
             s = self._step(s, active, bound)
@@ -175,79 +176,12 @@ class RK45:
         return (state.u_old + dense).to(state.dtype)
 
 
+@functools.lru_cache(maxsize=64)
+def _weights(weights: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(weights, dtype=dtype, device=device)
+
+
 def combine(weights: tuple[float, ...], slopes: Tensor) -> Tensor:
     """Σ weights[i] slopes[i] over the first axis."""
-    total: Tensor = torch.tensordot(slopes.new_tensor(weights), slopes, dims=1)
+    total: Tensor = torch.tensordot(_weights(weights, slopes.dtype, slopes.device), slopes, dims=1)
     return total
-
-
-@dataclass
-class _March:
-    """Where each sample stands: state, its rate, clock, next step, whether the last attempt failed."""
-
-    u: Tensor
-    dtype: torch.dtype
-    f: Tensor = field(default_factory=lambda: torch.empty(0))
-    t: Tensor = field(default_factory=lambda: torch.empty(0))
-    h: Tensor = field(default_factory=lambda: torch.empty(0))
-
-
-class OneStep(ABC):
-    """Adaptive one-step methods that land on saved times: each sample has its own clock, step and error control.
-
-    A method gives `attempt`; `order` is that of its error estimate. The error is measured as scipy measures it:
-    root mean square of error/(atol + rtol |u|). Arithmetic is in double precision whatever the dtype of the state.
-    """
-
-    rate: Rate
-    rtol: float
-    atol: float
-    order: int
-    longest: float = math.inf
-
-    @abstractmethod
-    def attempt(self, u: Tensor, f: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """State, rate and estimated error after a step of h `(B,)` from u, whose rate is f."""
-
-    def start(self, u0: Tensor) -> _March:
-        return _March(u0.double(), u0.dtype)
-
-    def read(self, state: _March) -> Tensor:
-        return state.u.to(state.dtype)
-
-    def advance(self, state: _March, t0: float, t1: float) -> _March:
-        s = state
-        if s.h.numel() == 0:
-            f = self.rate(s.u)
-            h = first_step(self.rate, s.u, f, self.order, self.rtol, self.atol, t1 - t0)
-            s = replace(s, f=f, h=h.clamp_max(self.longest), t=torch.full_like(h, t0))
-        while True:
-            active = s.t < t1
-            stuck = active & ~(s.h >= smallest_step(s.t))
-            pending, failed = torch.stack([active.any(), stuck.any()]).tolist()
-            if failed:
-                raise _stuck(s.t, stuck)
-            if not pending:
-                return s
-            s = self._step(s, active, t1)
-
-    def _step(self, s: _March, active: Tensor, t1: float) -> _March:
-        """One attempt of every active sample, in equal steps up to t1; the others stay as they are."""
-        count = ((t1 - s.t) / s.h).ceil().clamp_min(1)
-        h = torch.where(active, (t1 - s.t) / count, s.h)
-        u, f, error = self.attempt(s.u, s.f, h)
-        size = rms(error / (self.atol + self.rtol * torch.maximum(s.u.abs(), u.abs())))
-        good = size <= 1
-        factor = (0.85 * size ** (-1 / (self.order + 1))).nan_to_num(0.2, 5.0, 0.2).clamp(0.2, 5.0)
-        proposal = torch.where(good, h * factor, h * factor.clamp_max(0.85))
-        # A step cut short by t1 says nothing against the longer one that was planned.
-        proposal = torch.where(good & (count == 1), torch.maximum(proposal, s.h), proposal).clamp_max(self.longest)
-        take, wide = active & good, each(active & good, u)
-        clock = torch.where(count == 1, torch.full_like(h, t1), s.t + h)
-        return _March(
-            torch.where(wide, u, s.u),
-            s.dtype,
-            torch.where(wide, f, s.f),
-            torch.where(take, clock, s.t),
-            torch.where(active, proposal, s.h),
-        )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 GAMMA = 5.0 / 3.0
+FLOOR = 1e-4  # density and pressure are never read below this, as in PDEBench
 
 
 def hllc(left: Tensor, right: Tensor, axis: int) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,11 +30,11 @@ RADIAL_CELLS = 32  # per cell of the stored grid
 def disc_in_corner(x: NDArray[Any], y: NDArray[Any], r: NDArray[Any]) -> NDArray[Any]:
     """Area of the disc of radius r around 0 inside the rectangle between 0 and (x, y); odd in x and in y."""
     w, h = np.minimum(np.abs(x), r), np.minimum(np.abs(y), r)
-    flat = np.minimum(w, np.sqrt(r * r - h * h))
+    flat = np.minimum(w, np.sqrt((r - h) * (r + h)))
 
-    def under_arc(s: NDArray[Any]) -> NDArray[Any]:
-        sine = np.divide(s, r, out=np.zeros_like(s), where=r > 0)
-        return 0.5 * (s * np.sqrt(np.maximum(r * r - s * s, 0)) + r * r * np.arcsin(np.minimum(sine, 1)))
+    def under_arc(s: NDArray[Any]) -> Any:
+        up = np.sqrt((r - s) * (r + s))
+        return 0.5 * (s * up + r * r * np.arctan2(s, up))  # arctan: an arcsine near 1 keeps half the digits
 
     area: NDArray[Any] = np.sign(x) * np.sign(y) * (h * flat + under_arc(w) - under_arc(flat))
     return area
@@ -92,8 +93,8 @@ class RadialDam:
         return self._solver.advance(state, t0, t1)
 
     def read(self, state: Tensor) -> Tensor:
-        above = torch.sparse.mm(self._weights, (state[:, 0] - OUTER).T.contiguous())
-        return (OUTER + above.T).unflatten(1, self.domain.shape).unsqueeze(-1)
+        above: Tensor = torch.sparse.mm(self._weights, (state[:, 0] - OUTER).T.contiguous())
+        return (OUTER + above.T).reshape(-1, *self.domain.shape, 1)
 
 
 def radial_solver(edges: Tensor, dr: float) -> FiniteVolume:
@@ -113,27 +114,24 @@ def radial_solver(edges: Tensor, dr: float) -> FiniteVolume:
     return FiniteVolume(line, tendency, wave_limit((dr,)), cfl=CFL)
 
 
-def wave_limit(spacing: tuple[float, ...]) -> Any:
+def wave_limit(spacing: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
     """min dx / (|v| + √h) over cells and axes, `(B,)`, of a state of h and h v."""
 
     def limit(w: Tensor) -> Tensor:
         sound = w[:, 0].sqrt()
-        rates = [((w[:, 1 + a] / w[:, 0]).abs() + sound).flatten(1).amax(1) / dx for a, dx in enumerate(spacing)]
-        return 1 / torch.stack(rates).amax(0)
+        rates = [((w[:, 1 + a] / w[:, 0]).abs() + sound) / dx for a, dx in enumerate(spacing)]
+        return 1 / functools.reduce(torch.maximum, rates).flatten(1).amax(1)
 
     return limit
 
 
-def shallow_tendency(domain: Domain) -> Any:
+def shallow_tendency(domain: Domain) -> Callable[[Tensor], Tensor]:
     """dw/dt of h and h v `(B, 1 + D, *S)`: limited slopes, Roe's flux, all axes at once."""
+    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
 
     def tendency(w: Tensor) -> Tensor:
-        change = torch.zeros_like(w[:, :0])
-        for axis, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True)):
-            left, right = face_states(w, 2 + axis, periodic)
-            part = divergence(roe_shallow(left, right, axis), 2 + axis, -dx)
-            change = part if axis == 0 else change + part
-        return change
+        change = [divergence(roe_shallow(*face_states(w, a, periodic), a - 2), a, -dx) for a, dx, periodic in axes]
+        return functools.reduce(torch.add, change)
 
     return tendency
 

@@ -120,7 +120,8 @@ class Equation(ABC):
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         """Cell averages over `factor` fine cells per axis of `(B, T, *S, C)`."""
         for axis in range(2, 2 + self.task.ndim) if factor > 1 else ():
-            frames = frames.unflatten(axis, (-1, factor)).mean(axis + 1)
+            shape = (*frames.shape[:axis], -1, factor, *frames.shape[axis + 1 :])
+            frames = frames.reshape(shape).mean(axis + 1)
         return frames
 
     def laws(self) -> tuple[Law, ...]:

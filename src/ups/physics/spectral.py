@@ -22,10 +22,11 @@ def wavenumbers(domain: Domain, device: torch.device, dtype: torch.dtype, real: 
         half = real and axis == domain.ndim - 1
         m = torch.fft.rfftfreq(n, 1 / n) if half else torch.fft.fftfreq(n, 1 / n)
         m = torch.where(m.abs() * 2 == n, torch.zeros_like(m), m).to(device=device, dtype=dtype)
-        shape = [1] * domain.ndim
-        shape[axis] = -1
-        found.append((2 * math.pi / length * m).reshape(shape))
-    return tuple(torch.broadcast_tensors(*found))
+        view = [1] * domain.ndim
+        view[axis] = -1
+        found.append((2 * math.pi / length * m).reshape(view))
+    shape = tuple(k.numel() for k in found)
+    return tuple(k.expand(shape) for k in found)
 
 
 def dealias_mask(domain: Domain, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -55,10 +56,12 @@ class ETDRK4:
     _coefficients: dict[tuple[float, torch.dtype], tuple[Tensor, ...]] = field(default_factory=dict, init=False)
 
     def start(self, u0: Tensor) -> Tensor:
-        return torch.fft.rfftn(u0, dim=self._axes)
+        spectrum: Tensor = torch.fft.rfftn(u0, dim=self._axes)
+        return spectrum
 
     def read(self, state: Tensor) -> Tensor:
-        return torch.fft.irfftn(state, s=self.domain.shape, dim=self._axes)
+        u: Tensor = torch.fft.irfftn(state, s=self.domain.shape, dim=self._axes)
+        return u
 
     @property
     def _axes(self) -> tuple[int, ...]:

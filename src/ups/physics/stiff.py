@@ -1,14 +1,17 @@
-"""One-step methods for stiff semi-discrete systems: RKC2 (explicit, diffusion) and RODAS (linearly implicit, 1D)."""
+"""Time steppers for stiff semi-discrete systems: RODAS on a line, the matrix exponential of a linear relaxation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from scipy.fft import dct
 from torch import Tensor
 
-from ups.physics.method_of_lines import OneStep, Rate, combine, each
+from ups.physics.method_of_lines import Rate, combine, each, first_step, rms, smallest_step, stuck
 
 # RODAS (Hairer & Wanner, Solving ODEs II, sec. IV.10) in the form without products with the Jacobian.
 _RODAS_A = (
@@ -28,85 +31,76 @@ _RODAS_C = (
 _RODAS_GAMMA = 0.25
 
 
-class RKC2(OneStep):
-    """Runge–Kutta–Chebyshev of second order (Sommeijer, Shampine & Verwer 1998) with error control per sample.
+@dataclass
+class _March:
+    """Where each sample stands: state, its rate, clock, next step."""
 
-    For diffusion: eigenvalues of the rate's Jacobian near the negative real axis, of modulus at most `radius`. s
-    stages are stable for h·radius ≤ 0.653 (s² − 1), so the cost grows with √h instead of h; each sample takes as many
-    as its own step needs, at most `stages`. It breaks for advection (imaginary eigenvalues) and when `radius` is
-    too small.
-    """
-
-    order = 2
-
-    def __init__(self, rate: Rate, radius: float, rtol: float = 1e-6, atol: float = 1e-8, stages: int = 256) -> None:
-        self.rate, self.radius, self.rtol, self.atol = rate, radius, rtol, atol
-        self.longest = 0.653 * ((stages - 1) ** 2 - 1) / radius
-        self._table = torch.as_tensor(chebyshev_coefficients(stages))
-
-    def attempt(self, u: Tensor, f: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        stages = 1 + (1 + h * self.radius / 0.653).sqrt().ceil().clamp(1, self._table.shape[1] - 2).long()
-        table = self._table.to(h.device)[:, stages]  # (4, B, S): rows of finished samples say "stay"
-        hf = each(h, u) * f
-        before, now = u, torch.addcmul(u, each(table[2, :, 1], u), hf)
-        for j in range(2, int(stages.max()) + 1):
-            mu, nu, rate_weight, first_weight = (each(c, u) for c in table[:, :, j])
-            after = (1 - mu - nu) * u
-            after.addcmul_(mu, now).addcmul_(nu, before).addcmul_(first_weight, hf)
-            after.addcmul_(rate_weight * each(h, u), self.rate(now))
-            before, now = now, after
-        rate = self.rate(now)
-        error = 0.8 * (u - now) + 0.4 * torch.addcmul(hf, each(h, u), rate)
-        return now, rate, error
+    u: Tensor
+    dtype: torch.dtype
+    f: Tensor = field(default_factory=lambda: torch.empty(0))
+    t: Tensor = field(default_factory=lambda: torch.empty(0))
+    h: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-def chebyshev_coefficients(stages: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """RKC2's μ, ν, μ̃, γ̃ as `(4, stages + 1, stages + 1)`: entry [s, j] for stage j of an s-stage step, 2 ≤ s.
-
-    Beyond j = s stands μ = 1 and zeros elsewhere: the stage repeats the previous one.
-    """
-    s = np.arange(stages + 1.0).clip(2)
-    w0 = 1 + 2 / 13 / s**2
-    t, d, dd = (np.zeros((stages + 1, stages + 1)) for _ in range(3))  # T_j(w0), T_j′, T_j″: (j, s)
-    t[0], t[1], d[1] = 1, w0, 1
-    for j in range(2, stages + 1):
-        t[j] = 2 * w0 * t[j - 1] - t[j - 2]
-        d[j] = 2 * t[j - 1] + 2 * w0 * d[j - 1] - d[j - 2]
-        dd[j] = 4 * d[j - 1] + 2 * w0 * dd[j - 1] - dd[j - 2]
-    last = (s.astype(int), np.arange(stages + 1))
-    w1 = d[last] / dd[last]
-    b = np.empty_like(t)
-    b[2:] = dd[2:] / d[2:] ** 2
-    b[0] = b[1] = b[2]
-    a = 1 - b * t
-    table = np.zeros((4, stages + 1, stages + 1))
-    table[0] = 1.0
-    table[2, 1] = b[1] * w1
-    for j in range(2, stages + 1):
-        live = s >= j
-        weight = 2 * b[j] * w1 / b[j - 1]
-        table[0, j] = np.where(live, 2 * b[j] * w0 / b[j - 1], 1.0)
-        table[1, j] = np.where(live, -b[j] / b[j - 2], 0.0)
-        table[2, j] = np.where(live, weight, 0.0)
-        table[3, j] = np.where(live, -a[j - 1] * weight, 0.0)
-    return table.transpose(0, 2, 1)
-
-
-class Rodas4(OneStep):
+class Rodas4:
     """RODAS, linearly implicit Runge–Kutta of order 4(3), L-stable, for stiff scalar systems on a line.
 
+    Each sample has its own clock, step and error control (error measured as scipy does) and lands on the saved times.
     `jacobian` maps u `(B, N, 1)` to the sub-, main and super-diagonal of ∂rate/∂u, each `(B, N)`. Stiffness costs
     nothing; it breaks when the matrix 1/(γh) − J is far from diagonally dominant (no pivoting), as in advection.
+    Arithmetic is in double precision whatever the dtype of the state.
     """
-
-    order = 3
 
     def __init__(
         self, rate: Rate, jacobian: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]], rtol: float, atol: float
     ) -> None:
         self.rate, self.jacobian, self.rtol, self.atol = rate, jacobian, rtol, atol
 
+    def start(self, u0: Tensor) -> _March:
+        return _March(u0.double(), u0.dtype)
+
+    def read(self, state: _March) -> Tensor:
+        return state.u.to(state.dtype)
+
+    def advance(self, state: _March, t0: float, t1: float) -> _March:
+        s = state
+        if s.h.numel() == 0:
+            f = self.rate(s.u)
+            h = first_step(self.rate, s.u, f, 3, self.rtol, self.atol, t1 - t0)
+            s = replace(s, f=f, h=h, t=torch.full_like(h, t0))
+        while True:
+            active = s.t < t1
+            dead = active & ~(s.h >= smallest_step(s.t))
+            pending, failed = torch.stack([active.any(), dead.any()]).tolist()
+            if failed:
+                raise stuck(s.t, dead)
+            if not pending:
+                return s
+            s = self._step(s, active, t1)
+
+    def _step(self, s: _March, active: Tensor, t1: float) -> _March:
+        """One attempt of every active sample, in equal steps up to t1; the others stay as they are."""
+        count = ((t1 - s.t) / s.h).ceil().clamp_min(1)
+        h = torch.where(active, (t1 - s.t) / count, s.h)
+        u, f, error = self.attempt(s.u, s.f, h)
+        size = rms(error / (self.atol + self.rtol * torch.maximum(s.u.abs(), u.abs())))
+        good = size <= 1
+        factor = (0.85 * size ** (-1 / (4))).nan_to_num(0.2, 5.0, 0.2).clamp(0.2, 5.0)
+        proposal = torch.where(good, h * factor, h * factor.clamp_max(0.85))
+        # A step cut short by t1 says nothing against the longer one that was planned.
+        proposal = torch.where(good & (count == 1), torch.maximum(proposal, s.h), proposal)
+        take, wide = active & good, each(active & good, u)
+        clock = torch.where(count == 1, torch.full_like(h, t1), s.t + h)
+        return _March(
+            torch.where(wide, u, s.u),
+            s.dtype,
+            torch.where(wide, f, s.f),
+            torch.where(take, clock, s.t),
+            torch.where(active, proposal, s.h),
+        )
+
     def attempt(self, u: Tensor, f: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """State, rate and estimated error after a step of h `(B,)` from u, whose rate is f."""
         low, main, high = self.jacobian(u)
         system = Tridiagonal(-low, (1 / (_RODAS_GAMMA * h)).unsqueeze(1) - main, -high)
         parts = u.new_empty((6, *u.shape))
@@ -150,3 +144,46 @@ class Tridiagonal:
             reduced[:, :-stride].addcmul_(up, x[:, stride:])
             x = reduced
         return x / self._main
+
+
+@dataclass
+class LinearRelaxation:
+    """u_t = force − A u with A symmetric, 0 ≤ A ≤ `radius`: u(t + h) = u + h φ₁(−hA)(force − A u), φ₁(z) = (e^z − 1)/z.
+
+    φ₁ is summed in Chebyshev polynomials of A, about 8 √(h·radius / 2) applications of `operator` on `(B, ...)`, until
+    the coefficients are round-off: no time error, no stability limit. Breaks (grows without bound) when `radius` is
+    too small. Arithmetic is in double precision whatever the dtype of the state.
+    """
+
+    operator: Callable[[Tensor], Tensor]
+    force: float
+    radius: float
+
+    def start(self, u0: Tensor) -> tuple[Tensor, torch.dtype]:
+        return u0.double(), u0.dtype
+
+    def read(self, state: tuple[Tensor, torch.dtype]) -> Tensor:
+        return state[0].to(state[1])
+
+    def advance(self, state: tuple[Tensor, torch.dtype], t0: float, t1: float) -> tuple[Tensor, torch.dtype]:
+        u, dtype = state
+        h = t1 - t0
+        first, second, *rest = phi_coefficients(h * self.radius)
+        before = self.force - self.operator(u)
+        now = before - (2 / self.radius) * self.operator(before)
+        total = first * before + second * now
+        for c in rest:  # T_{k+1}(B) = 2 B T_k(B) − T_{k−1}(B) with B = 1 − 2A/radius
+            after = self.operator(now).mul_(-4 / self.radius).add_(now, alpha=2).sub_(before)
+            total.add_(after, alpha=c)
+            before, now = now, after
+        return u + h * total, dtype
+
+
+def phi_coefficients(extent: float) -> list[float]:
+    """Chebyshev coefficients, in cos θ = 1 − 2x/extent, of φ₁(−x) = (1 − e^{−x})/x on 0 ≤ x ≤ extent, to 1e-14."""
+    points = 1 << max(6, math.ceil(math.log2(24 * math.sqrt(extent + 1))))
+    x = extent * np.sin(np.pi * (np.arange(points) + 0.5) / (2 * points)) ** 2
+    coefficients = dct(-np.expm1(-x) / x, type=2) / points
+    coefficients[0] /= 2
+    significant = np.nonzero(np.abs(coefficients) > 1e-15)[0]
+    return [float(c) for c in coefficients[: max(2, int(significant[-1]) + 1)]]

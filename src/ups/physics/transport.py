@@ -18,7 +18,6 @@ from ups.physics.solver import Equation, Stepper, initial_states, param
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
 from ups.types import Domain, Field, Storage, TaskSpec
 
-
 # The largest amplitude that the random states reach in practice.
 STRONGEST = 3.2
 
@@ -39,14 +38,16 @@ class SpectralShift:
     beta: float
 
     def start(self, u0: Tensor) -> Tensor:
-        return torch.fft.rfft(u0, dim=1)
+        spectrum: Tensor = torch.fft.rfft(u0, dim=1)
+        return spectrum
 
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
         (k,) = wavenumbers(self.domain, state.device, torch.float64, real=True)
         return state * torch.exp(-1j * k * (self.beta * (t1 - t0))).unsqueeze(-1).to(state.dtype)
 
     def read(self, state: Tensor) -> Tensor:
-        return torch.fft.irfft(state, n=self.domain.shape[0], dim=1)
+        u: Tensor = torch.fft.irfft(state, n=self.domain.shape[0], dim=1)
+        return u
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Burgers1D(Equation):
     Good values: ν from 0.001 (shocks thinner than a cell of 1024) to 4 (diffusion wins within a frame). `pdebench` is
     second-order finite volumes with explicit diffusion, whose steps shrink as dx²/ν; `accurate` is spectral with an
     exponential integrator, refined until the thinnest shock that the initial states can form is resolved, so at small
-    ν it is the slower one.
+    ν it is the slower one; its relative error is 1e-5 or less, most of it from the kinks of states that are absolute
+    values.
     """
 
     nu: float = param(0.01, "viscosity ν; the diffusion coefficient is ν/π", above=0.0)
@@ -166,7 +168,9 @@ class Burgers1D(Equation):
         n = domain.shape[0]
 
         def nonlinear(spectrum: Tensor) -> Tensor:
-            return torch.fft.rfft(torch.fft.irfft(spectrum, n=n, dim=1).square_(), dim=1).mul_(half_ik)
+            u: Tensor = torch.fft.irfft(spectrum, n=n, dim=1)
+            square: Tensor = torch.fft.rfft(u.square_(), dim=1)
+            return square.mul_(half_ik)
 
         return ETDRK4(domain, (-self.diffusivity * k**2).unsqueeze(-1), nonlinear, self._longest_step())
 

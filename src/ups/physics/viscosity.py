@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ups.physics.finite_volume import divergence, with_ghosts
+from ups.physics.riemann import FLOOR
 from ups.types import Domain
 
 SAFETY = 0.9
@@ -16,7 +16,12 @@ FEW = 0.25
 
 
 def rkl2(stages: int) -> list[tuple[float, float, float, float]]:
-    """(μ, ν, μ̃, γ̃) of stages 1 … s of the Runge–Kutta–Legendre method of second order (Meyer et al. 2014)."""
+    """(μ, ν, μ̃, γ̃) of stages 1 … s of the Runge–Kutta–Legendre method of second order (Meyer et al. 2014).
+
+    s ≥ 2; a single stage is Euler's method.
+    """
+    if stages == 1:
+        return [(0.0, 0.0, 1.0, 0.0)]
     b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, stages + 1)]
     w = 4 / (stages * stages + stages - 2)
     found = [(0.0, 0.0, b[1] * w, 0.0)]
@@ -27,90 +32,67 @@ def rkl2(stages: int) -> list[tuple[float, float, float, float]]:
     return found
 
 
-@dataclass(frozen=True)
 class Viscosity:
     """ρ v_t = ∇·σ, E_t = ∇·(v·σ), σ = ρ [η (∇v + ∇vᵀ) + (ζ − 2η/3) (∇·v) I], at fixed density.
 
     η and ζ are kinematic. State `(B, 2 + D, *S)` of density, energy, momenta. Momentum and energy change by face fluxes
-    only, so both are conserved, and the kinetic energy lost is heat, cell by cell. Stress at the faces: two-point
-    differences across, central ones along, harmonic mean density, with which the stiffest mode decays at
-    4 Σ_a (2η/3 [+ ζ + 2η/3 once] …) / dx² however density varies (see `stiffness`).
+    only, so both are conserved, and the kinetic energy lost is heat. Stress at the faces: two-point differences across,
+    central ones along, harmonic mean density, with which no mode decays faster than in a uniform fluid, at `stiffness`.
 
-    `step_hint` is the time step it should not be what limits; from it the number of stages is chosen, once: one (plain
-    Euler) where a step changes little, else the least odd number of stages of RKL2 whose limit (s² + s − 2)/2 over the
-    stiffness reaches it. Stages grow as √(η step)/dx.
+    `step_hint` is a time step that viscosity should not be what limits; from it the number of stages is chosen, once:
+    one (plain Euler) where so little happens in a step that this is enough, else the least odd number of stages of RKL2
+    whose limit, (s² + s − 2)/2 over the stiffness, reaches it. Stages grow as √(η step)/dx.
     """
 
-    domain: Domain
-    eta: float
-    zeta: float
-    step_hint: float
+    def __init__(self, domain: Domain, eta: float, zeta: float, step_hint: float) -> None:
+        # Plain numbers, worked out here: `change` is compiled and captured, and must not look at a domain.
+        self.shape, self.spacing, self.periodic = domain.shape, domain.spacing, domain.periodic
+        self.eta, self.zeta = eta, zeta
+        self.active = eta > 0 or zeta > 0
+        squares = sorted(1 / dx**2 for dx in domain.spacing)
+        # The largest decay rate: 4 (4η/3 + ζ)/dx² along one axis and 4η/dx² along each other.
+        self.stiffness = 4 * ((4 / 3 * eta + zeta) * squares[-1] + eta * sum(squares[:-1]))
+        number = step_hint * self.stiffness / (2 * SAFETY)
+        odd = math.ceil((math.sqrt(9 + 16 * number) - 1) / 2) // 2 * 2 + 1
+        self.stages = 1 if number <= FEW else max(3, odd)
+        self.coefficients = rkl2(self.stages)
+        reach = FEW if self.stages == 1 else (self.stages**2 + self.stages - 2) / 4
+        #: The longest stable step.
+        self.limit = 2 * SAFETY * reach / self.stiffness if self.active else math.inf
 
-    @property
-    def active(self) -> bool:
-        return self.eta > 0 or self.zeta > 0
-
-    @property
-    def stiffness(self) -> float:
-        """The largest decay rate: 4 (4η/3 + ζ)/dx² along one axis and 4η/dx² along each other."""
-        squares = sorted(1 / dx**2 for dx in self.domain.spacing)
-        return 4 * ((4 / 3 * self.eta + self.zeta) * squares[-1] + self.eta * sum(squares[:-1]))
-
-    @property
-    def stages(self) -> int:
-        number = self.step_hint * self.stiffness / (2 * SAFETY)
-        if number <= FEW:
-            return 1
-        return max(3, math.ceil((math.sqrt(9 + 16 * number) - 1) / 2) // 2 * 2 + 1)
-
-    @property
-    def limit(self) -> float:
-        """The longest stable step."""
-        if not self.active:
-            return math.inf
-        s = self.stages
-        return 2 * SAFETY / self.stiffness * (FEW if s == 1 else (s * s + s - 2) / 4)
-
-    def step(self, w: Tensor, dt: Tensor) -> Tensor:
-        """The state after `dt` `(B,)`; untouched where dt = 0."""
-        if not self.active:
-            return w
-        density = w[:, :1]
+    def change(self, w: Tensor, dt: Tensor) -> Tensor:
+        """What `dt` `(B,)` adds to the state; nothing where dt = 0."""
+        density = w[:, :1].clamp_min(FLOOR)
         v0 = w[:, 2:] / density
         rate = dt.view(-1, *([1] * (w.dim() - 1)))
         weights = self._face_weights(density)
         inverse = rate / density
-        z, before, v = v0, torch.zeros_like(v0), v0
-        for j, (mu, nu, mu_v, mu_0) in enumerate(rkl2(self.stages) if self.stages > 1 else []):
-            # The operator is linear, so stage j is v0 + dt M(z_j): z_j is followed, and its last value, a mean velocity
-            # over the step, gives the fluxes of momentum and energy alike.
-            if j == 0:
-                z = mu_v * v0
-            else:
-                z, before = mu * z + nu * before + mu_v * v + mu_0 * v0, z
-            if j + 1 < self.stages:
-                v = v0 + inverse * self._force(self._stress(z, weights))
+        # The operator is linear, so stage j is v_j = v0 + dt M(z_j): z_j is followed, and the last one, a mean velocity
+        # over the step, gives the fluxes of momentum and energy alike.
+        z, before = self.coefficients[0][2] * v0, torch.zeros_like(v0)
+        for mu, nu, mu_v, mu_0 in self.coefficients[1:]:
+            v = v0 + inverse * self._force(self._stress(z, weights))
+            z, before = mu * z + nu * before + mu_v * v + mu_0 * v0, z
         stress = self._stress(z, weights)
         push = rate * self._force(stress)
-        middle = v0 + 0.5 * push / density
-        heat = rate * self._work(middle, stress)
-        return w + torch.cat([torch.zeros_like(heat), heat, push], dim=1)
+        heat = rate * self._work(v0 + 0.5 * push / density, stress)
+        return torch.cat([torch.zeros_like(heat), heat, push], dim=1)
 
     def _face_weights(self, density: Tensor) -> list[Tensor]:
         """Harmonic mean density of the n + 1 faces along each axis."""
         found = []
-        for a, n in enumerate(self.domain.shape):
-            padded = with_ghosts(density, 2 + a, self.domain.periodic[a], width=1)
+        for a, n in enumerate(self.shape):
+            padded = with_ghosts(density, 2 + a, self.periodic[a], width=1)
             low, high = padded.narrow(2 + a, 0, n + 1), padded.narrow(2 + a, 1, n + 1)
             found.append(2 * low * high / (low + high))
         return found
 
     def _stress(self, v: Tensor, weights: list[Tensor]) -> list[Tensor]:
         """σ_{a i} `(B, D, *faces)` on the faces across each axis a."""
-        shape, spacing, ndim = self.domain.shape, self.domain.spacing, self.domain.ndim
+        shape, spacing, ndim = self.shape, self.spacing, len(self.shape)
         padded = v
         for a in range(ndim):
-            padded = with_ghosts(padded, 2 + a, self.domain.periodic[a], width=1)
+            padded = with_ghosts(padded, 2 + a, self.periodic[a], width=1)
         along, lame = 4 / 3 * self.eta + self.zeta, self.zeta - 2 / 3 * self.eta
         found = []
         for a in range(ndim):
@@ -129,25 +111,25 @@ class Viscosity:
 
     def _face_slope(self, padded: Tensor, a: int, b: int) -> Tensor:
         """∂_b v on the faces across a: the mean of the central differences in the two cells beside."""
-        shape = self.domain.shape
+        shape = self.shape
         rows = padded
-        for c in range(self.domain.ndim):
+        for c in range(len(shape)):
             rows = rows if c in (a, b) else rows.narrow(2 + c, 1, shape[c])
         wide = rows.narrow(2 + b, 2, shape[b]) - rows.narrow(2 + b, 0, shape[b])
         faces = wide.narrow(2 + a, 0, shape[a] + 1) + wide.narrow(2 + a, 1, shape[a] + 1)
-        return faces * (0.25 / self.domain.spacing[b])
+        return faces * (0.25 / self.spacing[b])
 
     def _force(self, stress: list[Tensor]) -> Tensor:
-        total = divergence(stress[0], 2, self.domain.spacing[0])
+        total = divergence(stress[0], 2, self.spacing[0])
         for a in range(1, len(stress)):
-            total = total + divergence(stress[a], 2 + a, self.domain.spacing[a])
+            total = total + divergence(stress[a], 2 + a, self.spacing[a])
         return total
 
     def _work(self, v: Tensor, stress: list[Tensor]) -> Tensor:
         """∇·(v·σ) `(B, 1, *S)`, v on a face the mean of the two cells."""
         flux = []
-        for a, n in enumerate(self.domain.shape):
-            padded = with_ghosts(v, 2 + a, self.domain.periodic[a], width=1)
+        for a, n in enumerate(self.shape):
+            padded = with_ghosts(v, 2 + a, self.periodic[a], width=1)
             face = padded.narrow(2 + a, 0, n + 1) + padded.narrow(2 + a, 1, n + 1)
             flux.append(0.5 * (face * stress[a]).sum(1, keepdim=True))
         return self._force(flux)
