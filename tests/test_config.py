@@ -77,8 +77,8 @@ def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
 )
 def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, value: object, words: str) -> None:
     text = complaint(**{"data__b__task": "burgers1d", key: value})
-    assert "--data.b" in text
     assert words in text
+    assert text.startswith(("--data.b", "burgers1d"))
 
 
 def test_a_scheme_that_a_task_lacks_is_an_impossible_combination() -> None:

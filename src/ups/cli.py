@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 from cyclopts import App, Group, Parameter
 
+from ups import __version__
 from ups.types import ConfigError, UpsError
 
 if TYPE_CHECKING:
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 Scheme = Literal["pdebench", "accurate"]
 Dtype = Literal["float32", "float64"]
+Convention = Literal["seeded", "pdebench-first", "pdebench-last"]
 
 app = App(
     name="ups",
     help="The Universal Physics Stack: from equations to data you can trust, and on to neural simulators.",
-    version=lambda: version("universal-physics-stack"),
+    version=__version__,
     default_parameter=Parameter(negative=""),
     help_epilogue="Every command explains itself: `ups COMMAND --help`.",
 )
@@ -67,7 +68,7 @@ def generate(
     device: str = "auto",
     batch: int | None = None,
     out: Path = Path("data"),
-    dtype: Dtype = "float64",
+    dtype: Dtype | None = None,
     overwrite: bool = False,
     **params: Annotated[str, Parameter(group=EQUATION, show=False)],
 ) -> None:
@@ -98,7 +99,7 @@ def generate(
     out
         Folder for the file, whose name is PDEBench's for the task and its parameters.
     dtype
-        Precision of the solver; files hold float32.
+        Precision of the solver: by default float32 for PDEBench's schemes, as there, float64 for accurate ones.
     overwrite
         Replace a file that is there, or one that was begun with other settings.
     """
@@ -174,6 +175,43 @@ def validate(*files: Path, task: str | None = None) -> int:
         if all(file != where for where, _ in found):
             print(f"{file}: nothing wrong found")
     return 1 if found else 0
+
+
+@data.command
+def split(
+    file: Path,
+    *,
+    out: Path | None = None,
+    convention: Convention = "seeded",
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+    seed: int = 0,
+    task: str | None = None,
+) -> None:
+    """Divide the trajectories of a file into train, valid and test, and record by id which is which.
+
+    The parts are disjoint and complete, and proven so. The record names the ids it was made for: it cannot be applied
+    to other data.
+
+    Parameters
+    ----------
+    file
+        A PDEBench file, or a file or folder of The Well.
+    out
+        Where the record (JSON) goes; beside the file by default.
+    convention
+        seeded, or PDEBench's own: the first (single-array files) or the last (group files) part is for testing.
+    fractions
+        Shares of train, valid and test; PDEBench's are 0.9 0 0.1.
+    seed
+        Same seed, same split.
+    task
+        What the file holds, where neither its name nor its attributes say so.
+    """
+    from ups.jobs.inspect import record_split
+
+    path, counts = record_split(file, out, convention, fractions, seed, task)
+    print(", ".join(f"{part} {count}" for part, count in counts.items()))
+    print(path)
 
 
 @config.command(usage="Usage: ups config show [FILE] [--KEY.OF.CONFIG VALUE ...]")
@@ -279,10 +317,10 @@ def _plain_lines() -> Report:
     return report
 
 
-def main() -> None:
+def main(words: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one sentence and exit code 2."""
     try:
-        code = app(exit_on_error=False, print_error=False)
+        code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         print(f"ups: {' '.join(str(error).split())} See `ups --help`.", file=sys.stderr)
         sys.exit(2)

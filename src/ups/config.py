@@ -40,7 +40,9 @@ def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] 
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(_sentence(model, error.errors()[0], origin)) from None
+        # A misspelt key explains the one that is missing.
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        raise ConfigError(_sentence(model, first, origin)) from None
 
 
 def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequence[Path]) -> None:

@@ -277,6 +277,15 @@ def test_honest_files_of_the_pdebench_scheme_are_never_accused(task: str, params
     }
 
 
+@pytest.mark.parametrize("nu", [5.0, 10.0])
+def test_a_diffusion_that_is_over_within_a_frame_is_never_accused(nu: float) -> None:
+    samples = simulated("reacdiff1d", 128, "accurate", [0.01 * i for i in range(51)], samples=4, nu=nu, rho=10.0)
+    found = fit("reacdiff1d", samples, {"nu": nu, "rho": 10.0})
+    assert values_of(found)["rho"] == pytest.approx(10.0, rel=0.01)
+    assert not contradicted(found)
+    assert "rho" in contradicted(fit("reacdiff1d", [slowed(s, 2.0) for s in samples], {"nu": nu, "rho": 10.0}))
+
+
 def test_frames_that_hold_nothing_give_infinite_errors_and_no_accusation() -> None:
     sample = line("advection1d", lambda x, t: np.full_like(x, 0.7 + 0 * t), 64, np.linspace(0, 1, 20))
     (found,) = fit("advection1d", [sample], {"beta": 1.0})

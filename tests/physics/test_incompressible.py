@@ -112,17 +112,12 @@ def test_transposing_the_plane_transposes_the_flow() -> None:
     torch.testing.assert_close(flipped.transpose(1, 2)[..., swap], plain, rtol=0, atol=1e-12)
 
 
-def test_solution_does_not_depend_on_the_stored_grid_nor_on_the_batch() -> None:
-    equation = Incompressible2D(nu=0.05)
-    times = [0.0, 0.05]
-    coarse = equation.simulate(Draw(4, [1]), equation.domain(32), times, "accurate")
-    fine = equation.simulate(Draw(4, range(3)), equation.domain(96), times, "accurate")
-    # Initial sizes are set by the largest value on the grid, so the two samples differ by their scale alone.
-    same = equation.forced(equation.domain(96), equation.inputs(Draw(4, [1]), equation.domain(96)), at_least=32)
-    u0 = initial_states(equation, Draw(4, [1]), equation.domain(96))
-    assert torch.equal(u0[0], fine[1, 0])
-    torch.testing.assert_close(solve(same, u0, times)[0], fine[1], rtol=0, atol=1e-12)
-    assert coarse.shape == (1, 2, 32, 32, 3)
+def test_a_sample_does_not_depend_on_its_batch() -> None:
+    equation, times = Incompressible2D(nu=0.05), [0.0, 0.05]
+    many = equation.simulate(Draw(4, range(3)), equation.domain(96), times, "accurate")
+    one = equation.simulate(Draw(4, [1]), equation.domain(96), times, "accurate")
+    assert torch.equal(one[0, 0], many[1, 0])
+    torch.testing.assert_close(one[0], many[1], rtol=0, atol=1e-12)
 
 
 def test_a_stored_grid_coarser_than_the_solving_one_loses_nothing_it_can_hold() -> None:

@@ -9,14 +9,14 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ups.jobs.generate import batch_of, device_of
+from ups import __version__
+from ups.jobs.generate import DTYPES, batch_of, device_of
 from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
@@ -82,7 +82,7 @@ def measure(equation: Equation, scheme: str, device: torch.device, seconds: floa
 def _run(
     equation: Equation, scheme: str, device: torch.device, batch: int, domain: Domain, times: Sequence[float]
 ) -> None:
-    equation.simulate(Draw(0, range(batch), device), domain, times, scheme)
+    equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), domain, times, scheme)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -181,7 +181,7 @@ def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: fl
 def _provenance(device: torch.device) -> dict[str, str | int]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
-        "version": version("universal-physics-stack"),
+        "version": __version__,
         "torch": torch.__version__,
         "device": name,
         "threads": torch.get_num_threads(),

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ups import __version__
 from ups.data.layouts import Plan, file_name
 from ups.data.source import open_file
 from ups.data.write import Writer, discard
@@ -27,6 +27,8 @@ from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
 CPU_BATCH, CUDA_BATCH = 2**28, 2**32
 RESIDUAL = "equation residual"
+# PDEBench computes in single precision; what is called accurate here shall not be limited by it.
+DTYPES = {"pdebench": "float32", "accurate": "float64"}
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Job:
 def _solve(equation: Equation, config: GenerateConfig, job: Job, plan: Plan) -> tuple[Array, Array, dict[str, float]]:
     """Frames, inputs and measured laws of a batch. The last batch is solved whole and cut, so that a sample's bits do
     not depend on how many samples were asked for."""
-    draw = Draw(config.seed, range(job.first, job.first + job.size), job.device, getattr(torch, config.dtype))
+    draw = Draw(config.seed, range(job.first, job.first + job.size), job.device, getattr(torch, plan.identity["dtype"]))
     keep = slice(0, config.samples - job.first)
     frames = equation.simulate(draw, job.domain, plan.times.tolist(), job.scheme)[keep].float()
     inputs = equation.inputs(draw, job.domain)[keep].float()
@@ -143,8 +145,8 @@ def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: st
         "samples": config.samples,
         "resolution": domain.shape[0],
         "frames": len(times),
-        "dtype": config.dtype,
-        "version": version("universal-physics-stack"),
+        "dtype": config.dtype or DTYPES[scheme],
+        "version": __version__,
     }
     return Plan(equation.spec(), equation.params(), domain, times, config.samples, identity)
 
@@ -178,7 +180,7 @@ def _provenance(
         "ups_task": config.task,
         "ups_scheme": scheme,
         "ups_seed": config.seed,
-        "ups_version": version("universal-physics-stack"),
+        "ups_version": __version__,
         "ups_identity": json.dumps(plan.identity),
         "ups_batch": batch,
         "ups_device": device.type,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,13 +12,14 @@ import numpy as np
 import torch
 
 from ups.data import Source, blocks, duplicates, open_source
+from ups.data.splits import make_split
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.types import Array, DataError, Trajectory
 
-# Trajectories that are looked at closely, and the bytes of each that may be in memory.
-CLOSELY, MEMORY = 8, 2**27
+# Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
+CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
 
@@ -54,7 +55,7 @@ def _file_problems(source: Source) -> list[str]:
     scan = Scan()
     for index, name in enumerate(source.ids):
         scan.sample(name, blocks(source, index), source.task.steady)
-    found = [*source.problems, *_time_axis(source), *scan.problems()]
+    found = [*source.problems, *scan.problems()]
     if not scan.nonfinite:
         found += _broken_laws(source)
         found += [f"the data contradict {_claim(f)}: they obey {_number(f)}" for f in _fitted(source) if contradicts(f)]
@@ -112,31 +113,16 @@ class Scan:
         return found
 
 
-def _time_axis(source: Source) -> list[str]:
-    t = np.asarray(source.times, np.float64)
-    if source.task.steady or len(t) < 2:
-        return []
-    steps = np.diff(t)
-    if (steps <= 0).any():
-        at = int(np.argmax(steps <= 0))
-        return [f"the time axis does not increase: entry {at + 1} is {t[at + 1]:g} after {t[at]:g}"]
-    if np.ptp(steps) > 1e-3 * steps.mean() + 4e-7 * abs(t).max():
-        return [f"the time axis is not even: steps from {steps.min():g} to {steps.max():g}"]
-    return []
-
-
-def _close_ups(source: Source) -> list[Trajectory]:
-    """A few trajectories spread over the file, with as many leading frames as fit in memory, never fewer than three."""
+def _close_ups(source: Source) -> Iterator[Trajectory]:
+    """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
     frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
-    frames = slice(0, max(3, MEMORY // CLOSELY // frame))
-    return [
-        Trajectory(
-            source.ids[i], source.task, source.read(i, frames), source.domain, source.times_of(i)[frames],
-            source.params_of(i), source.inputs(i),
+    frames = slice(0, max(FEWEST, MEMORY // frame))
+    for i in map(int, chosen):
+        values, times = source.read(i, frames), source.times_of(i)[frames]
+        yield Trajectory(
+            source.ids[i], source.task, values, source.domain, times, source.params_of(i), source.inputs(i)
         )
-        for i in map(int, chosen)
-    ]  # fmt: skip
 
 
 def _fitted(source: Source) -> list[Fitted]:
@@ -151,15 +137,15 @@ def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
     known = {p.name for p in source.task.parameters} == set(source.params)
     if kind is None or not known:
         return []
-    found = []
-    samples = [torch.as_tensor(s.values, dtype=torch.float64) for s in _close_ups(source)]
-    for law in kind(**source.params).laws():
-        worst = max(float(law.residual(u.unsqueeze(0), source.domain)) for u in samples)
-        blur = 0.0
-        if isinstance(law, Conserved):
-            blur = max(float(law.sampling_error(u.unsqueeze(0), source.domain)) for u in samples)
-        found.append((law.name, worst, blur))
-    return found
+    laws = kind(**source.params).laws()
+    worst, blur = [0.0] * len(laws), [0.0] * len(laws)
+    for sample in _close_ups(source):
+        u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
+        for i, law in enumerate(laws):
+            worst[i] = max(worst[i], float(law.residual(u, source.domain)))
+            if isinstance(law, Conserved):
+                blur[i] = max(blur[i], float(law.sampling_error(u, source.domain)))
+    return [(law.name, worst[i], blur[i]) for i, law in enumerate(laws)]
 
 
 def _broken_laws(source: Source) -> list[str]:
@@ -208,12 +194,17 @@ def _provenance(source: Source) -> list[str]:
 
 
 def _values(source: Source) -> list[str]:
-    samples = _close_ups(source)
-    lines = [f"  values of {len(samples)} trajectories:"]
-    for c, name in enumerate(source.task.channels):
-        v = np.concatenate([s.values[..., c].ravel() for s in samples]).astype(np.float64)
-        lines.append(f"    {name:<12} min {v.min():.4g}  max {v.max():.4g}  mean {v.mean():.4g}  std {v.std():.4g}")
-    return lines
+    rows = []
+    for sample in _close_ups(source):
+        v = sample.values.reshape(-1, len(source.task.channels)).astype(np.float64)
+        rows.append(np.stack([v.min(0), v.max(0), v.mean(0), np.square(v).mean(0)]))
+    stack = np.stack(rows)
+    low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
+    std = np.sqrt(np.maximum(stack[:, 3].mean(0) - mean**2, 0))
+    return [f"  values of {len(rows)} trajectories:"] + [
+        f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
+        for c, name in enumerate(source.task.channels)
+    ]
 
 
 def _coefficients(source: Source) -> list[str]:
@@ -244,6 +235,18 @@ def _number(f: Fitted) -> str:
 def _listed(names: Sequence[str], noun: str = "sample") -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
     return f"{len(names)} {noun}{'s' if len(names) > 1 else ''} ({shown})"
+
+
+def record_split(
+    path: Path, out: Path | None, convention: str, fractions: tuple[float, float, float], seed: int, task: str | None
+) -> tuple[Path, dict[str, int]]:
+    """Divide a file's trajectories, prove the parts disjoint and complete, and write the record."""
+    with open_source(path, TASKS, task) as source:
+        split = make_split(source.ids, convention, fractions, seed)
+        split.check(source.ids)
+    out = out or path.with_name(path.name + ".split.json")
+    split.save(out)
+    return out, {"train": len(split.train), "valid": len(split.valid), "test": len(split.test)}
 
 
 def task_table() -> str:

@@ -28,8 +28,8 @@ class GenerateConfig(Config):
     """How it is solved; PDEBench's way where the task has it, by default."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
-    dtype: Literal["float32", "float64"] = "float64"
-    """Precision of the solver; files always hold float32."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
     batch: int | None = Field(default=None, ge=1)
     """Trajectories solved at once; as many as fit by default."""
     params: dict[str, float | str] = Field(default_factory=dict)

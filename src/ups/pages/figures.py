@@ -76,18 +76,19 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
 def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
     """A 2D trajectory as colour maps, one per channel, side by side."""
     shown = _picked(len(sample.times), frames)
-    scales = [_limit([sample.values[..., c]]) for c in range(len(sample.task.channels))]
+    scales = [_typical(sample.values[..., c]) for c in range(len(sample.task.channels))]
     maps = [mpl.colormaps[_map(scale)] for scale in scales]
     pictures = []
     for t in shown:
         tiles = []
         for c, (scale, colours) in enumerate(zip(scales, maps, strict=True)):
             unit = (sample.values[t, ..., c] - scale[0]) / (scale[1] - scale[0] or 1.0)
-            pixels = (colours(np.flipud(unit.T))[..., :3] * 255).astype(np.uint8)
+            pixels = (colours(np.flipud(unit.T).clip(0, 1))[..., :3] * 255).astype(np.uint8)
             tiles.append(np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC)))
             tiles.append(np.full((size, 8, 3), 255, np.uint8))
         pictures.append(_uri(Image.fromarray(np.concatenate(tiles[:-1], axis=1))))
-    names = ", ".join(sample.task.channels)
+    ranges = zip(sample.task.channels, scales, strict=True)
+    names = ", ".join(f"{name} ({low:.2g} to {high:.2g})" for name, (low, high) in ranges)
     return Film(tuple(pictures), _captions(sample, shown), f"{sample.task.title}, sample {sample.id}: {names}")
 
 
@@ -102,6 +103,17 @@ def _captions(sample: Trajectory, shown: Sequence[int]) -> tuple[str, ...]:
 def _limit(arrays: Sequence[Array]) -> tuple[float, float]:
     """A common scale; symmetric around zero where values have both signs."""
     low, high = min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
+    return _balanced(low, high)
+
+
+def _typical(values: Array) -> tuple[float, float]:
+    """The scale of most frames: what only a few hold (a noisy start, a spike) may saturate."""
+    flat = values.reshape(len(values), -1)
+    low, high = np.median(np.quantile(flat, 0.002, axis=1)), np.median(np.quantile(flat, 0.998, axis=1))
+    return _balanced(float(low), float(high))
+
+
+def _balanced(low: float, high: float) -> tuple[float, float]:
     if low < 0 < high:
         high = max(-low, high)
         low = -high

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ups.physics.balances import BALANCES, UNFITTABLE, Balance, Line, Part
-from ups.types import Array, DataError, Params, PhysicsError, Trajectory
+from ups.types import Array, Params, PhysicsError, Trajectory
 
 WINDOWS = (9, 17, 33)  # frames under one bump in time
 STARTS = 6  # windows of each length per trajectory
@@ -27,7 +27,9 @@ class Fitted:
 
     `error`: standard error, by leaving out one piece of the data after another, with the accuracy of the integrals
     and of single precision; infinite where the data do not hold the coefficient at all. `floor`: how far the scheme
-    may honestly be off. `residual`: the part of the balance that no coefficients explain, 0 to 1.
+    may honestly be off. `residual`: the part of the rate that the balance with its *claimed* coefficients leaves over:
+    0 where the data obey the claim, about 1 where the claim explains nothing; NaN where there is nothing to measure.
+    It is a property of the balance, so coefficients that share one share it.
     """
 
     name: str
@@ -52,8 +54,9 @@ def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[F
 
     The balance u_t = Σ c_j D_j d_j(u) is multiplied with bumps (1 − s²)^p in space and time and integrated by parts,
     so that all derivatives fall on the bumps: shocks, rough initial states and distant frames do no harm, and
-    boundaries are never touched. Only windows of at most 33 frames are read at a time. An equation of which the file
-    holds too little gives an empty list.
+    boundaries are never touched. Only windows of at most 33 frames are read at a time. Data that hold nothing (fewer
+    than 9 frames of a transient task, frames that are all the same) give NaN with an infinite error; an equation whose
+    fields are not all stored (`UNFITTABLE`) gives an empty list.
     """
     if task in UNFITTABLE:
         return []
@@ -97,7 +100,7 @@ def solve_balance(balance: Balance, grams: Sequence[Array], floors: Sequence[Seq
     To these comes what an error of the integrals (a thousandth of the rate) and of rounding would do.
     """
     if not grams:
-        return [Fitted(c.name, c.meaning, math.nan, math.inf, c.claimed, 0.0, 1.0) for c in balance.coefficients]
+        return [Fitted(c.name, c.meaning, math.nan, math.inf, c.claimed, 0.0, math.nan) for c in balance.coefficients]
     stack = np.stack(grams)
     total, n = stack.sum(0), len(stack)
     values, reach = least_squares(total)
@@ -106,7 +109,7 @@ def solve_balance(balance: Balance, grams: Sequence[Array], floors: Sequence[Seq
     errors = np.hypot(
         np.nan_to_num(spread, nan=math.inf), reach * math.sqrt(ACCURACY**2 * total[-2, -2] + total[-1, -1])
     )
-    share = unexplained(total, values)
+    share = unexplained(total, np.array([c.claimed for c in balance.coefficients]))
     return [
         Fitted(c.name, c.meaning, float(value), float(error), c.claimed, float(np.mean(floor)), share)
         for c, value, error, floor in zip(balance.coefficients, values, errors, floors, strict=True)
@@ -213,8 +216,11 @@ def bump_matrix(x: Array, where: Array, radius: float, order: int) -> Array:
     first, last = x[0] + radius, x[-1] - radius
     count = 1 + max(0, round((last - first) / (radius / 2)))
     centres = np.linspace(first, last, count)
-    shape = bump((where[None, :] - centres[:, None]) / radius, order)
-    mass = bump((where[None, :] - centres[:, None]) / radius, 0).sum(1, keepdims=True)
+    s = (where[None, :] - centres[:, None]) / radius
+    whole, shape = bump(s, 0), bump(s, order)
+    mass = whole.sum(1, keepdims=True)
+    if order:  # the derivative of a constant is 0 on the grid as well
+        shape = shape - whole * (shape.sum(1, keepdims=True) / mass)
     return np.asarray((-1 / radius) ** order * shape / mass)
 
 
@@ -225,7 +231,7 @@ def radii(axes: tuple[Array, ...]) -> list[float]:
 
 
 def pieces(trajectory: Trajectory) -> Iterator[Piece]:
-    """Windows of several lengths spread evenly over a trajectory; a steady one is a single piece."""
+    """Windows of several lengths spread evenly over a trajectory; a steady one is a single piece, a short one none."""
     axes = tuple(np.asarray(x, dtype=np.float64) for x in trajectory.domain.coordinates)
     spacing = tuple(float((x[-1] - x[0]) / (len(x) - 1)) for x in axes)
     inputs = np.asarray(trajectory.inputs, dtype=np.float64)
@@ -239,7 +245,7 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
         yield piece(frames - 1, 1, np.ones(1), np.zeros(1))
         return
     if frames < WINDOWS[0]:
-        raise DataError(f"Fitting needs at least {WINDOWS[0]} frames, but {trajectory.id} has {frames}.")
+        return
     times = np.asarray(trajectory.times, dtype=np.float64)[:frames]
     dt = float((times[-1] - times[0]) / (frames - 1))
     for length in WINDOWS:

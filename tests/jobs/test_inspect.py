@@ -1,0 +1,212 @@
+"""What `info` says is true, and `validate` finds each fault that was put into a file, and no other."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from ups.jobs.generate import Progress, generate
+from ups.jobs.inspect import describe, problems, task_table
+from ups.jobs.settings import GenerateConfig
+from ups.physics import EQUATIONS
+
+
+def quiet(progress: Progress) -> None:
+    assert progress.total > 0
+
+
+def advection(
+    path: Path, beta: float = 0.4, samples: int = 6, nt: int = 41, nx: int = 64, scale_t: float = 1.0
+) -> Path:
+    """A PDEBench advection file written by hand from the formula."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x, t = (np.arange(nx) + 0.5) / nx, np.arange(nt) * 0.05
+    rng = np.random.default_rng(0)
+    values = np.zeros((samples, nt, nx))
+    for i in range(samples):
+        for k in (1, 2, 3):
+            a, phase = rng.uniform(0.2, 1), rng.uniform(0, 2 * np.pi)
+            values[i] += a * np.sin(2 * np.pi * k * (x[None] - beta * t[:, None]) + phase)
+    with h5py.File(path, "w") as file:
+        file["tensor"] = values.astype("f4")
+        file["x-coordinate"] = x.astype("f4")
+        file["t-coordinate"] = (np.append(t, t[-1] + 0.05) * scale_t).astype("f4")
+    return path
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    return advection(tmp_path / "1D_Advection_Sols_beta0.4.hdf5")
+
+
+def found(path: Path, task: str | None = None) -> list[str]:
+    return [sentence for _, sentence in problems([path], task)]
+
+
+def changed(path: Path, change: Callable[[Any], None]) -> list[str]:
+    with h5py.File(path, "a") as file:
+        change(file)
+    return found(path)
+
+
+def test_a_sound_file_has_no_problems(sound: Path) -> None:
+    assert found(sound) == []
+
+
+def test_info_says_what_a_file_is_in_words_and_numbers(sound: Path) -> None:
+    text = describe(sound)
+    assert "1D advection (advection1d)" in text
+    assert "6 trajectories × 41 frames × 64 cells × 1 channels (u)" in text
+    assert "x from 0 to 1" in text
+    assert "t from 0 to 2, dt = 0.05" in text
+    assert "beta = 0.4" in text
+    line = next(line for line in text.splitlines() if "claimed" in line)
+    assert float(line.split()[1]) == pytest.approx(0.4, rel=0.01)
+
+
+def test_nan_is_found(sound: Path) -> None:
+    def poison(file: Any) -> None:
+        file["tensor"][3, 7, 5] = np.nan
+
+    assert changed(sound, poison) == ["NaN or infinity in 1 sample (000003)"]
+
+
+def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:
+    def flatten(file: Any) -> None:
+        file["tensor"][1] = 0.25
+        file["tensor"][2] = file["tensor"][2, :1]
+
+    sentences = changed(sound, flatten)
+    assert "one and the same number everywhere in 1 sample (000001)" in sentences
+    assert "no change in time in 1 sample (000002)" in sentences
+
+
+def test_duplicated_trajectories_are_found_within_a_file_and_across_files(sound: Path, tmp_path: Path) -> None:
+    def copy(file: Any) -> None:
+        file["tensor"][5] = file["tensor"][0]
+
+    assert "duplicated trajectories: 1 pair (000005 equals 000000)" in changed(sound, copy)
+    first = advection(tmp_path / "a" / "1D_Advection_Sols_beta0.4.hdf5")
+    second = Path(shutil.copy(first, tmp_path / "1D_Advection_Sols_beta0.40.hdf5"))
+    assert any("equals" in sentence for _, sentence in problems([first, second]))
+
+
+def test_a_wrong_time_axis_is_found(sound: Path) -> None:
+    def backwards(file: Any) -> None:
+        file["t-coordinate"][10] = 0.0
+
+    assert any("the t axis" in sentence for sentence in changed(sound, backwards))
+
+
+def test_a_time_axis_of_the_wrong_length_is_found(sound: Path) -> None:
+    def shorten(file: Any) -> None:
+        del file["t-coordinate"]
+        file["t-coordinate"] = np.arange(30, dtype="f4")
+
+    assert any("the t axis" in sentence for sentence in changed(sound, shorten))
+
+
+def test_a_time_axis_off_by_a_factor_of_two_is_found_from_the_data(tmp_path: Path) -> None:
+    path = advection(tmp_path / "1D_Advection_Sols_beta0.4.hdf5", scale_t=2.0)
+    assert any("the data contradict" in sentence and "0.4 (velocity" in sentence for sentence in found(path))
+
+
+def test_a_name_that_claims_a_wrong_parameter_is_found_from_the_data(tmp_path: Path) -> None:
+    path = advection(tmp_path / "1D_Advection_Sols_beta0.7.hdf5", beta=0.4)
+    assert any("they obey beta 0.4" in sentence for sentence in found(path))
+
+
+def test_an_attribute_that_contradicts_the_name_is_found(sound: Path) -> None:
+    def mark(file: Any) -> None:
+        file.attrs["beta"] = 0.1
+
+    assert any("attribute beta says 0.1" in sentence for sentence in changed(sound, mark))
+
+
+def test_broken_conservation_is_found(sound: Path) -> None:
+    def leak(file: Any) -> None:
+        file["tensor"][0, 20:] += np.float32(0.02)
+
+    assert any("mass is broken" in sentence for sentence in changed(sound, leak))
+
+
+def test_frames_that_were_never_written_are_found(sound: Path) -> None:
+    def cut(file: Any) -> None:
+        file["tensor"][4, 30:] = 0.0
+
+    assert any("only zeros in the last frame of 1 sample (000004)" in sentence for sentence in changed(sound, cut))
+
+
+def test_truncation_is_found(sound: Path) -> None:
+    sound.write_bytes(sound.read_bytes()[: sound.stat().st_size // 2])
+    (sentence,) = found(sound)
+    assert "truncated" in sentence
+
+
+@pytest.mark.parametrize("content", [b"", b"hello\n", bytes(range(256)) * 10])
+def test_files_that_are_not_hdf5_are_one_sentence(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "1D_Burgers_Sols_Nu0.01.hdf5"
+    path.write_bytes(content)
+    (sentence,) = found(path)
+    assert "\n" not in sentence
+
+
+def test_a_burgers_file_without_its_factor_of_a_half_is_found(tmp_path: Path) -> None:
+    """Data of u_t + (u²)_x = (ν/π) u_xx, as some published files hold, are those of Burgers with u doubled."""
+    config = GenerateConfig(task="burgers1d", samples=4, resolution=64, device="cpu", params={"nu": 0.1}, frames=41)
+    path = generate(config, tmp_path, quiet)
+    assert found(path) == []
+
+    def halve(file: Any) -> None:
+        file["tensor"][:] = file["tensor"][:] / 2
+
+    assert any("the data contradict 1 (factor of (u²/2)_x): they obey flux 2" in s for s in changed(path, halve))
+
+
+CELLS = {
+    "reacdiff1d": 128,
+    "cfd1d": 64,
+    "darcy2d": 32,
+    "reacdiff2d": 32,
+    "swe2d": 32,
+    "ks1d": 64,
+    "kdv1d": 64,
+    "diffsorp1d": 32,
+}
+
+
+@pytest.mark.parametrize("task", CELLS)
+def test_what_the_generator_makes_is_sound(task: str, tmp_path: Path) -> None:
+    config = GenerateConfig(task=task, samples=3, resolution=CELLS[task], device="cpu", scheme="accurate")
+    path = generate(config, tmp_path, quiet)
+    assert found(path) == []
+    assert EQUATIONS[task].task.title in describe(path)
+
+
+def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
+    """A file of 50 GB, of which no block was ever written, is described within half a gigabyte of memory."""
+    path = tmp_path / "2D_CFD_Rand_M1.0_Eta0.1_Zeta0.1_periodic_512_Train.hdf5"
+    with h5py.File(path, "w") as file:
+        for name in ("density", "pressure", "Vx", "Vy"):
+            file.create_dataset(name, (568, 21, 512, 512), "f4")
+        for axis in "xy":
+            file[f"{axis}-coordinate"] = ((np.arange(512) + 0.5) / 512).astype("f4")
+        file["t-coordinate"] = np.linspace(0, 1.05, 22).astype("f4")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "568 trajectories" in describe(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 * 2**20  # KiB
+
+
+def test_the_task_table_names_every_task_and_parameter() -> None:
+    text = task_table()
+    for name, kind in EQUATIONS.items():
+        assert name in text
+        for p in kind.parameters():
+            assert f"--{p.name}" in text

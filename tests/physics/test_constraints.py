@@ -1,0 +1,156 @@
+"""Each law reads zero on lawful fields, reads a planted violation as what it is, and repairs it by the least change."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ups.physics.constraints import Conserved, DivergenceFree, Positive
+from ups.types import Domain
+
+MASS = Conserved("mass", lambda u: u[..., 0], channel=0)
+FLOW = DivergenceFree("velocity", channels=(0, 1))
+
+
+def box(*shape: int, length: float = 1.0) -> Domain:
+    return Domain.box(((0.0, length),) * len(shape), shape, (True,) * len(shape))
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def balanced(u: Tensor, space: tuple[int, ...], mean: float) -> Tensor:
+    """The same field with the given mean over space in every frame."""
+    return u - u.mean(space, keepdim=True) + mean
+
+
+def helmholtz(domain: Domain) -> tuple[Tensor, Tensor]:
+    """(curl ψ, ∇φ) `(X, Y, 2)` of ψ = sin 2kx cos ky + cos 3ky / 3, φ = cos kx sin 3ky + sin 2kx / 2, and a drift."""
+    k = 2 * math.pi / domain.lengths[0]
+    axes = [k * torch.as_tensor(c, dtype=torch.float64) for c in domain.coordinates]
+    x, y = torch.meshgrid(axes[0], axes[1], indexing="ij")
+    psi_x, psi_y = 2 * k * torch.cos(2 * x) * torch.cos(y), -k * torch.sin(2 * x) * torch.sin(y) - k * torch.sin(3 * y)
+    phi_x = -k * torch.sin(x) * torch.sin(3 * y) + k * torch.cos(2 * x)
+    phi_y = 3 * k * torch.cos(x) * torch.cos(3 * y)
+    return torch.stack([psi_y + 0.7, -psi_x - 0.2], -1), torch.stack([phi_x, phi_y], -1)
+
+
+@pytest.mark.parametrize("shape", [(32,), (12, 10), (6, 5, 4)])
+def test_a_constant_integral_has_no_residual_whatever_the_field_does(shape: tuple[int, ...]) -> None:
+    space = tuple(range(2, 2 + len(shape)))
+    u = balanced(noise(3, 5, *shape, 2), space, 0.3)
+    assert MASS.residual(u, box(*shape)).max() < 1e-15
+
+
+def test_drift_is_measured_exactly_and_for_each_sample_alone() -> None:
+    u = 2.0 + 0 * noise(3, 4, 16, 1)
+    u[1, 2] += 0.25  # one frame of one sample
+    u[2] += torch.tensor([0.0, 0.1, 0.3, 0.5]).view(4, 1, 1)
+    # relative to the largest mean of |u| over the frames: 0.25 / 2.25 and 0.5 / 2.5
+    assert MASS.residual(u, box(16)).tolist() == pytest.approx([0.0, 0.25 / 2.25, 0.2], rel=1e-12)
+
+
+def test_drift_of_a_density_that_cancels_is_measured_against_its_scale() -> None:
+    u = torch.zeros(1, 2, 8, 2, dtype=torch.float64)
+    u[..., 0] = 4.0
+    u[0, 1, :, 1] = 1e-3
+    law = Conserved("momentum", lambda v: v[..., 0] * v[..., 1], scale=lambda v: v[..., 0] * 5.0)
+    assert law.residual(u, box(8)).item() == pytest.approx(4e-3 / 20, rel=1e-12)
+
+
+def test_a_field_of_nothing_keeps_its_integral() -> None:
+    assert MASS.residual(torch.zeros(2, 3, 8, 1), box(8)).tolist() == [0.0, 0.0]
+
+
+def test_sampling_explains_the_drift_of_a_spike_between_cells_and_nothing_of_a_smooth_drift() -> None:
+    x = torch.arange(64, dtype=torch.float64) / 64
+    smooth = torch.stack([torch.sin(2 * math.pi * (x - c)) + 2 + c for c in (0.0, 0.3)]).view(1, 2, 64, 1)
+    spike = torch.stack([torch.exp(-(((x - c) * 150) ** 2)) for c in (0.5, 0.5 + 0.5 / 64)]).view(1, 2, 64, 1)
+    assert MASS.residual(smooth, box(64)).item() == pytest.approx(0.3 / 2.3, rel=1e-12)
+    assert MASS.sampling_error(smooth, box(64)).item() < 1e-12
+    assert MASS.residual(spike, box(64)).item() > 0.05
+    assert MASS.sampling_error(spike, box(64)) >= MASS.residual(spike, box(64))
+
+
+@pytest.mark.parametrize("shape", [(32,), (12, 10)])
+def test_restoring_an_integral_is_the_nearest_repair_and_done_once(shape: tuple[int, ...]) -> None:
+    domain, space = box(*shape), tuple(range(2, 2 + len(shape)))
+    u, reference = noise(2, 4, *shape, 2), noise(2, *shape, 2, seed=1)
+    fixed = MASS.project(u, reference, domain)
+    want = reference[..., 0].flatten(1).mean(1)
+    assert torch.allclose(fixed[..., 0].mean(space), want[:, None].expand(2, 4), atol=1e-14)
+    assert torch.equal(fixed[..., 1], u[..., 1])
+    assert torch.allclose(MASS.project(fixed, reference, domain), fixed, atol=1e-15)
+    # nearest: the change is at right angles to every other way along the lawful fields
+    along = balanced(noise(2, 4, *shape, seed=2), space, 0.0)
+    assert ((fixed - u)[..., 0] * along).sum((1, *space)).abs().max() < 1e-12
+
+
+def test_an_integral_of_no_single_channel_is_left_as_it_is() -> None:
+    law = Conserved("energy", lambda u: u[..., 0].square())
+    u = noise(2, 3, 8, 1)
+    assert torch.equal(law.project(u, u[:, 0], box(8)), u)
+
+
+def test_a_negative_value_is_measured_against_the_largest_and_lifted_to_the_floor() -> None:
+    u = noise(2, 3, 8, 2).abs() + 0.5
+    u[0, 1, 3, 0], u[0, 0, 0, 0] = -0.2, 8.0
+    law, domain = Positive("density", 0), box(8)
+    assert law.residual(u, domain).tolist() == pytest.approx([0.2 / 8.0, 0.0], rel=1e-12)
+    fixed = law.project(u, u[:, 0], domain)
+    assert law.residual(fixed, domain).tolist() == [0.0, 0.0]
+    changed = (fixed != u).nonzero().tolist()
+    assert changed == [[0, 1, 3, 0]]
+    assert fixed[0, 1, 3, 0] == 0.0
+    assert torch.equal(law.project(fixed, u[:, 0], domain), fixed)
+
+
+def test_a_floor_above_zero_is_kept_likewise() -> None:
+    u = torch.tensor([0.1, 0.3, 2.0]).view(1, 1, 3, 1)
+    law = Positive("height", 0, floor=0.25)
+    assert law.residual(u, box(3)).item() == pytest.approx(0.15 / 2.0, rel=1e-6)
+    assert law.project(u, u[:, 0], box(3)).flatten().tolist() == pytest.approx([0.25, 0.3, 2.0])
+
+
+@pytest.mark.parametrize(("n", "length"), [(16, 1.0), (15, 2.5)])
+def test_projection_is_the_helmholtz_decomposition(n: int, length: float) -> None:
+    domain = box(n, n, length=length)
+    curl, gradient = helmholtz(domain)
+    u = torch.cat([curl + gradient, torch.full((n, n, 1), 3.0, dtype=torch.float64)], -1)[None, None]
+    fixed = FLOW.project(u, u[:, 0], domain)
+    assert torch.allclose(fixed[0, 0, ..., :2], curl, atol=1e-12 * float(gradient.abs().max()))
+    assert torch.equal(fixed[..., 2], u[..., 2])
+
+
+def test_divergence_is_measured_exactly() -> None:
+    domain = box(16, 16)
+    curl, gradient = helmholtz(domain)
+    k = 2 * math.pi
+    # |∇(∇φ)|² and |∇(curl ψ)|² by hand: the mean of |m k|⁴ |amplitude|² over the modes, 1/4 or 1/2 for each product.
+    stretch = k**4 * ((1 + 9) ** 2 / 4 + 16 / 4 / 2)
+    shear = k**4 * ((4 + 1) ** 2 / 4 + 81 / 9 / 2)
+    u = torch.stack([curl, gradient, curl + 0.1 * gradient])[:, None]
+    want = [0.0, 1.0, math.sqrt(0.01 * stretch / (shear + 0.01 * stretch))]
+    assert FLOW.residual(u, domain).tolist() == pytest.approx(want, rel=1e-9, abs=1e-13)
+
+
+def test_projecting_twice_changes_nothing_and_the_first_time_is_the_nearest() -> None:
+    domain = box(12, 12)
+    u, other = noise(2, 3, 12, 12, 2), noise(2, 3, 12, 12, 2, seed=1)
+    fixed = FLOW.project(u, u[:, 0], domain)
+    assert FLOW.residual(fixed, domain).max() < 1e-13
+    assert torch.allclose(FLOW.project(fixed, u[:, 0], domain), fixed, atol=1e-13)
+    lawful = FLOW.project(other, u[:, 0], domain)
+    assert ((fixed - u) * lawful).sum((1, 2, 3, 4)).abs().max() < 1e-11
+
+
+def test_a_flow_in_space_is_freed_of_its_divergence() -> None:
+    domain = box(8, 8, 6)
+    law = DivergenceFree("velocity", channels=(0, 1, 2))
+    u = noise(1, 2, 8, 8, 6, 3)
+    assert law.residual(u, domain).item() > 0.1
+    assert law.residual(law.project(u, u[:, 0], domain), domain).item() < 1e-13

@@ -1,0 +1,58 @@
+"""On a GPU: the same answers as on the processor, from every equation and scheme, and the same bits twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ups.jobs.generate import generate
+from ups.jobs.settings import GenerateConfig
+from ups.physics import EQUATIONS
+from ups.physics.finite_volume import GraphedSteps
+from ups.physics.random import Draw
+from ups.physics.solver import initial_states
+from ups.physics.transport import Burgers1D
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here"),
+]
+CUDA = torch.device("cuda")
+CELLS = {1: 64, 2: 16, 3: 8}
+SCHEMES = [(name, scheme) for name, kind in EQUATIONS.items() for scheme in kind.schemes]
+
+
+@pytest.mark.parametrize(("name", "scheme"), SCHEMES)
+def test_a_gpu_solves_as_a_processor_does(name: str, scheme: str) -> None:
+    equation = EQUATIONS[name]()
+    domain, times = equation.domain(CELLS[equation.task.ndim]), equation.times()[:3]
+    here = equation.simulate(Draw(0, range(3)), domain, times, scheme)
+    there = equation.simulate(Draw(0, range(3), CUDA), domain, times, scheme)
+    assert there.is_cuda
+    assert torch.allclose(here[:, 0], there[:, 0].cpu(), rtol=1e-12, atol=1e-12)
+    assert torch.allclose(here, there.cpu(), rtol=1e-6, atol=1e-7)
+
+
+def test_fused_steps_equal_eager_ones() -> None:
+    equation = Burgers1D(nu=0.1)
+    domain = equation.domain(128)
+    u0 = initial_states(equation, Draw(0, range(4), CUDA), domain)
+    stepper = equation.stepper("pdebench", domain, u0)
+    state = stepper.start(u0)
+    left = torch.full((4,), 0.01, dtype=torch.float64, device=CUDA)
+    fused = GraphedSteps(stepper.step, state, left).run(state, left)
+    eager = GraphedSteps(stepper.step, state, left, fused=False).run(state, left)
+    assert torch.allclose(fused, eager, rtol=1e-13, atol=1e-13)
+
+
+def test_the_same_seed_gives_the_same_bits_on_one_device(tmp_path: Path) -> None:
+    found = []
+    for folder in ("a", "b"):
+        config = GenerateConfig(task="cfd2d", samples=5, batch=2, resolution=32, device="cuda", frames=4)
+        with h5py.File(generate(config, tmp_path / folder, lambda progress: None)) as file:  # noqa: ARG005
+            found.append({key: file[key][:] for key in ("density", "pressure", "Vx", "Vy")})
+    assert all(np.array_equal(found[0][key], found[1][key]) for key in found[0])
