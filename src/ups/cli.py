@@ -28,6 +28,7 @@ app = App(
     help="The Universal Physics Stack: from equations to data you can trust, and on to neural simulators.",
     version=__version__,
     default_parameter=Parameter(negative=""),
+    suppress_keyboard_interrupt=False,
     help_epilogue="Every command explains itself: `ups COMMAND --help`.",
 )
 data = App(name="data", help="Make PDE data, and check any file you were given.")
@@ -36,6 +37,8 @@ bench = App(name="bench", help="Measure speed, as ratios to a peer measured in t
 for sub in (data, config, bench):
     app.command(sub)
 
+# Seconds between two lines of progress where there is no terminal.
+EVERY = 10.0
 EQUATION = Group("Parameters of the equation", help="Each task has its own: `ups data tasks` lists them.")
 
 
@@ -89,9 +92,10 @@ def generate(
     frames
         Only the first so many of the task's saved frames.
     seed
-        Same seed, same data, whatever the batch size.
+        Same seed, same initial states, whatever the batch size; solutions then agree to round-off.
     scheme
-        How it is solved: PDEBench's way (the default where there is one), or a more accurate way.
+        PDEBench's way (the default where there is one, for comparable results), or a more accurate way, which is often
+        the faster one too.
     device
         auto, cpu, cuda or cuda:N.
     batch
@@ -288,10 +292,15 @@ def _following() -> Iterator[Report]:
     if not console.is_terminal:
         yield _plain_lines()
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total}"),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
         rows: dict[str, TaskID] = {}
 
@@ -306,13 +315,19 @@ def _following() -> Iterator[Report]:
 def _plain_lines() -> Report:
     import time
 
-    began: dict[str, tuple[float, int]] = {}
+    began: dict[str, tuple[float, float]] = {}
+    said: dict[str, float] = {}
 
     def report(progress: Progress) -> None:
-        start, first = began.setdefault(progress.name, (time.monotonic(), progress.done))
-        elapsed, made = time.monotonic() - start, progress.done - first
-        left = f", about {elapsed / made * (progress.total - progress.done):.0f} s left" if made else ""
-        print(f"{progress.name}: {progress.done} of {progress.total}{left}", file=sys.stderr, flush=True)
+        now = time.monotonic()
+        start, first = began.setdefault(progress.name, (now, progress.done))
+        whole = progress.done == progress.total
+        if not whole and now - said.get(progress.name, -EVERY) < EVERY:
+            return
+        said[progress.name] = now
+        made = progress.done - first
+        left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
+        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{left}", file=sys.stderr, flush=True)
 
     return report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
@@ -18,6 +19,7 @@ from pydantic_core import ErrorDetails
 from ups.types import ConfigError
 
 Key = tuple[str, ...]
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
 class Config(BaseModel):
@@ -41,7 +43,7 @@ def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] 
         return model.model_validate(values)
     except ValidationError as error:
         # A misspelt key explains the one that is missing.
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
         raise ConfigError(_sentence(model, first, origin)) from None
 
 
@@ -102,7 +104,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
     loc = tuple(str(part) for part in error["loc"])
     source, key = _origin(loc, origin), ".".join(loc) or "the config"
     where = source if source.startswith("--") else f"{source}: '{key}'" if loc else source
-    if error["type"] == "extra_forbidden":
+    if error["type"] in UNKNOWN:
         valid = list(_keys(model, loc[:-1]))
         near = difflib.get_close_matches(loc[-1], valid, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}."
@@ -129,10 +131,15 @@ def _keys(model: type[BaseModel], at: Key) -> typing.Iterable[str]:
     """The valid keys of the part of `model` at a path."""
     node: Any = model
     for part in at:
-        node = node.model_fields[part].annotation if _is_model(node) else typing.get_args(node)[-1]
+        if _is_model(node):
+            node = node.model_fields[part].annotation
+        elif dataclasses.is_dataclass(node):
+            node = typing.get_type_hints(node)[part]
+        else:
+            node = typing.get_args(node)[-1]
         if isinstance(node, types.UnionType):
             node = next(a for a in typing.get_args(node) if a is not types.NoneType)
-    return node.model_fields if _is_model(node) else ()
+    return node.model_fields if _is_model(node) else [f.name for f in dataclasses.fields(node)]
 
 
 def _is_model(node: Any) -> bool:

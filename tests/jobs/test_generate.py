@@ -21,24 +21,19 @@ from ups.physics import EQUATIONS, TASKS
 from ups.types import ConfigError, DataError, PhysicsError
 
 SMALL: dict[str, dict[str, Any]] = {
-    "advection1d": {"resolution": 32},
     "burgers1d": {"resolution": 32, "params": {"nu": 0.1}},
-    "reacdiff1d": {"resolution": 32},
     "diffsorp1d": {"resolution": 16},
-    "cfd1d": {"resolution": 32},
-    "darcy2d": {"resolution": 16},
-    "reacdiff2d": {"resolution": 16},
-    "swe2d": {"resolution": 16},
-    "cfd2d": {"resolution": 16},
-    "cfd3d": {"resolution": 8},
     "nsincom2d": {"resolution": 16, "frames": 12},
-    "ks1d": {"resolution": 32},
-    "kdv1d": {"resolution": 32},
 }
 
 
+def small(task: str) -> dict[str, Any]:
+    """Settings under which a task takes a second; a new one needs no line above unless it takes longer."""
+    return SMALL.get(task, {"resolution": {1: 32, 2: 16, 3: 8}[EQUATIONS[task].task.ndim]})
+
+
 def settings(task: str = "burgers1d", **changes: Any) -> GenerateConfig:
-    return GenerateConfig(task=task, **{"samples": 5, "batch": 2, "device": "cpu", **SMALL[task], **changes})
+    return GenerateConfig(task=task, **{"samples": 5, "batch": 2, "device": "cpu", **small(task), **changes})
 
 
 def quiet(progress: Progress) -> None:
@@ -65,13 +60,13 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 @pytest.mark.parametrize("task", EQUATIONS)
 def test_every_task_comes_back_from_its_file_as_its_equation_says(task: str, tmp_path: Path) -> None:
     path = make(tmp_path, task=task, samples=3)
-    equation = EQUATIONS[task](**SMALL[task].get("params", {}))
+    equation = EQUATIONS[task](**small(task).get("params", {}))
     with open_source(path, TASKS) as source:
         assert source.task == TASKS[task]
         assert source.problems == ()
         assert dict(source.params) == equation.params()
-        assert source.domain.shape == equation.domain(SMALL[task]["resolution"]).shape
-        assert np.allclose(source.times, equation.times()[: SMALL[task].get("frames")], atol=1e-5)
+        assert source.domain.shape == equation.domain(small(task)["resolution"]).shape
+        assert np.allclose(source.times, equation.times()[: small(task).get("frames")], atol=1e-5)
         sample = source[2]
         assert sample.values.shape == (len(source.times), *source.domain.shape, len(source.task.channels))
         assert np.isfinite(sample.values).all()
@@ -227,7 +222,7 @@ def test_killed_at_any_write_it_goes_on_and_ends_with_the_same_file(task: str, t
 
 def test_a_resumed_run_does_not_solve_again_what_is_on_disk(tmp_path: Path) -> None:
     assert killed_at(8, tmp_path) == signal.SIGKILL
-    seen: list[int] = []
+    seen: list[float] = []
     generate(settings(), tmp_path, lambda progress: seen.append(progress.done))
     assert seen[0] > 0
 
@@ -258,7 +253,7 @@ def test_a_file_begun_or_made_with_other_settings_is_kept_and_named(tmp_path: Pa
 
 def test_two_generators_of_one_file_do_not_mix(tmp_path: Path) -> None:
     def attempt(progress: Progress) -> None:
-        if progress.done == 2:
+        if progress.done == 2 and progress.total == 5:
             with pytest.raises(DataError, match="another process is writing it"):
                 make(tmp_path)
 
@@ -318,4 +313,4 @@ def test_provenance_holds_the_measured_laws(tmp_path: Path) -> None:
     with h5py.File(make(tmp_path)) as file:
         laws = json.loads(file.attrs["ups_laws"])
         assert 0 <= laws["mass"] < 1e-6
-        assert 0 <= file.attrs["ups_residual"] < 0.02
+        assert 0 <= file.attrs["ups_residual"] < 0.05

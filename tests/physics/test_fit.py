@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scipy.integrate import solve_ivp
 from ups.physics import EQUATIONS
 from ups.physics.fit import BALANCES, UNFITTABLE, Fitted, contradicts, fit
 from ups.physics.random import Draw
-from ups.types import Array, DataError, Domain, PhysicsError, Trajectory
+from ups.types import Array, Domain, PhysicsError, Trajectory
 
 
 def trajectory(task: str, values: Array, times: Array, domain: Domain, inputs: Array | None = None) -> Trajectory:
@@ -34,10 +35,8 @@ def plane(task: str, solution: Callable[[Array, Array, float], Array], n: int, t
     return trajectory(task, np.stack([solution(x, y, t) for t in times]), times, domain)
 
 
-def simulated(
-    task: str, n: int, scheme: str, times: list[float], samples: int = 2, **params: float
-) -> list[Trajectory]:
-    equation = EQUATIONS[task](**params)  # type: ignore[arg-type]
+def simulated(task: str, n: int, scheme: str, times: list[float], samples: int = 2, **params: Any) -> list[Trajectory]:
+    equation = EQUATIONS[task](**params)
     domain, draw = equation.domain(n), Draw(0, range(samples))
     frames = equation.simulate(draw, domain, times, scheme).numpy()
     inputs = equation.inputs(draw, domain).numpy()
@@ -293,13 +292,54 @@ def test_frames_that_hold_nothing_give_infinite_errors_and_no_accusation() -> No
     assert not contradicts(found)
 
 
+@pytest.mark.parametrize("frames", [1, 2, 8])
+def test_too_few_frames_give_nan_with_infinite_errors_and_no_accusation(frames: int) -> None:
+    sample = line("burgers1d", lambda x, t: np.sin(2 * math.pi * (x - t)), 64, 0.01 * np.arange(frames))
+    for found in fit("burgers1d", [sample], {"nu": 0.01}):
+        assert math.isnan(found.value)
+        assert found.error == math.inf
+        assert math.isnan(found.residual)
+        assert not contradicts(found)
+
+
+def test_a_short_trajectory_beside_a_long_one_takes_nothing_away() -> None:
+    whole = shift(1.0)
+    short = dataclasses.replace(whole, values=whole.values[:4], times=whole.times[:4])
+    assert fit("advection1d", [short, whole], {"beta": 1.0}) == fit("advection1d", [whole], {"beta": 1.0})
+
+
+def test_residual_is_what_the_claimed_coefficients_leave_over() -> None:
+    (true,) = fit("advection1d", [shift(1.0)], {"beta": 1.0})
+    (false,) = fit("advection1d", [shift(1.0)], {"beta": 1.25})
+    assert true.residual < 2e-3
+    assert false.value == true.value
+    # u_t = −u_x, so that u_t + 1.25 u_x leaves a quarter of the rate.
+    assert false.residual == pytest.approx(0.25, rel=0.01)
+    flux, diffusion = fit("burgers1d", [cole_hopf(0.2)], {"nu": 0.2})
+    assert flux.residual == diffusion.residual < 0.02
+
+
+def test_sound_that_crosses_half_the_box_between_two_frames_is_no_contradiction() -> None:
+    """Faint sound, c dt = 0.48: waves along the axes seem to crawl backwards, those across them forwards."""
+    c, k, rng = 9.6, 2 * math.pi, np.random.default_rng(1)
+    ways = [(a, b) for a in range(-2, 3) for b in range(-2, 3) if a * a + b * b in (4, 5)]
+    waves = [(a, b, *rng.uniform(0, 6, 2)) for a, b in ways]
+
+    def gas(x: Array, y: Array, t: float) -> Array:
+        density, vx, vy = np.ones_like(x), np.zeros_like(x), np.zeros_like(x)
+        for a, b, phase, size in waves:
+            m = math.hypot(a, b)
+            wave = 1e-4 * size * np.sin(k * (a * x + b * y - m * c * t) + phase)
+            density, vx, vy = density + wave, vx + c * a / m * wave, vy + c * b / m * wave
+        return np.stack([density, 0.6 * c**2 + c**2 * (density - 1), vx, vy], -1)
+
+    sample = plane("cfd2d", gas, 32, np.linspace(0, 1, 21))
+    assert not contradicted(fit("cfd2d", [sample], {"eta": 1e-8, "zeta": 1e-8, "mach": 0.1}))
+
+
 def test_every_equation_has_a_balance_or_a_reason_why_not() -> None:
     assert set(EQUATIONS) <= set(BALANCES) | set(UNFITTABLE)
     assert fit("swe2d", [], {}) == []
-    with pytest.raises(PhysicsError, match="No balance is known for 'heat9d'"):
-        fit("heat9d", [], {})
+    assert fit("heat9d", [], {}) == []
     with pytest.raises(PhysicsError, match="need the parameter beta"):
         fit("advection1d", [], {})
-    short = line("advection1d", lambda x, t: x * t, 64, np.linspace(0, 1, 5))
-    with pytest.raises(DataError, match="at least 9 frames, but 0000 has 5"):
-        fit("advection1d", [short], {"beta": 1.0})

@@ -85,11 +85,20 @@ class Writer:
                     f"{self.part}: was begun with other settings ({other}); finish it with those, or start again with "
                     f"--overwrite."
                 )
-            if h5py.is_hdf5(self.part):
+            if self._whole_structure():
                 self.done = max((line["done"] for line in lines[1:]), default=0)
                 self.measured = [line["measured"] for line in lines[1:]]
                 return
         self._lay_out(identity)
+
+    def _whole_structure(self) -> bool:
+        """Whether the structure can be read: a kill inside HDF5's own writing may have spoilt it."""
+        try:
+            with h5py.File(self.part, "r") as file:
+                self.layout.slots(file)
+        except (OSError, KeyError, RuntimeError):
+            return False
+        return True
 
     def _lay_out(self, identity: Mapping[str, Any]) -> None:
         need, free = self.layout.nbytes(), shutil.disk_usage(self.part.parent).free

@@ -21,7 +21,7 @@ from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
-from ups.physics.solver import Equation
+from ups.physics.solver import Equation, watched
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
@@ -33,9 +33,9 @@ DTYPES = {"pdebench": "float32", "accurate": "float64"}
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a generation is: samples done, of how many, and the name of the file."""
+    """How far a generation is: samples done (parts of samples count), of how many, and the name of the file."""
 
-    done: int
+    done: float
     total: int
     name: str
 
@@ -62,7 +62,7 @@ def batch_of(config: GenerateConfig, frames: int, domain: Domain, channels: int,
     if config.batch:
         return config.batch
     sample = 8 * frames * math.prod(domain.shape) * channels
-    most = max(1, min(config.samples, 4096 if device.type == "cuda" else 128, _budget(device) // sample))
+    most = max(1, min(config.samples, 4096 if device.type == "cuda" else 256, _budget(device) // sample))
     return math.ceil(config.samples / math.ceil(config.samples / most))
 
 
@@ -84,18 +84,24 @@ def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bo
         return _existing(path, plan)
     batch = batch_of(config, len(plan.times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
+
+    def tell(done: float) -> None:
+        report(Progress(done, config.samples, path.name))
+
     # One thread writes a batch to disk while the next one is solved.
     with writer.open(), ThreadPoolExecutor(max_workers=1) as disk:
         pending: Future[None] | None = None
         for first in range(writer.done, config.samples, batch):
-            report(Progress(first, config.samples, path.name))
-            solved = _solve(equation, config, Job(first, batch, scheme, domain, device), plan)
+            tell(first)
+            size = min(batch, config.samples - first)
+            with watched(lambda share, first=first, size=size: tell(first + share * size)):  # type: ignore[misc]
+                solved = _solve(equation, config, Job(first, batch, scheme, domain, device), plan)
             if pending is not None:
                 pending.result()
             pending = disk.submit(writer.write, first, *solved)
         if pending is not None:
             pending.result()
-        report(Progress(config.samples, config.samples, path.name))
+        tell(config.samples)
         return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
 
 
@@ -131,7 +137,7 @@ def _residual(plan: Plan, frames: Array, inputs: Array) -> dict[str, float]:
         Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, plan.params, inputs[i])
         for i in range(min(2, len(frames)))
     ]
-    found = [f.residual for f in fit(plan.task.name, few, plan.params)]
+    found = [f.residual for f in fit(plan.task.name, few, plan.params) if not math.isnan(f.residual)]
     return {RESIDUAL: max(found)} if found else {}
 
 

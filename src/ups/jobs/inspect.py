@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.physics import EQUATIONS, TASKS
+from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.types import Array, DataError, Trajectory
@@ -45,7 +47,8 @@ def problems(paths: Sequence[Path], task: str | None = None) -> list[tuple[Path,
         except DataError as error:
             found.append((path, str(error).removeprefix(f"{path}: ")))
     if len(sound) > 1:
-        found += [(paths[-1], f"sample {twin} equals {first}") for twin, first in duplicates(sound)]
+        pairs = [f"{twin} equals {first}" for twin, first in duplicates(sound)]
+        found += [(paths[-1], f"trajectories in more than one place: {_listed(pairs, 'pair')}")] if pairs else []
     for source in sound:
         source.close()
     return found
@@ -58,7 +61,13 @@ def _file_problems(source: Source) -> list[str]:
     found = [*source.problems, *scan.problems()]
     if not scan.nonfinite:
         found += _broken_laws(source)
-        found += [f"the data contradict {_claim(f)}: they obey {_number(f)}" for f in _fitted(source) if contradicts(f)]
+        stated = ", ".join(f"{k} = {v}" for k, v in source.params.items()) or "the task"
+        found += [
+            f"the data contradict {stated}, by which {f.meaning} is {f.claimed:.4g}: they obey {f.value:.4g} "
+            f"± {f.error:.1g}"
+            for f in _fitted(source)
+            if contradicts(f)
+        ]
     return found
 
 
@@ -145,13 +154,13 @@ def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
             worst[i] = max(worst[i], float(law.residual(u, source.domain)))
             if isinstance(law, Conserved):
                 blur[i] = max(blur[i], float(law.sampling_error(u, source.domain)))
-    return [(law.name, worst[i], blur[i]) for i, law in enumerate(laws)]
+    return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
 
 
 def _broken_laws(source: Source) -> list[str]:
     return [
-        f"{name} is broken by {worst:.1e} of its size"
-        for name, worst, blur in _law_residuals(source)
+        f"it does not hold that {law}: off by {worst:.1e} of its size"
+        for law, worst, blur in _law_residuals(source)
         if worst > TOLERANCE + 2 * blur
     ]
 
@@ -159,21 +168,20 @@ def _broken_laws(source: Source) -> list[str]:
 def _headline(source: Source) -> list[str]:
     task, t = source.task, np.asarray(source.times, np.float64)
     cells = " × ".join(map(str, source.domain.shape))
-    size = source.path.stat().st_size / 1e6 if source.path.is_file() else 0.0
+    size, kind = _size(source.path), "steady" if task.steady else "transient"
     lines = [
         f"{source.path}",
-        f"  {task.title} ({task.name}), {'steady' if task.steady else 'transient'}, layout '{task.storage.kind}', "
-        f"{size:.1f} MB",
-        f"  {len(source)} trajectories × {len(t)} frames × {cells} cells × {len(task.channels)} channels "
-        f"({', '.join(task.channels)})",
+        f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
+        f"  {_count(len(source), 'trajectory', 'trajectories')} × {_count(len(t), 'frame')} × {cells} cells × "
+        f"{_count(len(task.channels), 'channel')} ({', '.join(task.channels)})",
     ]
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
     for letter, (lo, hi), n, wraps in zip(
         "xyz", source.domain.bounds, source.domain.shape, source.domain.periodic, strict=False
     ):
-        kind = "periodic" if wraps else "bounded"
-        lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {kind}")
+        ends = "periodic" if wraps else "bounded"
+        lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {ends}")
     if not task.steady and len(t) > 1:
         lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
     if source.params:
@@ -212,7 +220,10 @@ def _coefficients(source: Source) -> list[str]:
         return []
     found = _fitted(source)
     if not found:
-        return ["  coefficients: the stored fields do not determine any"]
+        why = UNFITTABLE.get(source.task.name, "none is known for this task")
+        return [f"  coefficients: {why}"]
+    if all(math.isnan(f.value) for f in found):
+        return [f"  coefficients: too few frames or too little change to fit any (at least {FEWEST} frames are needed)"]
     lines = ["  coefficients of the equation, fitted from the data:"]
     for f in found:
         mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
@@ -221,7 +232,21 @@ def _coefficients(source: Source) -> list[str]:
 
 
 def _laws(source: Source) -> list[str]:
-    return [f"  {name}: kept to {worst:.1e} of its size" for name, worst, _ in _law_residuals(source)]
+    return [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
+
+
+def _count(n: int, one: str, many: str = "") -> str:
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
+def _size(path: Path) -> str:
+    """The bytes of a file, or of all files in a folder, in words."""
+    total = float(sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*.hdf5"))))
+    for unit in ("bytes", "kB", "MB"):
+        if total < 1000:
+            return f"{total:.3g} {unit}"
+        total /= 1000
+    return f"{total:.3g} GB"
 
 
 def _claim(f: Fitted) -> str:

@@ -49,12 +49,13 @@ class GenerateConfig(Config):
     @field_validator("params")
     @classmethod
     def _spelled(cls, params: dict[str, float | str], info: ValidationInfo) -> dict[str, float | str]:
-        """Words in the spelling of the equation: `--init shock` is Shock."""
+        """Words in the spelling of the equation (`--init shock` is Shock); numbers also as YAML mistakes them, 1e-8."""
         from ups.physics import TASKS
 
         known = TASKS[info.data["task"]].parameters if "task" in info.data else ()
         words = {p.name: {choice.lower(): choice for choice in p.choices} for p in known}
-        return {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
+        spelled = {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
+        return {name: _number(value) if not words.get(name) else value for name, value in spelled.items()}
 
     @model_validator(mode="after")
     def _solvable(self) -> GenerateConfig:
@@ -76,6 +77,13 @@ class GenerateConfig(Config):
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self
+
+
+def _number(value: float | str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 class RunConfig(Config):

@@ -16,7 +16,10 @@ Table = tuple[tuple[str, ...], ...]
 
 @dataclass
 class Section:
-    """A headed part of a page. `table` has its header first; `verdict` is shown green (good) or red."""
+    """A headed part of a page. `table` has its header first; `verdict` is shown green (good) or red.
+
+    `code` is shown as it is, letter by letter; a `folded` section shows its title until it is clicked.
+    """
 
     title: str
     text: str = ""
@@ -25,6 +28,8 @@ class Section:
     films: list[Film] = field(default_factory=list)
     verdict: str = ""
     good: bool = True
+    code: str = ""
+    folded: bool = False
 
 
 @dataclass
@@ -35,6 +40,7 @@ class Page:
     lead: str
     sections: list[Section] = field(default_factory=list)
     foot: str = ""
+    data: object = None  # embedded as JSON in an element with the id `data`, for programs that read the page
 
     def write(self, path: Path) -> Path:
         """Render to `path`; a page that is there is replaced in one step."""

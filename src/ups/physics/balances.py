@@ -53,10 +53,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Balance:
-    """One or more lines (components of a vector equation) that share their coefficients."""
+    """One or more lines (components of a vector equation) that share their coefficients.
+
+    `pace(u)`: the mean speed of the signals in some frames, where the fields themselves tell it; 0 where unknown.
+    """
 
     coefficients: tuple[Coefficient, ...]
     lines: tuple[Line, ...]
+    pace: Callable[[Array], float] = lambda u: 0.0  # noqa: ARG005
 
 
 def channel(c: int, factor: float = 1.0) -> Density:
@@ -174,9 +178,15 @@ def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
     def bulk(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:  # noqa: ARG001
         return np.asarray(u[..., 0] * divergence(u, spacing))
 
+    def signal(u: Array) -> Array:
+        """|v| + c, cell by cell."""
+        return np.asarray(np.sqrt(5 / 3 * np.abs(u[..., 1] / u[..., 0])) + np.abs(u[..., 2:]).max(-1))
+
+    def pace(u: Array) -> float:
+        return float(signal(u).mean())
+
     def floor(u: Array, spacing: tuple[float, ...]) -> float:
-        sound = np.sqrt(5 / 3 * np.abs(u[..., 1] / u[..., 0]))
-        return float(GAS_SMEAR * max(spacing) * (sound + np.abs(u[..., 2:]).max(-1)).max())
+        return float(GAS_SMEAR * max(spacing) * signal(u).max())
 
     def inertia(i: int, j: int) -> Density:
         return of(lambda u: -u[..., 0] * u[..., 2 + i] * u[..., 2 + j] - (u[..., 1] if i == j else 0.0))
@@ -201,8 +211,8 @@ def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
         )
         stress = Coefficient("momentum flux", "factor of ∇·(ρ v⊗v + p)", 1.0)
         return (
-            Balance((Coefficient("mass flux", "factor of ∇·(ρv)", 1.0),), (mass,)),
-            Balance((stress, *(on_a_line if ndim == 1 else in_space)), tuple(momentum(i) for i in range(ndim))),
+            Balance((Coefficient("mass flux", "factor of ∇·(ρv)", 1.0),), (mass,), pace),
+            Balance((stress, *(on_a_line if ndim == 1 else in_space)), tuple(momentum(i) for i in range(ndim)), pace),
         )
 
     return balances

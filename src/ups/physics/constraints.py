@@ -19,6 +19,10 @@ class Law(Protocol):
     def name(self) -> str:
         """What is kept, in a word or two."""
 
+    @property
+    def says(self) -> str:
+        """The law as a sentence without its full stop."""
+
     def residual(self, u: Tensor, domain: Domain) -> Tensor:
         """How much each sample breaks the law, `(B,)`; 0 when it holds, relative to the size of what it measures."""
 
@@ -39,6 +43,10 @@ class Conserved:
     density: Callable[[Tensor], Tensor]
     channel: int = -1
     scale: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def says(self) -> str:
+        return f"{self.name} is conserved"
 
     def residual(self, u: Tensor, domain: Domain) -> Tensor:
         total = self.density(u.double()).mean(tuple(range(2, 2 + domain.ndim)))
@@ -76,6 +84,10 @@ class Positive:
     channel: int
     floor: float = 0.0
 
+    @property
+    def says(self) -> str:
+        return f"{self.name} is never below {self.floor:g}"
+
     def residual(self, u: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel].flatten(1)
         return (self.floor - q.amin(1)).clamp_min(0) / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
@@ -92,6 +104,10 @@ class DivergenceFree:
 
     name: str
     channels: tuple[int, ...]
+
+    @property
+    def says(self) -> str:
+        return f"{self.name} has no divergence"
 
     def residual(self, u: Tensor, domain: Domain) -> Tensor:
         from ups.physics.spectral import wavenumbers

@@ -114,7 +114,8 @@ class GraphedSteps:
 
     def __init__(self, step: Step, w: Tensor, left: Tensor, fused: bool = True) -> None:
         run = torch.compile(step, fullgraph=True, dynamic=False) if fused else step
-        self.w, self.left = w.clone(), left.clone()
+        # Plain strides, as the step's own output has: other ones would be compiled for separately.
+        self.w, self.left = torch.empty(w.shape, dtype=w.dtype, device=w.device).copy_(w), left.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         # One process may solve many equations: the default limit on compilations of one function is no limit here.

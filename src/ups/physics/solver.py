@@ -6,7 +6,9 @@ import dataclasses
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -33,14 +35,29 @@ class Stepper(Protocol):
         """The physical values `(B, *S, C)` of a state."""
 
 
+_watcher: ContextVar[Callable[[float], None]] = ContextVar("watcher", default=lambda share: None)  # noqa: ARG005
+
+
+@contextmanager
+def watched(callback: Callable[[float], None]) -> Iterator[None]:
+    """While this is open, `solve` tells `callback` which share of the saved times it has reached."""
+    token = _watcher.set(callback)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 def solve(stepper: Stepper, u0: Tensor, times: Sequence[float]) -> Tensor:
     """All frames `(B, T, *S, C)` at `times`; the first frame is `u0` itself, untouched."""
+    tell = _watcher.get()
     frames = u0.new_empty((u0.shape[0], len(times), *u0.shape[1:]))
     frames[:, 0] = u0
     state = stepper.start(u0)
     for i in range(1, len(times)):
         state = stepper.advance(state, times[i - 1], times[i])
         frames[:, i] = stepper.read(state)
+        tell(i / (len(times) - 1))
     return frames
 
 

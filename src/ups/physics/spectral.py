@@ -45,14 +45,16 @@ class ETDRK4:
     """Exponential Runge–Kutta of fourth order (Cox & Matthews 2002) for u_t = L u + N(u) on a periodic box.
 
     `linear` is L's symbol `(*K, C)` or `(*K, 1)` (complex or real); `nonlinear` maps a spectrum `(B, *K, C)` to that
-    of N. The spectrum is the real transform over the axes of the box. L is solved exactly, so stiffness costs nothing;
-    the step must resolve N: `step` is the longest allowed. Coefficients by contour means (Kassam & Trefethen 2005).
+    of N, up to `factor`, a symbol that N has in common (a derivative, say): taken out, it costs nothing. The spectrum
+    is the real transform over the axes of the box. L is solved exactly, so stiffness costs nothing; the step must
+    resolve N: `step` is the longest allowed. Coefficients by contour means (Kassam & Trefethen 2005).
     """
 
     domain: Domain
     linear: Tensor
     nonlinear: Callable[[Tensor], Tensor]
     step: float
+    factor: Tensor | None = None
     _coefficients: dict[tuple[float, torch.dtype], tuple[Tensor, ...]] = field(default_factory=dict, init=False)
 
     def start(self, u0: Tensor) -> Tensor:
@@ -72,24 +74,33 @@ class ETDRK4:
         h = round((t1 - t0) / count, 15)
         key = (h, state.dtype)
         if key not in self._coefficients:
-            self._coefficients[key] = etdrk4_coefficients(self.linear, h, state.dtype)
-        e, e2, q, f1, f2, f3 = self._coefficients[key]
-        n, u = self.nonlinear, state
+            self._coefficients[key] = etdrk4_coefficients(self.linear, h, state.dtype, self.factor)
+        e, e2, q, q2, f1, f2, f3 = self._coefficients[key]
+        n, u = self.nonlinear, state.clone()
+        # Three buffers serve all steps: on a processor, fresh memory costs more than the arithmetic.
+        half, a, b = (torch.empty_like(u) for _ in range(3))
         for _ in range(count):
             nu = n(u)
-            eu = e2 * u
-            a = torch.addcmul(eu, q, nu)
+            torch.mul(e2, u, out=half)
+            torch.addcmul(half, q, nu, out=a)
             na = n(a)
-            b = torch.addcmul(eu, q, na)
+            torch.addcmul(half, q, na, out=b)
             nb = n(b)
-            c = torch.addcmul(e2 * a, q, nb.mul(2).sub_(nu))
+            torch.sub(nb, nu, alpha=0.5, out=b)
+            c = a.mul_(e2).addcmul_(q2, b)
             nc = n(c)
-            u = (e * u).addcmul_(f1, nu).addcmul_(f2, na.add_(nb)).addcmul_(f3, nc)
+            u.mul_(e).addcmul_(f1, nu).addcmul_(f2, na.add_(nb)).addcmul_(f3, nc)
         return u
 
 
-def etdrk4_coefficients(linear: Tensor, h: float, dtype: torch.dtype) -> tuple[Tensor, ...]:
-    """(e^{hL}, e^{hL/2}, Q, f1, 2 f2, f3) of ETDRK4, each φ-function a mean over a circle around hL."""
+def etdrk4_coefficients(
+    linear: Tensor, h: float, dtype: torch.dtype, factor: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """(e^{hL}, e^{hL/2}, Q, 2Q, f1, 2 f2, f3) of ETDRK4, each φ-function a mean over a circle around hL.
+
+    All but the exponentials are multiplied by `factor`. They are complex also where L is real: a real number times a
+    complex one would be converted in every step.
+    """
     points = 32
     z = torch.exp(2j * math.pi * (torch.arange(points, dtype=torch.float64, device=linear.device) + 0.5) / points)
     hl = (h * linear.to(torch.complex128)).unsqueeze(-1)
@@ -99,8 +110,6 @@ def etdrk4_coefficients(linear: Tensor, h: float, dtype: torch.dtype) -> tuple[T
     f1 = h * ((-4 - lr + exp * (4 - 3 * lr + lr**2)) / lr**3).mean(-1)
     f2 = h * 2 * ((2 + lr + exp * (-2 + lr)) / lr**3).mean(-1)
     f3 = h * ((-4 - 3 * lr - lr**2 + exp * (4 - lr)) / lr**3).mean(-1)
-    found = (hl.squeeze(-1).exp(), (hl.squeeze(-1) / 2).exp(), q, f1, f2, f3)
-    # A real symbol (diffusion) has real coefficients: half the multiplications in the loop.
-    keep_real = not linear.is_complex()
-    real_dtype = torch.float32 if dtype == torch.complex64 else torch.float64
-    return tuple((c.real.to(real_dtype) if keep_real else c.to(dtype)) for c in found)
+    scale = 1.0 if factor is None else factor.to(torch.complex128)
+    found = (hl.squeeze(-1).exp(), (hl.squeeze(-1) / 2).exp(), *(c * scale for c in (q, 2 * q, f1, f2, f3)))
+    return tuple(c.to(dtype) for c in found)

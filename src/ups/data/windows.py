@@ -1,0 +1,168 @@
+"""Windows over trajectories: which frames of which samples make batch number n, as a pure function of n."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ups.data.source import Source
+from ups.tensors import Window, numbers_of
+from ups.types import Array, DataError, TaskSpec
+
+# Trajectories that fit in so many bytes are read once and kept; larger sets are read window by window.
+RESIDENT = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Every `time`-th frame and every `space`-th cell of each axis, as PDEBench reduces its files for training."""
+
+    time: int = 1
+    space: int = 1
+
+    def __post_init__(self) -> None:
+        if self.time < 1 or self.space < 1:
+            raise DataError(f"reductions must be at least 1, not time {self.time} and space {self.space}.")
+
+
+class Trajectories:
+    """Some samples of a source at reduced resolution, read once if they fit in memory, else when asked for."""
+
+    def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction, frames: int | None = None) -> None:
+        place = {name: i for i, name in enumerate(source.ids)}
+        missing = [name for name in ids if name not in place]
+        if missing or not ids:
+            raise DataError(f"{source.path}: has no sample '{missing[0] if missing else ''}'; make the split again.")
+        self.source, self.ids, self.reduction = source, tuple(ids), reduction
+        self.rows = [place[name] for name in ids]
+        self.slice = slice(0, None if frames is None else frames * reduction.time, reduction.time)
+        self.times = np.asarray(source.times, np.float64)[self.slice]
+        for axis, n in enumerate(source.domain.shape):
+            if n % reduction.space:
+                raise DataError(f"{source.path}: axis {axis} has {n} cells, which {reduction.space} does not divide.")
+        self.shape = tuple(n // reduction.space for n in source.domain.shape)
+        size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)
+        self._kept: Tensor | None = None
+        if size <= RESIDENT:
+            self._kept = torch.stack([self._read(row, self.slice) for row in self.rows])
+        numbers = numbers_of(self.task)
+        self.params = torch.tensor(
+            [[float(source.params_of(row)[name]) for name in numbers] for row in self.rows], dtype=torch.float32
+        ).reshape(len(ids), len(numbers))
+        self.inputs = torch.stack([self._coarse(source.inputs(row)) for row in self.rows])
+
+    @property
+    def task(self) -> TaskSpec:
+        return self.source.task
+
+    @property
+    def dt(self) -> float:
+        return float(self.times[1] - self.times[0]) if len(self.times) > 1 else 0.0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def _coarse(self, values: Array) -> Tensor:
+        """`(..., *S, C)` at every n-th cell."""
+        step = self.reduction.space
+        for axis in range(values.ndim - 1 - len(self.shape), values.ndim - 1):
+            values = values.take(range(0, values.shape[axis], step), axis) if step > 1 else values
+        return torch.as_tensor(np.ascontiguousarray(values, dtype=np.float32))
+
+    def _read(self, row: int, frames: slice) -> Tensor:
+        return self._coarse(self.source.read(row, frames))
+
+    def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:
+        """`(B, count, *S, C)`: `count` frames of each sample from its `first` on."""
+        if self._kept is not None:
+            rows = torch.as_tensor(samples).unsqueeze(1)
+            return self._kept[rows, torch.as_tensor(first).unsqueeze(1) + torch.arange(count)]
+        every = self.reduction.time
+        picked = [slice(f * every, (f + count - 1) * every + 1, every) for f in first]
+        return torch.stack([self._read(self.rows[s], p) for s, p in zip(samples, picked, strict=True)])
+
+    def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:
+        """A batch: `context` frames from `first` on, and the `targets` frames after them."""
+        values = self.frames(samples, first, context + targets)
+        rows = torch.as_tensor(samples)
+        return Window(
+            task=self.task,
+            context=values[:, :context],
+            targets=values[:, context:],
+            inputs=self.inputs[rows],
+            params=self.params[rows],
+            dt=torch.full((len(rows),), self.dt),
+            periodic=self.source.domain.periodic,
+            box=self.source.domain.lengths,
+            ids=tuple(self.ids[s] for s in samples),
+        )
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation `(C,)` over everything, one trajectory at a time."""
+        total = square = torch.zeros(len(self.task.channels), dtype=torch.float64)
+        for i in range(len(self)):
+            v = self.frames([i], [0], len(self.times)).double().flatten(0, -2)
+            total, square = total + v.mean(0), square + v.square().mean(0)
+        mean = total / len(self)
+        return mean.float(), (square / len(self) - mean**2).clamp_min(0).sqrt().float()
+
+
+class Windows:
+    """Batches of several tasks in turn: batch n holds one task, and every window of a task comes once per epoch.
+
+    Batch n is a pure function of (seed, n): the tasks take turns, and the k-th batch of a task takes the k-th stretch
+    of an endless sequence of shuffled epochs.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Trajectories],
+        valid: Sequence[Trajectories],
+        batch: int,
+        context: int,
+        targets: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.train, self.valid = tuple(train), tuple(valid)
+        self.size, self.context, self.targets, self.seed = batch, context, targets, seed
+        for part in (*self.train, *self.valid):
+            if len(part.times) < context + targets:
+                raise DataError(
+                    f"{part.source.path}: has {len(part.times)} frames, too few for {context} frames of context and "
+                    f"{targets} after them; reduce time less or ask for less context."
+                )
+        self._order: dict[tuple[int, int], Array] = {}
+
+    def batch(self, step: int) -> Window:
+        which, turn = step % len(self.train), step // len(self.train)
+        part = self.train[which]
+        starts = len(part.times) - self.context - self.targets + 1
+        total = len(part) * starts
+        places = np.arange(turn * self.size, (turn + 1) * self.size)
+        chosen = np.array([self._epoch(which, int(p // total), total)[p % total] for p in places])
+        return part.window((chosen // starts).tolist(), (chosen % starts).tolist(), self.context, self.targets)
+
+    def _epoch(self, which: int, epoch: int, total: int) -> Array:
+        """The shuffled order of one epoch; only the newest two of a task are kept."""
+        key = (which, epoch)
+        if key not in self._order:
+            self._order.pop((which, epoch - 2), None)
+            self._order[key] = np.random.default_rng((self.seed, which, epoch)).permutation(total)
+        return self._order[key]
+
+    def validation(self) -> Iterator[Window]:
+        """Whole trajectories of each task: the context, and every frame after it."""
+        yield from whole(self.valid, self.context, self.size)
+
+
+def whole(parts: Sequence[Trajectories], context: int, batch: int = 32) -> Iterator[Window]:
+    """Each trajectory once, from its first frame to its last, in batches of one task."""
+    for part in parts:
+        size = max(1, min(batch, 2**26 // max(1, len(part.times) * int(np.prod(part.shape)))))
+        for first in range(0, len(part), size):
+            samples = list(range(first, min(first + size, len(part))))
+            yield part.window(samples, [0] * len(samples), context, len(part.times) - context)

@@ -1,0 +1,229 @@
+"""What moves the weights: parameter groups, AdamW and Muon as one object, the schedule, clipping, the EMA."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ups.types import ConfigError
+
+# Words in a parameter's own name that mark what weight decay must not pull to zero, and Muon must not rotate.
+PLAIN = ("bias", "scale", "gain", "gamma", "norm", "embed", "token", "position", "table")
+# A matrix with a shorter side than this joins fields to features; Muon is for those between hidden layers.
+HIDDEN = 16
+
+
+def schedule(progress: float, warmup: float, floor: float) -> float:
+    """The factor of the learning rate at `progress` in [0, 1]: a line from `floor` to 1 until `warmup`, a cosine back.
+
+    A pure function of progress, so it ends at the floor whether steps or seconds end the run.
+    """
+    progress = min(max(progress, 0.0), 1.0)
+    if progress < warmup:
+        return floor + (1 - floor) * progress / warmup
+    left = (progress - warmup) / (1 - warmup) if warmup < 1 else 1.0
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * left))
+
+
+def decays(module: nn.Module) -> dict[str, bool]:
+    """For each trained parameter by name: does weight decay apply? Not to norms, biases, embeddings and scales."""
+    found = {}
+    for prefix, owner in module.named_modules():
+        kind = type(owner).__name__.lower()
+        for leaf, p in owner.named_parameters(prefix=prefix, recurse=False):
+            plain = p.ndim < 2 or any(word in leaf.rpartition(".")[2].lower() for word in PLAIN)
+            found[leaf] = not (plain or "norm" in kind or "embedding" in kind)
+    return {name: found[name] for name, p in module.named_parameters() if p.requires_grad}
+
+
+def total_norm(gradients: list[Tensor]) -> Tensor:
+    """The true 2-norm of all gradients together, before any clipping, as a tensor (no wait for the device)."""
+    return torch.nn.utils.get_total_norm(gradients, foreach=True)
+
+
+def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
+    """Scale the gradients so that their norm, now `norm`, is at most `most`."""
+    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+
+
+class Optimizer:
+    """AdamW for everything, or Muon for the hidden matrices and AdamW for the rest; one step, one state.
+
+    The learning rate is the tensor `lr`, and `step(ok)` changes nothing where the tensor `ok` is false; so a step
+    needs no word from the host and can be part of a CUDA graph. State exists from the start, before any step.
+    Muon runs with the update's size matched to AdamW's, so one learning rate serves both.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        kind: Literal["adamw", "muon"] = "adamw",
+        lr: float = 1e-3,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.95),
+    ) -> None:
+        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        if not self.named:
+            raise ConfigError("the stage's module has no parameter to train; unfreeze one or leave the stage out.")
+        device = next(iter(self.named.values())).device
+        decay = decays(module)
+        self.base = lr
+        self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
+        hidden = {name for name in self.named if kind == "muon" and _hidden(self.named[name], decay[name])}
+        wave = {name for name, p in self.named.items() if p.is_complex()}
+
+        def groups(names: set[str]) -> list[dict[str, object]]:
+            sides = (([n for n in self.named if n in names and decay[n] is side], side) for side in (True, False))
+            return [{"params": [self.named[n] for n in ns], "weight_decay": weight_decay * s} for ns, s in sides if ns]
+
+        on_gpu, rest = device.type == "cuda", set(self.named) - hidden - wave
+        self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
+        self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
+        if rest:
+            self.members.append(torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu))
+        if wave:  # fused AdamW knows no complex numbers
+            self.guarded.append(torch.optim.AdamW(groups(wave), lr=lr, betas=betas, capturable=on_gpu))
+        if kind == "muon":
+            self.guarded += _muon(groups(hidden), lr)
+        for member in self.members + self.guarded:
+            _materialise(member)
+
+    def zero_grad(self) -> None:
+        for p in self.named.values():
+            p.grad = None
+
+    def gradients(self) -> list[Tensor]:
+        """The gradients there are; a parameter no loss of this step touched has none, and stays as it is."""
+        return [p.grad for p in self.named.values() if p.grad is not None]
+
+    @torch.no_grad()
+    def step(self, ok: Tensor) -> None:
+        """Move the weights if `ok` (a boolean scalar tensor) is true; otherwise leave weights and state alone."""
+        if not (ok.is_cuda or ok):  # on the host a skipped step is simply none
+            return
+        for member in self.members:
+            member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[attr-defined]
+            member.step()
+        for member in self.guarded:
+            self._scaled(member, ok)
+
+    def _scaled(self, member: torch.optim.Optimizer, ok: Tensor) -> None:
+        """A step at the base rate, then only lr/base of the way: both updates are linear in the learning rate."""
+        moved = [p for group in member.param_groups for p in group["params"] if p.grad is not None]
+        state = [value for p in moved for value in member.state[p].values()]
+        before, memory = [p.clone() for p in moved], [value.clone() for value in state]
+        member.step()
+        part = self.lr / self.base
+        for p, old in zip(moved, before, strict=True):
+            p.copy_(torch.where(ok, old + part * (p - old), old))
+        for value, old in zip(state, memory, strict=True):
+            value.copy_(torch.where(ok, value, old))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every moment by `parameter/key`; the learning rate is not among them, being a function of progress."""
+        return {f"{name}/{key}": value for name, p in self.named.items() for key, value in self._of(p).items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copied into place, so that what a CUDA graph points at stays where it is."""
+        copy_into(self.state_dict(), state, "optimizer")
+
+    def _of(self, p: Tensor) -> dict[str, Tensor]:
+        return next(dict(m.state[p]) for m in self.members + self.guarded if p in m.state)
+
+
+def _hidden(p: Tensor, decayed: bool) -> bool:
+    return p.ndim == 2 and decayed and min(p.shape) >= HIDDEN and not p.is_complex()
+
+
+def _muon(groups: list[dict[str, object]], lr: float) -> list[torch.optim.Optimizer]:
+    if not hasattr(torch.optim, "Muon"):
+        raise ConfigError(
+            f"optimizer is 'muon', but torch {torch.__version__} has none; use adamw or torch 2.9 or later."
+        )
+    if not groups:
+        raise ConfigError(f"optimizer is 'muon', but no weight is a matrix of {HIDDEN} or more a side; use adamw.")
+    return [torch.optim.Muon(groups, lr=lr, adjust_lr_fn="match_rms_adamw")]
+
+
+def _materialise(member: torch.optim.Optimizer) -> None:
+    """Make the state that the first step would make, so that no step allocates any."""
+    for group in member.param_groups:
+        for p in group["params"]:
+            if "momentum" in group:
+                member.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                continue
+            home = p.device if group["fused"] or group["capturable"] else torch.device("cpu")
+            member.state[p] = {
+                "step": torch.zeros((), dtype=torch.float32, device=home),
+                "exp_avg": torch.zeros_like(p),
+                "exp_avg_sq": torch.zeros_like(p),
+            }
+
+
+class Ema:
+    """The exponential moving average of the trained weights: s ← s + w (θ − s), w = 1 − min(decay, (1 + n)/(10 + n)).
+
+    The ramp in n (updates so far) lets a short run have an average too. `decay` 0 makes it the weights themselves.
+    """
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.average = {name: p.detach().clone() for name, p in self.weights.items()}
+        self.weight = torch.ones((), device=next(iter(self.weights.values())).device)
+
+    def ramp(self, updates: int) -> float:
+        """w of the update after `updates` others."""
+        return 1 - min(self.decay, (1 + updates) / (10 + updates))
+
+    @torch.no_grad()
+    def update(self, ok: Tensor) -> None:
+        """One update with weight `self.weight`, a tensor set by the host beforehand; none where `ok` is false."""
+        average, weights = list(self.average.values()), list[Tensor](self.weights.values())
+        if not ok.is_cuda:  # on the host, where numbers are at hand, one pass over memory
+            torch._foreach_lerp_(average, weights, float(self.weight) * bool(ok))
+            return
+        change = torch._foreach_sub(weights, average)
+        torch._foreach_mul_(change, self.weight * ok)
+        torch._foreach_add_(average, change)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Inside, the module holds the average; afterwards its own weights again, in the same memory."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, p in self.weights.items():
+            held = p.detach().clone()
+            p.copy_(self.average[name])
+            self.average[name].copy_(held)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return dict(self.average)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        copy_into(self.average, state, "EMA")
+
+
+@torch.no_grad()
+def copy_into(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], what: str) -> None:
+    """Copy saved tensors into those here, in place; refused where names or shapes differ."""
+    here, there = ({n: tuple(t.shape) for n, t in side.items()} for side in (ours, theirs))
+    odd = next((n for n in (*here, *there) if here.get(n) != there.get(n)), None)
+    if odd is not None:
+        raise ConfigError(
+            f"the checkpoint belongs to another model: {what} '{odd}' has shape {there.get(odd, 'none')} there and "
+            f"{here.get(odd, 'none')} here; use the config it was made with, or overwrite the run."
+        )
+    for name, tensor in ours.items():
+        tensor.copy_(theirs[name])

@@ -1,0 +1,117 @@
+"""What a training is told and what it tells: TrainConfig, Progress, Outcome, and the error of one that diverged."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from ups.types import ConfigError, UpsError
+
+
+class DivergenceError(UpsError):
+    """Too many steps in a row had a loss or a gradient that is not a finite number."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how a stage is trained. `steps` and `seconds` are budgets, and the one used up first ends it."""
+
+    steps: int | None = None  # optimizer steps; None: only the seconds count
+    seconds: float | None = None  # wall time of the loop, validation included; None: only the steps count
+    lr: float = 1e-3  # the highest learning rate; 3e-4 … 3e-3 for small models
+    weight_decay: float = 1e-4  # decoupled; never on norms, biases, embeddings and scales
+    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for the hidden matrices, AdamW for the rest
+    betas: tuple[float, float] = (0.9, 0.95)  # AdamW's
+    warmup: float = 0.05  # part of the budget in which the learning rate rises
+    min_lr: float = 0.01  # the learning rate's floor, as a part of `lr`
+    ema: float = 0.999  # decay of the averaged weights, which are those validated and kept; 0: no average
+    clip: float = 1.0  # largest norm of all gradients together; 0: no clipping
+    microbatch: int | None = None  # most samples in memory at once; the batch is split and its gradients averaged
+    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast; weights and moments stay fp32
+    graph: Literal["auto"] | bool = "auto"  # on a GPU the step as a CUDA graph: if possible, always (on), never (off)
+    compile: bool = False  # torch.compile of the module, minutes at first
+    validate_every: int | float = 0.1  # steps if an integer, else a part of the budget; 0: only at the end
+    log_every: int = 50  # most steps between two lines of the log; slow steps are logged every two seconds
+    checkpoint_steps: int | None = None  # steps between checkpoints
+    checkpoint_seconds: float | None = 300.0  # seconds between checkpoints
+    max_bad: int = 10  # steps in a row that may be skipped for a non-finite loss or gradient
+    prefetch: int = 2  # windows built ahead by a thread; 0: each when it is needed
+    seed: int = 0  # of dropout and whatever else draws during training
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.seconds is None:
+            raise ConfigError("training has no end: give steps, seconds or both.")
+        steps_or_part = isinstance(self.validate_every, int) or self.validate_every <= 1
+        limits = {
+            "steps": (self.steps is None or self.steps >= 1, "at least 1"),
+            "seconds": (self.seconds is None or self.seconds > 0, "above 0"),
+            "lr": (self.lr > 0, "above 0"),
+            "weight_decay": (self.weight_decay >= 0, "at least 0"),
+            "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
+            "warmup": (0 <= self.warmup < 1, "from 0 to below 1"),
+            "min_lr": (0 <= self.min_lr <= 1, "from 0 to 1"),
+            "ema": (0 <= self.ema < 1, "from 0 to below 1"),
+            "clip": (self.clip >= 0, "at least 0"),
+            "microbatch": (self.microbatch is None or self.microbatch >= 1, "at least 1"),
+            "validate_every": (self.validate_every >= 0 and steps_or_part, "steps, or a part from 0 to 1"),
+            "log_every": (self.log_every >= 1, "at least 1"),
+            "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "at least 1"),
+            "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
+            "max_bad": (self.max_bad >= 0, "at least 0"),
+            "prefetch": (self.prefetch >= 0, "at least 0"),
+        }
+        for name, (holds, asked) in limits.items():
+            if not holds:
+                raise ConfigError(f"train.{name} is {getattr(self, name)}, but must be {asked}.")
+
+    def progress(self, step: int, seconds: float) -> float:
+        """How much of the budget is used: the larger of the two parts; 1 ends the training."""
+        return max(step / self.steps if self.steps else 0.0, seconds / self.seconds if self.seconds else 0.0)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A line of live progress; `note` is a sentence when there is something to say."""
+
+    stage: str
+    step: int
+    fraction: float  # of the budget, 0 … 1
+    seconds: float  # spent
+    eta: float  # seconds left
+    loss: float
+    score: float  # of the last validation; nan before the first
+    lr: float
+    samples_per_second: float
+    memory: int  # bytes at the peak: of the GPU's memory, or of the process's
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a training went; the module holds the weights of `best_step`, averaged."""
+
+    steps: int
+    seconds: float
+    samples: int
+    score: float  # best validation score, lower is better; inf if none was finite
+    best_step: int
+    skipped: int  # steps left out because loss or gradient was not finite
+    memory: int
+    verdict: str  # which budget ended it, in words
+    history: list[dict[str, float]] = field(default_factory=list)  # one row per validation
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        return dict(vars(self))
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes at the peak so far: what torch has taken of a GPU, or what this process has held."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

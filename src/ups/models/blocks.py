@@ -1,0 +1,229 @@
+"""The block of both cores: a mixer between tokens, local mixing beside it, an MLP, all driven by the condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ups.models.grids import Space, table
+from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, modulate, rms_norm
+from ups.types import Array
+
+Norm = Literal["token", "field"]
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """What a block is made of; the same for all blocks of a core, but for the width."""
+
+    width: int
+    heads: int
+    condition: int  # width of the condition vector
+    ratio: float  # hidden over outer width of the MLP
+    kernel: int  # reach of the local convolution, odd
+    norm: Norm
+    streams: int  # groups of channels that are mixed in space separately
+
+
+@table
+def _rotations(
+    shape: tuple[int, ...], periodic: tuple[bool, ...], pairs: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """cos and sin `(tokens, pairs)` by which queries and keys turn: whole turns per box on periodic axes."""
+    space = Space(shape, periodic)
+    count = -(-pairs // space.ndim)
+    angles = np.zeros((*space.shape, pairs))
+    for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
+        turns = np.geomspace(1, max(n / 2, 1), count)
+        turns = np.round(turns) if wraps else turns / 2
+        along = 2 * np.pi * (np.arange(n) / n)[:, None] * turns
+        mine = np.arange(axis, pairs, space.ndim)
+        place = [1] * space.ndim + [len(mine)]
+        place[axis] = n
+        angles[..., mine] += along[:, : len(mine)].reshape(place)
+    flat = angles.reshape(-1, pairs)
+    return tuple(torch.as_tensor(f(flat), dtype=torch.float32, device=device) for f in (np.cos, np.sin))  # type: ignore[return-value]
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Each pair of channels of `(…, tokens, d)` turned by the token's angle."""
+    cos, sin = (t.to(x.dtype) for t in turn)
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, a * sin + b * cos), -1)
+
+
+class GlobalAttention(nn.Module):
+    """Every token attends to every token; positions turn queries and keys, so that only differences matter.
+
+    On periodic axes the turns are whole per box, and the layer is equivariant under shifts. Quadratic in tokens.
+    """
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.heads = shape.heads
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        qkv = torch.unflatten(self.qkv(x.flatten(1, -2)), -1, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        turn = _rotations(*space, q.shape[-1] // 2, x.device)
+        q, k = rotate(rms_norm(q), turn), rotate(rms_norm(k), turn)
+        out = functional.scaled_dot_product_attention(q, k, v)
+        return out.transpose(1, 2).flatten(2).reshape(x.shape)
+
+
+def window_of(space: Space, limit: int) -> tuple[int, ...]:
+    """Per axis the largest divisor of the grid that is at most `limit`."""
+    return tuple(max(w for w in range(1, min(n, limit) + 1) if n % w == 0) for n in space.shape)
+
+
+@table
+def _log_offsets(
+    shape: tuple[int, ...], periodic: tuple[bool, ...], window: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """sign(Δ) log2(1 + |Δ|) between the tokens of a window, `(W, W, 3)`; where it is a whole ring, Δ the short way."""
+    space = Space(shape, periodic)
+    at = np.stack(np.meshgrid(*(np.arange(w) for w in window), indexing="ij"), -1).reshape(-1, space.ndim)
+    gap = (at[:, None] - at[None]).astype(float)
+    for axis, (n, w, wraps) in enumerate(zip(space.shape, window, space.periodic, strict=True)):
+        if wraps and w == n:
+            gap[..., axis] = (gap[..., axis] + n // 2) % n - n // 2
+    spaced = np.sign(gap) * np.log2(1 + np.abs(gap)) / 3
+    spaced = np.concatenate((spaced, np.zeros((*gap.shape[:2], AXES - space.ndim))), -1)
+    return torch.as_tensor(spaced, dtype=torch.float32, device=device)
+
+
+@table
+def _apart(
+    shape: tuple[int, ...],
+    periodic: tuple[bool, ...],
+    window: tuple[int, ...],
+    shift: tuple[int, ...],
+    device: torch.device,
+) -> Tensor:
+    """`(windows, W, W)`: −inf between tokens that a shift brought together across a wall."""
+    space = Space(shape, periodic)
+    side: Array = np.zeros((1, *space.shape, 1))
+    for axis, (n, s, wraps) in enumerate(zip(space.shape, shift, space.periodic, strict=True)):
+        place = [1] * (space.ndim + 2)
+        place[axis + 1] = n
+        if s and not wraps:
+            side = side * 2 + (np.arange(n) >= n - s).reshape(place)
+    label = split(torch.as_tensor(np.broadcast_to(side, (1, *space.shape, 1)).copy()), window)[0, ..., 0]
+    different = label[:, :, None] != label[:, None, :]
+    return torch.zeros(different.shape, device=device).masked_fill_(different.to(device), float("-inf"))
+
+
+def split(x: Tensor, window: tuple[int, ...]) -> Tensor:
+    """`(B, *G, D)` to windows `(B, windows, W, D)`."""
+    ndim = len(window)
+    shape = [part for n, w in zip(x.shape[1:-1], window, strict=True) for part in (n // w, w)]
+    order = (0, *range(1, 2 * ndim, 2), *range(2, 2 * ndim + 1, 2), 2 * ndim + 1)
+    return x.reshape(len(x), *shape, x.shape[-1]).permute(order).flatten(1, ndim).flatten(2, -2)
+
+
+def join(x: Tensor, window: tuple[int, ...], space: Space) -> Tensor:
+    """The inverse of `split`."""
+    ndim = space.ndim
+    counts = tuple(n // w for n, w in zip(space.shape, window, strict=True))
+    x = x.reshape(len(x), *counts, *window, x.shape[-1])
+    order = (0, *(part for a in range(ndim) for part in (1 + a, 1 + ndim + a)), 2 * ndim + 1)
+    return x.permute(order).reshape(len(x), *space.shape, x.shape[-1])
+
+
+class WindowAttention(nn.Module):
+    """Tokens attend within windows, shifted by half a window in every other block; cost is linear in tokens.
+
+    The bias between two tokens is a small network of their log-spaced distance, so that one set of weights serves
+    windows of any size and dimension. Windows wrap around periodic axes and are cut at walls.
+    """
+
+    def __init__(self, shape: BlockShape, windows: tuple[int, int, int], shifted: bool) -> None:
+        super().__init__()
+        self.heads, self.windows, self.shifted = shape.heads, windows, shifted
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.bias = nn.Sequential(nn.Linear(AXES, 32), nn.GELU(), nn.Linear(32, shape.heads, bias=False))
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        window = window_of(space, self.windows[space.ndim - 1])
+        shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
+        moved, axes = any(shift), tuple(range(1, space.ndim + 1))
+        if moved:
+            x = x.roll([-s for s in shift], axes)
+        qkv = torch.unflatten(self.qkv(split(x, window)), -1, (3, self.heads, -1))
+        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each (B, windows, heads, W, d)
+        q, k = rms_norm(q), rms_norm(k)
+        bias = self.bias(_log_offsets(*space, window, x.device)).permute(2, 0, 1)
+        if moved and not all(wraps or not s for s, wraps in zip(shift, space.periodic, strict=True)):
+            # Windows join the heads: one mask then serves the whole batch.
+            mask = (bias + _apart(*space, window, shift, x.device).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
+            q, k, v = (t.flatten(1, 2) for t in (q, k, v))
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+            out = torch.unflatten(out, 1, (-1, self.heads))
+        else:
+            q, k, v = (t.flatten(0, 1) for t in (q, k, v))
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype))
+            out = torch.unflatten(out, 0, (len(x), -1))
+        out = join(out.transpose(2, 3).flatten(3), window, space)
+        return out.roll(shift, axes) if moved else out
+
+
+class StreamAttention(nn.Module):
+    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.heads, self.streams = shape.heads, shape.streams
+        self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
+        self.leave = nn.Linear(shape.width, shape.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = torch.unflatten(x, 0, (-1, self.streams)).flatten(2, -2).transpose(1, 2)  # (B, tokens, streams, D)
+        qkv = torch.unflatten(self.qkv(flat).flatten(0, 1), -1, (3, self.heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        out = functional.scaled_dot_product_attention(rms_norm(q), rms_norm(k), v).transpose(1, 2).flatten(2)
+        return torch.unflatten(self.leave(out), 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
+
+
+class Block(nn.Module):
+    """x + gate · W((mixer(h) + conv(h)) ⊙ silu(G h)), then x + gate · MLP(h), h being the normalised, modulated x.
+
+    The product with G h makes u ∂u one layer deep. Scale, shift and gate come from the condition; gates start at zero,
+    and the block as the identity. With streams, attention between them follows the mixing in space.
+    """
+
+    def __init__(self, shape: BlockShape, mixer: Callable[[], nn.Module], drop: float) -> None:
+        super().__init__()
+        width = shape.width
+        self.norm = shape.norm
+        self.mixer, self.local = mixer(), AxisConv(width, shape.kernel)
+        self.open, self.leave = nn.Linear(width, width), nn.Linear(width, width)
+        self.streams = nn.ModuleList([StreamAttention(shape)] if shape.streams > 1 else [])
+        self.mlp, self.drop = Mlp(width, shape.ratio), DropPath(drop)
+        self.condition = nn.Linear(shape.condition, 3 * (2 + len(self.streams)) * width)
+        nn.init.normal_(self.condition.weight, std=0.02)
+        nn.init.zeros_(self.condition.bias)
+        with torch.no_grad():
+            torch.unflatten(self.condition.weight, 0, (-1, 3, width))[:, 2] = 0
+
+    def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
+        parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
+        h = modulate(rms_norm(x, self.norm), parts[0], parts[1])
+        mixed = self.leave((self.mixer(h, space) + self.local(h, space)) * functional.silu(self.open(h)))
+        x = x + self.drop(parts[2] * mixed)
+        for layer in self.streams:
+            x = x + self.drop(parts[8] * layer(modulate(rms_norm(x, self.norm), parts[6], parts[7])))
+        h = modulate(rms_norm(x, self.norm), parts[3], parts[4])
+        y: Tensor = x + self.drop(parts[5] * self.mlp(h))
+        return y
+
+
+def fourier(shape: BlockShape, modes: int) -> Callable[[], nn.Module]:
+    """A maker of Fourier mixers, for either core."""
+    return lambda: FourierMixing(shape.width, shape.heads, modes)

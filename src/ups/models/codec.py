@@ -1,0 +1,129 @@
+"""Codec: frames in physical units to a grid of tokens, and back at any grid or points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ups.models.decoder import PointDecoder
+from ups.models.encoders import GridEncoder
+from ups.models.grids import Space, check_grid, resample
+from ups.tensors import LatentState
+from ups.types import ConfigError, TaskSpec
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """A codec. It loses nothing of the grid as long as dim ≥ channels · patch^n; good values have it so."""
+
+    # Numbers per token.
+    dim: int = 64
+    # Cells per token along each axis, in 1D, 2D and 3D.
+    patch: tuple[int, int, int] = (4, 4, 2)
+    # Cells beyond its patch that a token sees, on each side.
+    halo: int = 2
+    # Residual blocks of local mixing in the encoder and in the decoder.
+    blocks: int = 1
+    # Width and heads of the decoder's attention.
+    width: int = 32
+    heads: int = 2
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            raise ConfigError(f"codec.width {self.width} is not a multiple of codec.heads {self.heads}; change one.")
+
+
+class Statistics(nn.Module):
+    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+
+
+class Codec(nn.Module):
+    """Encodes frames of known tasks and decodes them again, physical units in and out.
+
+    `grids` holds the grid each task is trained on (the task's own resolution where it is not named). Frames on another
+    grid are resampled to it first, and decoded frames are resampled from it, so that the tokens always mean the same:
+    what an operator learnt about neighbouring tokens holds at any resolution that is asked of it.
+    """
+
+    def __init__(
+        self,
+        config: CodecConfig,
+        tasks: Sequence[TaskSpec],
+        grids: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.tasks = {task.name: task for task in tasks}
+        self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
+        for task in tasks:
+            if len(self.grids[task.name]) != task.ndim:
+                raise ConfigError(f"{task.name} has {task.ndim} axes, but its grid is {self.grids[task.name]}.")
+            check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
+        self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
+        self.encoder = GridEncoder(tasks, config.dim, config.patch, config.halo, config.blocks)
+        self.decoder = PointDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
+        self.decoder.start_as_inverse_of(self.encoder, tasks)
+
+    def task(self, task: TaskSpec | str) -> TaskSpec:
+        """The task of that name as the codec knows it."""
+        name = task if isinstance(task, str) else task.name
+        if name not in self.tasks:
+            raise ConfigError(f"the simulator was not trained on '{name}'; it knows {', '.join(self.tasks)}.")
+        return self.tasks[name]
+
+    def statistics_of(self, task: TaskSpec | str) -> Statistics:
+        found = self.statistics[self.task(task).name]
+        assert isinstance(found, Statistics)
+        return found
+
+    def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
+        """Record mean and standard deviation `(C,)` of the training frames; a channel that never varies counts as 1."""
+        kept = self.statistics_of(task)
+        std = torch.as_tensor(std)
+        kept.mean.copy_(torch.as_tensor(mean))
+        kept.std.copy_(torch.where(std > 1e-12, std, torch.ones_like(std)))
+
+    def tokens(self, task: TaskSpec | str) -> tuple[int, ...]:
+        """The shape of the token grid of a task."""
+        spec = self.task(task)
+        return tuple(n // self.config.patch[spec.ndim - 1] for n in self.grids[spec.name])
+
+    def encode(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> LatentState:
+        """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
+        spec = self.task(task)
+        if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
+            wanted = f"{spec.ndim} axes and the channels {', '.join(spec.channels)}"
+            raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
+        kept = self.statistics_of(spec)
+        x = (frames.float() - kept.mean) / kept.std
+        return LatentState(self.encoder(resample(x, self.grids[spec.name], periodic), spec, periodic), periodic)
+
+    def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
+        """The frames `(B, *S, C)` that tokens stand for, on the task's grid or on one of `shape`.
+
+        Every cell centre of the task's grid is what `query` gives there. Another grid is resampled from it: exact for
+        all that the task's grid resolves, where querying between trained points is only as smooth as training made it.
+        """
+        spec = self.task(task)
+        space = Space(tuple(state.z.shape[1:-1]), state.periodic)
+        x = self.decoder.grid(state.z, spec, space, (self.config.patch[spec.ndim - 1],) * spec.ndim)
+        kept = self.statistics_of(spec)
+        return resample(x.float(), shape or tuple(x.shape[1:-1]), state.periodic) * kept.std + kept.mean
+
+    def query(self, state: LatentState, task: TaskSpec | str, points: Tensor) -> Tensor:
+        """The values `(B, P, C)` at `points (B, P, n)`, in units of the box: [0, 1) along each axis."""
+        spec = self.task(task)
+        kept = self.statistics_of(spec)
+        space = Space(tuple(state.z.shape[1:-1]), state.periodic)
+        return self.decoder.query(state.z, spec, space, points).float() * kept.std + kept.mean

@@ -1,0 +1,94 @@
+"""What drives a step besides the state: parameters, time between frames, boundary and task, as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ups.models.layers import AXES, fourier_features
+from ups.tensors import numbers_of
+from ups.types import ConfigError, TaskSpec
+
+PARAM_WAVES = 3
+DT_WAVES = 3
+
+
+@dataclass(frozen=True)
+class Condition:
+    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task."""
+
+    params: Tensor
+    dt: Tensor
+    periodic: tuple[bool, ...]
+    task: str
+
+
+class ParamRange(nn.Module):
+    """The range of each parameter of a task in training, and the map of a value to about ±1 within it.
+
+    Parameters that are always positive are compared by their logarithm, others by asinh, so that decades count alike.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.ones(count))
+        self.register_buffer("high", torch.ones(count))
+
+    def fit(self, low: Tensor, high: Tensor) -> None:
+        self.low.copy_(low)
+        self.high.copy_(high)
+
+    def forward(self, params: Tensor) -> Tensor:
+        low, high = self._scaled(self.low), self._scaled(self.high)
+        half = (high - low) / 2
+        # A parameter that never varied is measured in its own size, so that another value is at least seen.
+        half = torch.where(half > 1e-6, half, torch.ones_like(half))
+        return (self._scaled(params) - (low + high) / 2) / half
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        tiny = 1e-12
+        size = torch.maximum(self.low.abs(), self.high.abs()).clamp_min(tiny)
+        return torch.where(self.low > 0, x.clamp_min(tiny).log(), torch.asinh(x / size))
+
+
+class Conditioner(nn.Module):
+    """Embeds a `Condition` as `(B, width)`: the sum of what its parts say, through a small network."""
+
+    def __init__(self, width: int, tasks: Sequence[TaskSpec]) -> None:
+        super().__init__()
+        names = [task.name for task in tasks]
+        self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
+        counts = {task.name: len(numbers_of(task)) for task in tasks}
+        self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
+        self.params = nn.ModuleDict(
+            {name: nn.Linear(n * (2 * PARAM_WAVES + 1), width, bias=False) for name, n in counts.items() if n}
+        )
+        self.dt = nn.Linear(2 * DT_WAVES + 1, width, bias=False)
+        self.task = nn.Parameter(torch.randn(len(names), width) / 2)
+        self.boundary = nn.Parameter(torch.randn(AXES, 2, width) / 2)
+        self.leave = nn.Linear(width, width)
+
+    def range_of(self, task: str) -> ParamRange:
+        if task not in self.index:
+            raise ConfigError(f"the simulator was not trained on '{task}'; it knows {', '.join(self.index)}.")
+        found = self.ranges[task]
+        assert isinstance(found, ParamRange)
+        return found
+
+    def forward(self, condition: Condition) -> Tensor:
+        name = condition.task
+        total = self.task[self.index[name]] + self.dt(fourier_features(condition.dt.float().log() / 4, DT_WAVES))
+        for axis, wraps in enumerate(condition.periodic):
+            total = total + self.boundary[axis, int(wraps)]
+        if name in self.params:
+            scaled = self.range_of(name)(condition.params.float())
+            total = total + self.params[name](fourier_features(scaled, PARAM_WAVES).flatten(1))
+        y: Tensor = functional.silu(self.leave(functional.silu(total)))
+        return y

@@ -1,0 +1,191 @@
+"""Any-point decoder: a point reads the token it lies in, and attends to the tokens around it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ups.models.encoders import GridEncoder
+from ups.models.grids import Space, pad_axis, sub_cells, table, unpatch
+from ups.models.layers import AXES, LocalMix, fourier_features, rms_norm
+from ups.types import Array, TaskSpec
+
+WAVES = 2
+
+
+def lagrange(x: Tensor, count: int) -> Tensor:
+    """The `count` polynomials that are 1 at one sub-cell centre of ±1/2 and 0 at the others, at `x`: `(…, count)`."""
+    nodes = [(i + 0.5) / count - 0.5 for i in range(count)]
+    columns = []
+    for i, node in enumerate(nodes):
+        column = torch.ones_like(x)
+        for j, other in enumerate(nodes):
+            if j != i:
+                column = column * ((x - other) / (node - other))
+        columns.append(column)
+    return torch.stack(columns, -1)
+
+
+def products(x: Tensor, count: int) -> Tensor:
+    """Tensor products of `lagrange` over the axes of points `(…, n)`: `(…, count^n)`, row-major."""
+    total = lagrange(x[..., 0], count)
+    for axis in range(1, x.shape[-1]):
+        total = (total.unsqueeze(-1) * lagrange(x[..., axis], count).unsqueeze(-2)).flatten(-2)
+    return total
+
+
+def offsets(ndim: int) -> Array:
+    """The token itself and its neighbours, `(3^n, n)`, in units of a token."""
+    return np.array(list(itertools.product((-1, 0, 1), repeat=ndim)))
+
+
+@table
+def _places(patch: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.as_tensor(sub_cells(patch), dtype=torch.float32, device=device)
+
+
+@table
+def _offsets(ndim: int, device: torch.device) -> Tensor:
+    return torch.as_tensor(offsets(ndim), dtype=torch.float32, device=device)
+
+
+@table
+def _sizes(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """(tokens per axis, tokens passed by a step along each axis of the flattened grid)."""
+    space = Space(shape, periodic)
+    strides = np.cumprod((1, *space.shape[:0:-1]))[::-1].copy()
+    return torch.as_tensor(space.shape, device=device), torch.as_tensor(strides, device=device)
+
+
+@table
+def _wraps(periodic: tuple[bool, ...], device: torch.device) -> Tensor:
+    return torch.as_tensor(periodic, device=device)
+
+
+@table
+def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Which neighbours of each token lie beyond a wall, `(tokens, 3^n)`."""
+    space = Space(shape, periodic)
+    at = np.stack(np.meshgrid(*(np.arange(n) for n in space.shape), indexing="ij"), -1).reshape(-1, 1, space.ndim)
+    near = at + offsets(space.ndim)
+    beyond = (near < 0) | (near >= np.array(space.shape))
+    return torch.as_tensor((beyond & ~np.array(space.periodic)).any(-1), device=device)
+
+
+class PointDecoder(nn.Module):
+    """Tokens `(B, *G, D)` and points in [0, 1)^n to normalised values `(B, P, C)`.
+
+    value(x) = Σ_i φ_i(rel) (W_i · token) + V · gelu(attended ⊙ g(rel)), rel being the place of x within its token. The
+    first term reads the token linearly: φ_i are the polynomials through the patch's own cell centres, so that at a
+    cell centre it is an exact linear read-out of that cell, and between them a smooth one. The second term, zero at the
+    start, attends to the 3^n tokens around x and corrects what is not linear. Smooth within a token; across the edge
+    between two tokens it is as continuous as it was trained to be.
+    """
+
+    def __init__(
+        self, tasks: Sequence[TaskSpec], dim: int, patch: Sequence[int], blocks: int, width: int, heads: int
+    ) -> None:
+        super().__init__()
+        self.patch, self.heads = tuple(patch), heads
+        self.blocks = nn.ModuleList(LocalMix(dim) for _ in range(blocks))
+        features = AXES * (2 * WAVES + 1)
+        self.key, self.value = nn.Linear(dim, width), nn.Linear(dim, width)
+        self.ask, self.gate = nn.Linear(features, width), nn.Linear(features, width)
+        self.bias = nn.Linear(features, heads)
+        self.linear = nn.ModuleDict(
+            {t.name: nn.Linear(dim, len(t.channels) * self.patch[t.ndim - 1] ** t.ndim) for t in tasks}
+        )
+        self.leave = nn.ModuleDict({t.name: nn.Linear(width, len(t.channels), bias=False) for t in tasks})
+        for layer in self.leave.values():
+            nn.init.zeros_(layer.weight)  # type: ignore[arg-type]
+
+    def start_as_inverse_of(self, encoder: GridEncoder, tasks: Sequence[TaskSpec]) -> None:
+        """Set the linear read-out to the (pseudo-)inverse of what the encoder does to a patch."""
+        for task in tasks:
+            layer = self.linear[task.name]
+            assert isinstance(layer, nn.Linear)
+            with torch.no_grad():
+                layer.weight.copy_(torch.linalg.pinv(encoder.core_of(task).flatten(1)))
+                layer.bias.zero_()
+
+    def prepare(self, z: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens after local mixing, and their keys and values, each `(B, *G, ·)`."""
+        for block in self.blocks:
+            z = block(z, space)
+        h = rms_norm(z)
+        return z, self.key(h), self.value(h)
+
+    def grid(self, z: Tensor, task: TaskSpec, space: Space, patch: tuple[int, ...]) -> Tensor:
+        """Values at the centres of a grid with `patch` cells per token, `(B, *G·patch, C)`: every token is asked
+        for the same places within it."""
+        z, keys, values = self.prepare(z, space)
+        near_keys, near_values = (self._neighbours(t, space) for t in (keys, values))
+        rel = _places(patch, z.device)
+        out = self._read(z.flatten(1, -2), near_keys, near_values, rel, _outside(*space, z.device), task, shared=True)
+        return unpatch(torch.unflatten(out, 1, space.shape), patch)
+
+    def query(self, z: Tensor, task: TaskSpec, space: Space, points: Tensor) -> Tensor:
+        """Values at `points (B, P, n)` in units of the box, `(B, P, C)`."""
+        z, keys, values = self.prepare(z, space)
+        size, strides = _sizes(*space, z.device)
+        scaled = points.float() * size
+        cell = scaled.floor().long().clamp_min(0).minimum(size - 1)
+        rel = scaled - cell - 0.5
+        near = cell.unsqueeze(2) + _offsets(space.ndim, z.device).long()
+        inside = near.clamp_min(0).minimum(size - 1)
+        wrapped = torch.where(_wraps(space.periodic, z.device), near % size, inside)
+        own, index = (cell * strides).sum(-1), (wrapped * strides).sum(-1)
+        rows = torch.arange(len(z), device=z.device)
+        flat = [t.flatten(1, -2) for t in (z, keys, values)]
+        near_keys, near_values = (t[rows[:, None, None], index] for t in flat[1:])
+        outside = _outside(*space, z.device)[own]
+        return self._read(
+            flat[0][rows[:, None], own], near_keys, near_values, rel, outside, task, shared=False
+        ).squeeze(2)
+
+    def _neighbours(self, x: Tensor, space: Space) -> Tensor:
+        """`(B, *G, D)` to the 3^n tokens around each, `(B, tokens, 3^n, D)`."""
+        for axis, wraps in enumerate(space.periodic):
+            x = pad_axis(x, axis + 1, 1, 1, wraps)
+        around = []
+        for offset in offsets(space.ndim):
+            part = x
+            for axis, (step, n) in enumerate(zip(offset, space.shape, strict=True)):
+                part = part.narrow(axis + 1, 1 + int(step), n)
+            around.append(part)
+        return torch.stack(around, -2).flatten(1, space.ndim)
+
+    def _read(
+        self, z: Tensor, keys: Tensor, values: Tensor, rel: Tensor, outside: Tensor, task: TaskSpec, *, shared: bool
+    ) -> Tensor:
+        """Values `(B, N, P, C)` from tokens `z (B, N, D)`, what lies around them `(B, N, J, ·)` and the places `rel`:
+        `(P, n)` where every token is asked for the same ones, otherwise `(B, N, n)` and P = 1."""
+        ndim, channels = task.ndim, len(task.channels)
+        gap = rel.unsqueeze(-2) - _offsets(ndim, rel.device)
+        here, there = self._features(rel), self._features(gap / 3)
+        ask = torch.unflatten(self.ask(here), -1, (self.heads, -1))
+        bias = self.bias(there).movedim(-1, 0)  # (heads, P, J) or (heads, B, N, J)
+        keys, values = (torch.unflatten(t, -1, (self.heads, -1)) for t in (keys, values))
+        if shared:
+            score = torch.einsum("bnjhd,phd->bnhpj", keys, ask) + bias
+        else:
+            score = (torch.einsum("bnjhd,bnhd->bnhj", keys, ask) + bias.movedim(0, 2)).unsqueeze(3)
+        score = score.float().masked_fill(outside[..., None, None, :], float("-inf"))
+        weight = score.softmax(-1).to(values.dtype)
+        attended = torch.einsum("bnhpj,bnjhd->bnphd", weight, values).flatten(3)
+        gate = self.gate(here) if shared else self.gate(here).unsqueeze(2)
+        shape = products(rel, self.patch[ndim - 1])
+        coefficients = torch.unflatten(self.linear[task.name](z), -1, (channels, -1))
+        direct = torch.einsum("bnci,pi->bnpc" if shared else "bnci,bni->bnc", coefficients, shape.to(z.dtype))
+        correction: Tensor = self.leave[task.name](functional.gelu(attended * (1 + gate)))
+        return (direct if shared else direct.unsqueeze(2)) + correction
+
+    def _features(self, rel: Tensor) -> Tensor:
+        """Fourier features of places within a token; the axes a task lacks are zero."""
+        missing = rel.new_zeros(*rel.shape[:-1], AXES - rel.shape[-1])
+        return fourier_features(2 * torch.cat((rel, missing), -1), WAVES).flatten(-2)

@@ -1,0 +1,166 @@
+"""Grids of any dimension: which axes wrap, how they are padded, cut into patches and brought to another resolution."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._guards import detect_fake_mode
+
+from ups.types import Array, ConfigError
+
+Key = ParamSpec("Key")
+Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
+
+
+def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
+    """Keeps the constant tensors that `make` builds for its arguments (a device among them), the latest 256.
+
+    A table is made once, outside of inference mode and never kept if it is a fake one, so that it may be used by
+    training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike.
+    """
+    kept: dict[object, Made] = {}
+
+    @functools.wraps(make)
+    def look(*args: Key.args, **kwargs: Key.kwargs) -> Made:
+        if detect_fake_mode() is not None:
+            return make(*args, **kwargs)
+        key = (args, tuple(kwargs.items()))
+        if key not in kept:
+            if len(kept) >= 256:
+                del kept[next(iter(kept))]
+            with torch.inference_mode(False):
+                kept[key] = make(*args, **kwargs)
+        return kept[key]
+
+    # To a compiler a table is a constant.
+    return torch.compiler.assume_constant_result(look)  # type: ignore[no-any-return,no-untyped-call,unused-ignore]
+
+
+class Space(NamedTuple):
+    """The shape of a grid `(*G)` and which of its axes wrap around. Hashable: tables are kept per space."""
+
+    shape: tuple[int, ...]
+    periodic: tuple[bool, ...]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def over(self, *factors: int) -> Space:
+        """The same box with each axis divided by its factor."""
+        return Space(tuple(n // f for n, f in zip(self.shape, factors, strict=True)), self.periodic)
+
+
+def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
+    """A grid is a whole number of patches along each axis, and at least two."""
+    if any(n % patch or n < 2 * patch for n in shape):
+        told = " × ".join(str(n) for n in shape)
+        raise ConfigError(
+            f"{task}: a grid of {told} cells cannot be cut into patches of {patch}; "
+            f"use a resolution divisible by {patch} and at least {2 * patch}, or another codec patch."
+        )
+
+
+def pad_axis(x: Tensor, axis: int, before: int, after: int, periodic: bool) -> Tensor:
+    """`x` with cells added at both ends of `axis`: the other end's where it wraps, else copies of the last cell."""
+    if not before and not after:
+        return x
+    n = x.shape[axis]
+    if periodic:
+        assert max(before, after) <= n, "a halo is no wider than the grid"
+        low, high = x.narrow(axis, n - before, before), x.narrow(axis, 0, after)
+    else:
+        low = x.narrow(axis, 0, 1).expand(*x.shape[:axis], before, *x.shape[axis + 1 :])
+        high = x.narrow(axis, n - 1, 1).expand(*x.shape[:axis], after, *x.shape[axis + 1 :])
+    return torch.cat((low, x, high), axis)
+
+
+def patches(x: Tensor, patch: int, halo: int, periodic: tuple[bool, ...]) -> Tensor:
+    """`(B, *S, C)` to overlapping patches `(B, *G, C · (patch + 2 halo)^n)`, G = S / patch."""
+    ndim = len(periodic)
+    for axis in range(ndim):
+        x = pad_axis(x, axis + 1, halo, halo, periodic[axis]).unfold(axis + 1, patch + 2 * halo, patch)
+    return x.flatten(ndim + 1)
+
+
+def unpatch(x: Tensor, patch: tuple[int, ...]) -> Tensor:
+    """`(B, *G, P, C)` with P sub-cells per patch (row-major) to the grid `(B, *G·patch, C)`."""
+    ndim = len(patch)
+    batch, grid, channels = x.shape[0], x.shape[1 : ndim + 1], x.shape[-1]
+    x = x.reshape(batch, *grid, *patch, channels)
+    order = [0, *itertools.chain.from_iterable((1 + a, 1 + ndim + a) for a in range(ndim)), 1 + 2 * ndim]
+    return x.permute(order).reshape(batch, *(g * p for g, p in zip(grid, patch, strict=True)), channels)
+
+
+def sub_cells(patch: tuple[int, ...]) -> Array:
+    """Centres of the cells of one patch, `(P, n)`, in units of the patch, from its centre: within ±1/2."""
+    axes = [(np.arange(p) + 0.5) / p - 0.5 for p in patch]
+    return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(patch))
+
+
+def centres(shape: tuple[int, ...]) -> Array:
+    """Centres of the cells of a grid, `(cells, n)`, in units of the box: within [0, 1)."""
+    return sub_cells(shape) + 0.5
+
+
+def _fourier(n: int, m: int) -> Array:
+    """The trigonometric interpolant through n cell centres, read at m cell centres; modes that m cannot hold go."""
+    gap = (np.arange(m)[:, None] + 0.5) / m - (np.arange(n)[None] + 0.5) / n
+    modes = np.arange(1, (min(n, m) + 1) // 2)
+    matrix = 1.0 + 2.0 * np.cos(2 * np.pi * modes * gap[..., None]).sum(-1)
+    if n <= m and n % 2 == 0:
+        matrix = matrix + np.cos(np.pi * n * gap)
+    return np.asarray(matrix / n)
+
+
+def _cubic(n: int, m: int) -> Array:
+    """Lagrange interpolation through the four nearest of n cell centres (one-sided at the walls), read at m centres."""
+    width = min(4, n)
+    at = (np.arange(m) + 0.5) * n / m - 0.5
+    first = np.clip(np.floor(at).astype(int) - width // 2 + 1, 0, n - width)
+    matrix = np.zeros((m, n))
+    for i in range(width):
+        others = [first + j for j in range(width) if j != i]
+        weights = np.prod([(at - o) / (first + i - o) for o in others], axis=0)
+        matrix[np.arange(m), first + i] = weights
+    return matrix
+
+
+def _average(n: int, m: int) -> Array:
+    """The mean over each of m cells of what n smaller cells hold."""
+    edges, fine = np.arange(m + 1) / m, np.arange(n + 1) / n
+    overlap = np.minimum(edges[1:, None], fine[None, 1:]) - np.maximum(edges[:-1, None], fine[None, :-1])
+    return np.asarray(np.clip(overlap, 0, None) * m)
+
+
+@table
+def _resampling(n: int, m: int, periodic: bool, device: torch.device) -> Tensor:
+    matrix = _fourier(n, m) if periodic else _cubic(n, m) if m > n else _average(n, m)
+    return torch.as_tensor(matrix, dtype=torch.float32, device=device)
+
+
+def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+    """Frames `(B, *S, C)` on another grid of the same box, `(B, *shape, C)`.
+
+    Periodic axes: the trigonometric interpolant (exact for what the coarser grid resolves). Bounded axes: cubic
+    interpolation towards finer cells, cell averages towards coarser ones.
+    """
+    for axis, (m, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
+        n = x.shape[axis]
+        if n != m:
+            matrix = _resampling(n, m, wraps, x.device)
+            x = torch.matmul(matrix, x.flatten(axis + 1).float().flatten(0, axis - 1)).reshape(
+                *x.shape[:axis], m, *x.shape[axis + 1 :]
+            )
+    return x

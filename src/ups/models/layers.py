@@ -1,0 +1,189 @@
+"""What every model here is made of: norms, modulation, drop path, MLP, local and Fourier mixing along the axes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ups.models.grids import Space, pad_axis, table
+
+AXES = 3
+
+
+def rms_norm(x: Tensor, over: str = "token") -> Tensor:
+    """x / rms(x), in float32 whatever the precision around it.
+
+    The rms is that of each `token` (the last axis), or of the whole `field` of a sample, which keeps how large one
+    token is beside another.
+    """
+    return functional.rms_norm(x.float(), x.shape[1 if over == "field" else -1 :], eps=1e-6).to(x.dtype)
+
+
+def modulate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """x (1 + scale) + shift."""
+    return torch.addcmul(shift, x, 1 + scale)
+
+
+def fourier_features(x: Tensor, count: int) -> Tensor:
+    """x, and sin and cos of π 2^k x / 2 for k < count, along a new last axis of 2 · count + 1."""
+    angle = x.unsqueeze(-1) * (torch.pi / 2 * 2.0 ** torch.arange(count, device=x.device, dtype=x.dtype))
+    return torch.cat((x.unsqueeze(-1), angle.sin(), angle.cos()), -1)
+
+
+class DropPath(nn.Module):
+    """In training, leaves a sample's branch out with probability `rate`, and scales up the ones that stay."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        keep = torch.rand(len(x), *(1,) * (x.ndim - 1), device=x.device) >= self.rate
+        return x * keep.to(x.dtype) / (1 - self.rate)
+
+
+class Mlp(nn.Module):
+    """Linear, GELU, linear, with a hidden layer `ratio` times as wide."""
+
+    def __init__(self, width: int, ratio: float = 2.0) -> None:
+        super().__init__()
+        hidden = int(width * ratio)
+        self.enter = nn.Linear(width, hidden)
+        self.leave = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.leave(functional.gelu(self.enter(x)))
+        return y
+
+
+class AxisConv(nn.Module):
+    """Depthwise convolution along each axis of `(B, *G, D)`, the results summed.
+
+    One kernel serves every axis, so weights learnt in 1D work in 3D; a gain per axis and channel lets a channel look in
+    one direction only. Padding wraps on periodic axes and repeats the last token at walls.
+    """
+
+    def __init__(self, width: int, kernel: int) -> None:
+        super().__init__()
+        self.kernel = nn.Parameter(torch.randn(width, kernel) / kernel**0.5)
+        self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        half = self.kernel.shape[1] // 2
+        total = None
+        for axis, wraps in enumerate(space.periodic):
+            n = space.shape[axis]
+            # A ring shorter than the kernel's arm would wrap more than once; the arm is cut to the ring.
+            reach = min(half, n)
+            padded = pad_axis(x, axis + 1, reach, reach, wraps)
+            weight = (self.kernel * self.gain[axis].unsqueeze(1)).narrow(1, half - reach, 2 * reach + 1)
+            flat = padded.reshape(math.prod(padded.shape[: axis + 1]), n + 2 * reach, -1, x.shape[-1])
+            # Channels last in memory; a 2D convolution is what CPUs and GPUs have fast depthwise kernels for.
+            out = functional.conv2d(
+                flat.permute(0, 3, 1, 2), weight[:, None, :, None].to(flat.dtype), groups=x.shape[-1]
+            )
+            out = out.permute(0, 2, 3, 1).reshape(x.shape)
+            total = out if total is None else total + out
+        assert total is not None
+        return total
+
+
+@table
+def _waves(n: int, modes: int, periodic: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(analysis `(2M, n)`, synthesis `(n, 2M)`): the first M cosines and sines of an axis, and back.
+
+    A bounded axis is seen as half of its mirror image: only cosines are analysed, while sines of the doubled box may be
+    written, so that a derivative of a mirrored field has somewhere to go.
+    """
+    k = np.arange(modes)[:, None]
+    phase = (2 if periodic else 1) * np.pi * k * (np.arange(n)[None] + 0.5) / n
+    alone = (k == 0) | ((2 * k == n) if periodic else (k == n))
+    weight = np.where(alone, 1.0, 2.0) / n
+    sines = np.sin(phase) if periodic else np.zeros_like(phase)
+    analysis = np.concatenate((np.cos(phase), sines)) * np.concatenate((weight, weight))
+    synthesis = np.concatenate((np.cos(phase), np.sin(phase))).T
+    return tuple(torch.as_tensor(m, dtype=torch.float32, device=device) for m in (analysis, synthesis))  # type: ignore[return-value]
+
+
+class FourierMixing(nn.Module):
+    """Along each axis, the first `modes` waves are mixed between the channels of a head by a complex matrix per wave.
+
+    Cost is linear in tokens: modes are read and written by matrix products with a fixed number of waves. Runs in
+    float32. Equivariant under shifts of a periodic axis; on a bounded one the field is mirrored at the walls.
+    """
+
+    def __init__(self, width: int, heads: int, modes: int) -> None:
+        super().__init__()
+        size = width // heads
+        self.heads, self.modes = heads, modes
+        self.real = nn.Parameter(torch.randn(modes, heads, size, size) / size**0.5)
+        self.imaginary = nn.Parameter(torch.randn(modes, heads, size, size) / size**0.5)
+        self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            y = x.float()
+            parts = [self._along(y, axis, space) * self.gain[axis] for axis in range(space.ndim)]
+            return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
+
+    def _along(self, x: Tensor, axis: int, space: Space) -> Tensor:
+        n, wraps = space.shape[axis], space.periodic[axis]
+        modes = min(self.modes, n // 2 + 1 if wraps else n)
+        analysis, synthesis = _waves(n, modes, wraps, x.device)
+        flat = x.reshape(math.prod(x.shape[: axis + 1]), n, -1)
+        waves = torch.unflatten(torch.matmul(analysis, flat), 1, (2, modes))
+        waves = torch.unflatten(waves, -1, (-1, self.heads, self.real.shape[2]))
+        real, imaginary = self.real[:modes], self.imaginary[:modes]
+        rows = (torch.cat((real, imaginary), -1), torch.cat((-imaginary, real), -1))
+        weight = torch.unflatten(torch.stack(rows, 2), -1, (2, -1))  # (modes, heads, part in, in, part out, out)
+        mixed = torch.einsum("bpmrhi,mhpiqj->bqmrhj", waves, weight).flatten(3).flatten(1, 2)
+        return torch.matmul(synthesis, mixed).reshape(x.shape)
+
+
+class LocalMix(nn.Module):
+    """A residual block of local mixing: x + MLP(norm(x) + conv(norm(x))); starts as the identity."""
+
+    def __init__(self, width: int, kernel: int = 3) -> None:
+        super().__init__()
+        self.conv = AxisConv(width, kernel)
+        self.mlp = Mlp(width)
+        nn.init.zeros_(self.mlp.leave.weight)
+        nn.init.zeros_(self.mlp.leave.bias)
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        h = rms_norm(x)
+        y: Tensor = x + self.mlp(h + self.conv(h, space))
+        return y
+
+
+@table
+def _walls(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
+    """Where each token is between the walls, `(*G, 3 · 4)`: zero along axes that wrap, which have no places."""
+    space = Space(shape, periodic)
+    columns = []
+    for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True)):
+        at = (np.arange(n) + 0.5) / n
+        near = np.exp(-at * n / 2), np.exp(-(1 - at) * n / 2)
+        for column in (np.cos(np.pi * at), np.cos(2 * np.pi * at), *near):
+            place = tuple(n if a == axis else 1 for a in range(space.ndim))
+            columns.append(np.broadcast_to((0.0 if wraps else 1.0) * column.reshape(place), space.shape))
+    columns += [np.zeros(space.shape)] * (4 * (AXES - space.ndim))
+    return torch.as_tensor(np.stack(columns, -1), dtype=torch.float32, device=device)
+
+
+class Walls(nn.Module):
+    """What a token learns of its place: how far along each bounded axis, and how near to its walls. `(1, *G, D)`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.enter = nn.Linear(4 * AXES, width, bias=False)
+
+    def forward(self, space: Space, device: torch.device) -> Tensor:
+        y: Tensor = self.enter(_walls(*space, device)).unsqueeze(0)
+        return y

@@ -1,0 +1,266 @@
+"""Simulator: encode → advance → guard → decode; what is trained, saved as one artifact, and served."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import ups
+from ups.models import artifact
+from ups.models.arrays import Asked, parameters, warn_outside
+from ups.models.codec import Codec, CodecConfig
+from ups.models.conditions import Condition
+from ups.models.operator import LatentOperator, OperatorConfig
+from ups.physics import EQUATIONS
+from ups.physics.constraints import Conserved, Law, Positive
+from ups.tensors import LatentState, numbers_of
+from ups.types import ConfigError, DataError, Domain, TaskSpec
+
+
+@dataclass(frozen=True)
+class SimulatorConfig:
+    """How a simulator runs."""
+
+    # Repair decoded frames so that conserved totals and signs hold.
+    guard: bool = True
+    # Encode each decoded frame again before the next step, instead of carrying the tokens on.
+    reencode: bool = False
+
+
+def _channel(index: int, u: Tensor) -> Tensor:
+    return u[..., index]
+
+
+def laws_of(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
+    """The laws a frame can be repaired to obey: totals of single channels, and signs.
+
+    Those of the equation of that name; for a task without one, those its facts name by channel. Totals are kept only
+    under the boundary for which the task claims them.
+    """
+    if task.name in EQUATIONS:
+        laws = EQUATIONS[task.name]().laws()
+    else:
+        index = {name: i for i, name in enumerate(task.channels)}
+        held = [
+            Conserved(name, partial(_channel, index[name]), index[name]) for name in task.conserved if name in index
+        ]
+        laws = (*held, *(Positive(name, index[name]) for name in task.positive if name in index))
+    kept = [law for law in laws if isinstance(law, Positive) or (isinstance(law, Conserved) and law.channel >= 0)]
+    return tuple(law for law in kept if isinstance(law, Positive) or periodic == task.periodic)
+
+
+class Simulator(nn.Module):
+    """A codec and an operator that know the same tasks.
+
+    `sim.rollout(u0, steps=100, params={"nu": 0.01})` is the whole of its use. The spacing in time is that of training.
+    """
+
+    dt: Tensor
+
+    def __init__(
+        self,
+        codec: Codec,
+        operator: LatentOperator,
+        config: SimulatorConfig | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.codec, self.operator = codec, operator
+        self.config = config or SimulatorConfig()
+        self.provenance: dict[str, Any] = dict(provenance or {})
+        # The least and the greatest time between frames in training, per task.
+        steps = [[max(t.dt, 1e-12)] * 2 for t in codec.tasks.values()]
+        self.register_buffer("dt", torch.tensor(steps, dtype=torch.float32))
+
+    @property
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        return tuple(self.codec.tasks.values())
+
+    def fit_dt(self, task: TaskSpec | str, low: float, high: float) -> None:
+        """Record the range of the time between frames in training."""
+        self.dt[list(self.codec.tasks).index(self.codec.task(task).name)] = torch.tensor([low, high])
+
+    def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Per task, the trained range of each parameter and of dt."""
+        found: dict[str, dict[str, tuple[float, float]]] = {}
+        for i, task in enumerate(self.tasks):
+            kept = self.operator.conditioner.range_of(task.name)
+            pairs = zip(kept.low.tolist(), kept.high.tolist(), strict=True)
+            dt = self.dt[i].tolist()
+            found[task.name] = {**dict(zip(numbers_of(task), pairs, strict=True)), "dt": (dt[0], dt[1])}
+        return found
+
+    def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+        """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the operator's K.
+
+        Of more frames than K the last count; where there are fewer, the first stands for those before it.
+        """
+        missing = self.operator.config.context - context.shape[1]
+        context = context[:, max(0, -missing) :]
+        z = torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
+        return torch.cat((*[z[:, :1]] * max(0, missing), z), 1)
+
+    def step(self, context: Tensor, condition: Condition) -> Tensor:
+        """Frames `(B, K', *S, C)` to the one after them, `(B, *S, C)`."""
+        return self.simulate(context, 1, condition)[:, 0]
+
+    def simulate(self, context: Tensor, steps: int, condition: Condition, points: Tensor | None = None) -> Tensor:
+        """Frames `(B, K', *S, C)` in physical units to the `steps` after them, `(B, steps, *S, C)`, on the same grid;
+        at `points (P, n)` of [0, 1)^n where given, `(B, steps, P, C)`. Gradients flow unless the caller stops them."""
+        task, periodic = self.codec.task(condition.task), condition.periodic
+        grid = tuple(context.shape[2:-1])
+        domain, reference = Domain.box(task.bounds, grid, periodic), context[:, -1]
+        laws = laws_of(task, periodic) if self.config.guard else ()
+        z = self.encode_context(context, task, periodic)
+        frames = []
+        for _ in range(steps):
+            state = LatentState(self.operator(z, condition), periodic)
+            on_grid = points is None or self.config.reencode
+            frame = self._guard(self.codec.decode(state, task, grid), laws, reference, domain) if on_grid else None
+            if points is not None:
+                found = self.codec.query(state, task, points.expand(len(z), *points.shape))
+                signs = [law for law in laws if isinstance(law, Positive)]
+                frames.append(self._guard(found, signs, reference, domain))
+            elif frame is not None:
+                frames.append(frame)
+            if self.config.reencode and frame is not None:
+                state = self.codec.encode(frame, task, periodic)
+            z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
+        return torch.stack(frames, 1)
+
+    @staticmethod
+    def _guard(frame: Tensor, laws: Sequence[Law], reference: Tensor, domain: Domain) -> Tensor:
+        frame = frame.unsqueeze(1)
+        for law in laws:
+            frame = law.project(frame, reference, domain)
+        return frame.squeeze(1)
+
+    def rollout(
+        self,
+        u0: Any,
+        steps: int,
+        params: Any = None,
+        dt: float | None = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+        points: Any = None,
+    ) -> Any:
+        """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
+
+        `u0` is `(*S,)` (one channel), `(*S, C)`, `(B, *S, C)` or `(B, K, *S, C)` in physical units, on any grid of
+        the task's box; the answer is `(steps, …)` or `(B, steps, …)`. With fewer frames than the operator's
+        context, the first stands for those before it. `params` maps names to a number, or to one per sample;
+        one outside the trained range warns. `dt` is the trained one unless given. `task` is needed where the simulator
+        knows several. `points (P, n)`, in the task's own coordinates, asks for values there instead of on the grid.
+        """
+        spec = self._asked_task(task)
+        if steps < 1:
+            raise ConfigError(f"a rollout has at least one step, not {steps}.")
+        device = self.dt.device
+        asked = Asked.of(u0, spec, device)
+        batch = len(asked.frames)
+        given = {} if params is None else params
+        kept = self.operator.conditioner.range_of(spec.name)
+        numbers = parameters(given, spec, kept, batch).to(device)
+        low, high = self.dt[list(self.codec.tasks).index(spec.name)].tolist()
+        step = low if dt is None else float(dt)
+        warn_outside("dt", step, step, low, high, spec.name)
+        wraps = periodic or spec.periodicity(given if isinstance(given, Mapping) else {})
+        condition = Condition(numbers, torch.full((batch,), step, device=device), tuple(wraps), spec.name)
+        places = None if points is None else self._places(points, spec, condition.periodic).to(device)
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                frames = self.simulate(asked.frames, steps, condition, places)
+        finally:
+            self.train(training)
+        return asked.answer(frames, step, points is not None)
+
+    def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
+        if task is None and len(self.tasks) > 1:
+            names = ", ".join(self.codec.tasks)
+            raise ConfigError(f"the simulator knows {names}; say which with task=….")
+        return self.codec.task(task if task is not None else self.tasks[0])
+
+    @staticmethod
+    def _places(points: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
+        """Points in the task's coordinates to [0, 1)^n, wrapped where the box does."""
+        raw = points.detach().cpu().numpy() if isinstance(points, Tensor) else np.asarray(points)
+        x = raw.astype(float).reshape(-1, task.ndim)
+        low, high = np.array(task.bounds).T
+        x = (x - low) / (high - low)
+        x = np.where(periodic, x % 1.0, x)
+        if ((x < 0) | (x > 1) | ~np.isfinite(x)).any():
+            box = " × ".join(f"[{lo:g}, {hi:g}]" for lo, hi in task.bounds)
+            raise ConfigError(f"a point lies outside the box {box} of {task.name}; ask for points within it.")
+        return torch.as_tensor(x, dtype=torch.float32)
+
+    def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
+        """Write the artifact to `path` (a file, or a folder to put it in) and return the file's path."""
+        path = Path(path)
+        path = path if path.suffix == ".safetensors" else path / artifact.FILE_NAME
+        header = {
+            "codec": dataclasses.asdict(self.codec.config),
+            "operator": dataclasses.asdict(self.operator.config),
+            "simulator": dataclasses.asdict(self.config),
+            "tasks": [dataclasses.asdict(task) for task in self.tasks],
+            "grids": self.codec.grids,
+            "ranges": self.ranges(),
+            "program": ups.__version__,
+            "provenance": {**self.provenance, **(provenance or {})},
+        }
+        artifact.write(path, header, self.state_dict())
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Simulator:
+        """The simulator an artifact holds, its weights bit for bit, ready to run."""
+        header, tensors = artifact.read(Path(path))
+        try:
+            simulator = build(
+                [artifact.task_from(task) for task in header["tasks"]],
+                CodecConfig(**_tuples(header["codec"])),
+                OperatorConfig(**_tuples(header["operator"])),
+                SimulatorConfig(**header["simulator"]),
+                {name: tuple(grid) for name, grid in header["grids"].items()},
+            )
+            simulator.load_state_dict(tensors, strict=True)
+        except (KeyError, TypeError, RuntimeError, AttributeError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise DataError(
+                f"{path}: its weights are not of the model it describes ({first}); save it again."
+            ) from None
+        simulator.provenance = dict(header["provenance"])
+        return simulator.to(device).eval()
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+
+
+def build(
+    tasks: Sequence[TaskSpec],
+    codec: CodecConfig | None = None,
+    operator: OperatorConfig | None = None,
+    config: SimulatorConfig | None = None,
+    grids: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
+) -> Simulator:
+    """A simulator with fresh weights. They follow from the arguments alone, and no other random number changes."""
+    if not tasks:
+        raise ConfigError("a simulator needs at least one task.")
+    codec, operator = codec or CodecConfig(), operator or OperatorConfig()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        eyes = Codec(codec, tasks, grids)
+        heart = LatentOperator(operator, codec.dim, tasks)
+    return Simulator(eyes, heart, config)

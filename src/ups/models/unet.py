@@ -1,0 +1,99 @@
+"""Core: U-shaped transformer. Windows at each level, grids halved on the way down and joined on the way up."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ups.models.blocks import Block, BlockShape, WindowAttention, fourier
+from ups.models.grids import Space
+
+
+class Halve(nn.Module):
+    """Pairs of tokens along each axis become one, by one map shared between axes; then the width grows."""
+
+    def __init__(self, width: int, wider: int) -> None:
+        super().__init__()
+        self.pair, self.widen = nn.Linear(2 * width, width), nn.Linear(width, wider)
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        for axis in range(1, space.ndim + 1):
+            pairs = torch.unflatten(x, axis, (-1, 2)).movedim(axis + 1, -2).flatten(-2)
+            x = self.pair(pairs)
+        y: Tensor = self.widen(x)
+        return y
+
+
+class Double(nn.Module):
+    """The way back: the width shrinks, then each token becomes two along each axis."""
+
+    def __init__(self, wider: int, width: int) -> None:
+        super().__init__()
+        self.narrow, self.pair = nn.Linear(wider, width), nn.Linear(width, 2 * width)
+
+    def forward(self, x: Tensor, space: Space) -> Tensor:
+        x = self.narrow(x)
+        for axis in range(1, space.ndim + 1):
+            x = torch.unflatten(self.pair(x), -1, (2, -1)).movedim(-2, axis + 1).flatten(axis, axis + 1)
+        return x
+
+
+def _mixer(
+    shape: BlockShape, mixing: str, modes: int, windows: tuple[int, int, int], shifted: bool
+) -> Callable[[], nn.Module]:
+    return fourier(shape, modes) if mixing == "fourier" else lambda: WindowAttention(shape, windows, shifted)
+
+
+class UNet(nn.Module):
+    """`levels` halvings of the token grid, blocks before and after each; `(B, *G, W)` to the same shape.
+
+    Blocks are dealt evenly over the way down and up. Windows hold a fixed number of tokens, so cost is linear
+    in tokens. A grid that cannot be halved that often (an odd axis, or fewer than four tokens) uses as many levels as
+    it can; the number follows from the shape alone.
+    """
+
+    def __init__(
+        self,
+        shape: BlockShape,
+        depth: int,
+        mixing: str,
+        modes: int,
+        drop_path: float,
+        levels: int,
+        growth: float,
+        windows: tuple[int, int, int],
+    ) -> None:
+        super().__init__()
+        each = max(1, round(depth / (2 * (levels + 1))))
+        widths = [shape.heads * round(shape.width * growth**level / shape.heads) for level in range(levels + 1)]
+        shapes = [dataclasses.replace(shape, width=w) for w in widths]
+        rates = iter(np.linspace(0, drop_path, 2 * each * (levels + 1)).tolist())
+
+        def stack(s: BlockShape, first: int) -> nn.ModuleList:
+            """Blocks of one level; every other one is shifted, across the way down (0) and up (1) alike."""
+            parity = [(first * each + i) % 2 == 1 for i in range(each)]
+            return nn.ModuleList(Block(s, _mixer(s, mixing, modes, windows, odd), next(rates)) for odd in parity)
+
+        self.down = nn.ModuleList(stack(s, 0) for s in shapes)
+        self.up = nn.ModuleList(stack(s, 1) for s in shapes)
+        self.shrink = nn.ModuleList(Halve(a, b) for a, b in itertools.pairwise(widths))
+        self.grow = nn.ModuleList(Double(b, a) for a, b in itertools.pairwise(widths))
+
+    def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
+        return self._level(0, x, c, space)
+
+    def _level(self, level: int, x: Tensor, c: Tensor, space: Space) -> Tensor:
+        for block in self.down[level]:  # type: ignore[attr-defined]
+            x = block(x, c, space)
+        if level < len(self.shrink) and all(n % 2 == 0 and n >= 4 for n in space.shape):
+            below = space.over(*(2,) * space.ndim)
+            deeper = self._level(level + 1, self.shrink[level](x, space), c, below)
+            x = x + self.grow[level](deeper, space)
+        for block in self.up[level]:  # type: ignore[attr-defined]
+            x = block(x, c, space)
+        return x

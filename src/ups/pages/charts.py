@@ -1,0 +1,139 @@
+"""Pictures of predictions: curves with intervals, and films of truth, prediction and error."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw
+
+from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _uri
+from ups.types import Array
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart; `low` and `high` bound a shaded band. A dashed one is a reference, and has no colour."""
+
+    label: str
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
+    dashed: bool = False
+
+
+def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False) -> str:
+    """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap."""
+    figure = Figure(figsize=(7.2, 3.1), layout="constrained")
+    panel = figure.subplots()
+    panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log", xscale="log" if log_x else "linear")
+    colours = itertools.cycle(ACCENTS)
+    for curve in curves:
+        colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
+        panel.plot(curve.x, _shown(curve.y), style, color=colour, lw=1.6, label=curve.label)
+        if curve.low is not None and curve.high is not None:
+            panel.fill_between(curve.x, _shown(curve.low), _shown(curve.high), color=colour, alpha=0.18, lw=0)
+    panel.grid(alpha=0.25)
+    panel.legend(frameon=False, fontsize=8)
+    return _png(figure)
+
+
+def film_forecast_lines(
+    truth: Array, forecast: Array, x: Array, times: Array, channels: Sequence[str], alt: str, frames: int = 31
+) -> Film:
+    """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`."""
+    shown = _picked(len(times), frames)
+    count = min(len(channels), 3)
+    figure = Figure(figsize=(3.6 * count + 3.6 * (count == 1), 3.6), layout="constrained")
+    panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
+    lines = []
+    for c in range(count):
+        upper, lower = panels[0][c], panels[1][c]
+        bottom, top = _range(truth[..., c])
+        upper.set(xlim=(x[0], x[-1]), ylim=(bottom, top), ylabel=channels[c])
+        error = _capped(forecast[..., c] - truth[..., c], top - bottom)
+        size = float(np.abs(error).max()) or 1e-12
+        lower.set(ylim=(-1.05 * size, 1.05 * size), xlabel="x", ylabel="error")
+        (guess,) = upper.plot(x, forecast[0, :, c], color=ACCENTS[0], lw=1.8, label="prediction")
+        (true,) = upper.plot(x, truth[0, :, c], "--", color=INK, lw=1.3, label="truth")
+        (gap,) = lower.plot(x, error[0], color=ACCENTS[1], lw=1.2)
+        lines.append((guess, true, gap, error))
+        for panel in (upper, lower):
+            panel.grid(alpha=0.25)
+    panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
+    pictures = []
+    for t in shown:
+        for c, (guess, true, gap, error) in enumerate(lines):
+            guess.set_ydata(forecast[t, :, c])
+            true.set_ydata(truth[t, :, c])
+            gap.set_ydata(error[t])
+        pictures.append(_png(figure, dpi=80))
+    return Film(tuple(pictures), _at(times, shown), alt)
+
+
+def film_forecast_maps(
+    truth: Array, forecast: Array, times: Array, channels: Sequence[str], alt: str, frames: int = 31, size: int = 220
+) -> Film:
+    """2D: truth, prediction and error side by side, one row per channel; the scales stand in the caption.
+
+    Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own.
+    """
+    if truth.ndim == 5:
+        middle = truth.shape[3] // 2
+        truth, forecast = truth[:, :, :, middle], forecast[:, :, :, middle]
+    shown = _picked(len(times), frames)
+    count = min(len(channels), 3)
+    scales = [_balanced(float(truth[..., c].min()), float(truth[..., c].max())) for c in range(count)]
+    errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
+    worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
+    pictures = []
+    for t in shown:
+        rows = [_heading(("truth", "prediction", "error"), size)]
+        for c in range(count):
+            tiles = [_tile(values[t, ..., c], scales[c], _map(scales[c]), size) for values in (truth, forecast)]
+            tiles.append(_tile(errors[c][t], (-worst[c], worst[c]), "RdBu_r", size))
+            gap = np.full((size, 8, 3), 255, np.uint8)
+            rows.append(np.concatenate([tiles[0], gap, tiles[1], gap, tiles[2]], axis=1))
+            rows.append(np.full((8, *rows[-1].shape[1:]), 255, np.uint8))
+        pictures.append(_uri(Image.fromarray(np.concatenate(rows, axis=0))))
+    facts = zip(channels, scales, worst, strict=False)
+    ranges = "; ".join(f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" for name, (low, high), e in facts)
+    return Film(tuple(pictures), _at(times, shown), f"{alt} ({ranges})")
+
+
+def _tile(values: Array, scale: tuple[float, float], colours: str, size: int) -> Array:
+    unit = (np.nan_to_num(values, nan=scale[1]) - scale[0]) / (scale[1] - scale[0] or 1.0)
+    pixels = (mpl.colormaps[colours](np.flipud(unit.T).clip(0, 1))[..., :3] * 255).astype(np.uint8)
+    return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC))
+
+
+def _heading(words: Sequence[str], size: int) -> Array:
+    strip = Image.new("RGB", (len(words) * size + 8 * (len(words) - 1), 18), "white")
+    pen = ImageDraw.Draw(strip)
+    for i, word in enumerate(words):
+        pen.text((i * (size + 8) + 4, 3), word, fill=INK)
+    return np.asarray(strip)
+
+
+def _range(values: Array) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    pad = 0.08 * (high - low) or 1.0
+    return low - pad, high + pad
+
+
+def _capped(error: Array, limit: float) -> Array:
+    """An error that can be drawn: at most as large as the truth's whole range."""
+    return np.asarray(np.nan_to_num(error, nan=limit, posinf=limit, neginf=-limit).clip(-limit, limit))
+
+
+def _shown(values: Array) -> Array:
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+
+
+def _at(times: Array, shown: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"t = {float(times[t]):.3g}" for t in shown)

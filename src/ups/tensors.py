@@ -1,0 +1,75 @@
+"""The tensors that flow through training: Window (what is given and wanted), LatentState, Losses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ups.types import TaskSpec
+
+Losses = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A batch of one task: frames up to t, the frames after it, and what conditions them.
+
+    `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
+    `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
+    `numbers_of(task)`; `dt (B,)` is the time between frames; `periodic` says which axes wrap; `box` is the length of
+    each axis. All samples of a window share the task, the grid and the boundary.
+    """
+
+    task: TaskSpec
+    context: Tensor
+    targets: Tensor
+    inputs: Tensor
+    params: Tensor
+    dt: Tensor
+    periodic: tuple[bool, ...]
+    box: tuple[float, ...]
+    ids: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.context)
+
+    @property
+    def state(self) -> Tensor:
+        """The last known frame, `(B, *S, C)`."""
+        return self.context[:, -1]
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Window:
+        """The same window on another device."""
+        return self._each(lambda x: x.to(device, non_blocking=non_blocking))
+
+    def pin(self) -> Window:
+        """The same window in page-locked memory, from which copies to a GPU overlap with work."""
+        return self._each(lambda x: x.pin_memory())
+
+    def split(self, size: int) -> Iterator[Window]:
+        """Microbatches of at most `size` samples, in order."""
+        for first in range(0, len(self), size):
+            part = slice(first, first + size)
+            yield dataclasses.replace(self._each(lambda x, part=part: x[part]), ids=self.ids[part])
+
+    def _each(self, change: object) -> Window:
+        assert callable(change)
+        tensors = ("context", "targets", "inputs", "params", "dt")
+        return dataclasses.replace(self, **{name: change(getattr(self, name)) for name in tensors})
+
+
+def numbers_of(task: TaskSpec) -> tuple[str, ...]:
+    """The names of a task's numeric parameters, in the order of `Window.params`."""
+    return tuple(p.name for p in task.parameters if not p.choices)
+
+
+@dataclass(frozen=True)
+class LatentState:
+    """What the codec makes of frames: a grid of tokens `z (B, *G, D)`, and which of its axes wrap around."""
+
+    z: Tensor
+    periodic: tuple[bool, ...]

@@ -1,0 +1,277 @@
+"""The training loop: it learns, its budget ends it, bad steps are skipped, resuming changes nothing."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ups.engine.checkpoint import Checkpoints
+from ups.engine.dist import Dist
+from ups.engine.loop import Trainer
+from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
+from ups.types import ConfigError, DataError
+
+# Bitwise laws are stated for one thread: several sum in the order they happen to run.
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def config(**changes: Any) -> TrainConfig:
+    return TrainConfig(**{"steps": 20, "lr": 1e-2, **changes})
+
+
+def weights(module: nn.Module) -> list[torch.Tensor]:
+    return [p.detach().clone() for p in module.parameters()]
+
+
+def test_a_stage_learns_the_analytic_solution(toy: SimpleNamespace) -> None:
+    stage = toy.Regression()
+    outcome = Trainer(config(steps=250, lr=0.2, weight_decay=0.0, ema=0.9), stage, toy.Lines(32)).fit()
+    assert torch.allclose(stage.module.weight[0], toy.true, atol=1e-3)
+    assert stage.module.bias.item() == pytest.approx(toy.offset, abs=1e-3)
+    assert outcome.steps == 250
+    assert outcome.samples == 250 * 32
+    assert outcome.score < 1e-6
+    assert outcome.verdict == "finished: 250 steps"
+    assert len(outcome.history) == 10
+
+
+@pytest.mark.parametrize("size", [1, 5, 16, 99])
+def test_microbatches_add_up_to_the_whole_batch(toy: SimpleNamespace, size: int) -> None:
+    whole, parts = toy.Regression(), toy.Regression()
+    Trainer(config(), whole, toy.Lines()).fit()
+    Trainer(config(microbatch=size), parts, toy.Lines()).fit()
+    for a, b in zip(weights(whole.module), weights(parts.module), strict=True):
+        assert torch.allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_the_log_tells_the_true_loss_and_gradient_norm(toy: SimpleNamespace) -> None:
+    stage, ledger = toy.Regression(), toy.Ledger()
+    expected = toy.Regression()
+    expected.loss(toy.Lines().batch(0))["fit"].backward()
+    norm = math.sqrt(sum(p.grad.square().sum().item() for p in expected.module.parameters()))
+    Trainer(config(steps=1, clip=1e-3, microbatch=3), stage, toy.Lines(), trackers=[ledger]).fit()
+    loss = expected.loss(toy.Lines().batch(0))["fit"].item()
+    assert ledger.of("regression/loss") == pytest.approx([loss])
+    assert ledger.of("regression/gradient") == pytest.approx([norm])
+    assert len(ledger.of("regression/validation/score")) == 1
+
+
+def test_bf16_trains_in_bf16_with_weights_in_fp32(toy: SimpleNamespace) -> None:
+    seen = []
+
+    class Spy(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            seen.append((self.training, y.dtype))
+            return y
+
+    stage = toy.Regression(Spy(4, 1))
+    outcome = Trainer(config(steps=50, lr=0.1, precision="bf16"), stage, toy.Lines()).fit()
+    assert {dtype for training, dtype in seen if training} == {torch.bfloat16}
+    assert {dtype for training, dtype in seen if not training} == {torch.float32}
+    assert stage.module.weight.dtype == torch.float32
+    assert outcome.score < outcome.history[0]["score"]
+
+
+def test_a_bad_step_is_skipped_and_counted(toy: SimpleNamespace) -> None:
+    stage = toy.Regression()
+    outcome = Trainer(config(steps=100, lr=0.1, ema=0.0), stage, toy.Lines(bad=[0, 7, 8])).fit()
+    assert outcome.skipped == 3
+    assert all(torch.isfinite(p).all() for p in stage.module.parameters())
+    assert outcome.score < 0.1
+
+
+def test_too_many_bad_steps_in_a_row_stop_the_training(toy: SimpleNamespace) -> None:
+    allowed = Trainer(config(max_bad=3), toy.Regression(), toy.Lines(bad=[5, 6, 7])).fit()
+    assert allowed.skipped == 3
+    with pytest.raises(DivergenceError, match=r"4 steps in a row .* lower train\.lr"):
+        Trainer(config(max_bad=3), toy.Regression(), toy.Lines(bad=[5, 6, 7, 8])).fit()
+
+
+def run(toy: SimpleNamespace, folder: Path, optimizer: str, fails_at: int | None) -> tuple[list[torch.Tensor], Outcome]:
+    stage, store = toy.Regression(toy.net()), Checkpoints(folder)
+    train = config(optimizer=optimizer, checkpoint_steps=5, validate_every=4, max_bad=3, log_every=3)
+    outcome = Trainer(train, stage, toy.Lines(bad=[2], fails_at=fails_at), store=store).fit()
+    saved = store.latest()
+    assert saved is not None
+    return weights(stage.module) + [saved.tensors[name] for name in sorted(saved.tensors)], outcome
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_resumed_run_ends_with_the_same_bits(toy: SimpleNamespace, tmp_path: Path, optimizer: str) -> None:
+    straight, outcome = run(toy, tmp_path / "straight", optimizer, None)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy, tmp_path / "broken", optimizer, 12)
+    torch.manual_seed(999)  # a new process would not know the generator's state either
+    resumed, again = run(toy, tmp_path / "broken", optimizer, None)
+    assert all(torch.equal(a, b) for a, b in zip(straight, resumed, strict=True))
+    assert (again.steps, again.samples, again.score, again.best_step) == (20, 320, outcome.score, outcome.best_step)
+    assert [row["score"] for row in again.history] == [row["score"] for row in outcome.history]
+    assert again.skipped == outcome.skipped == 1
+
+
+def test_a_finished_run_does_nothing_more_when_resumed(toy: SimpleNamespace, tmp_path: Path) -> None:
+    first, outcome = run(toy, tmp_path, "adamw", None)
+    second, again = run(toy, tmp_path, "adamw", 0)  # would fail if any window were asked for
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert again.score == outcome.score
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace, tmp_path: Path) -> None:
+    straight, _ = run(toy, tmp_path / "straight", "adamw", None)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy, tmp_path / "broken", "adamw", 12)
+    newest = max((tmp_path / "broken").iterdir()) / "tensors.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    notes: list[Progress] = []
+    stage, store = toy.Regression(toy.net()), Checkpoints(tmp_path / "broken")
+    train = config(checkpoint_steps=5, validate_every=4, max_bad=3, log_every=3)
+    Trainer(train, stage, toy.Lines(bad=[2]), store=store, report=notes.append).fit()
+    assert any("checkpoint of step 5" in progress.note for progress in notes)
+    assert all(torch.equal(a, b) for a, b in zip(straight, weights(stage.module), strict=False))
+
+
+def test_a_checkpoint_of_another_model_is_refused(toy: SimpleNamespace, tmp_path: Path) -> None:
+    Trainer(config(steps=2), toy.Regression(), toy.Lines(), store=Checkpoints(tmp_path)).fit()
+    with pytest.raises(ConfigError, match="belongs to another model"):
+        Trainer(config(steps=3), toy.Regression(toy.net()), toy.Lines(), store=Checkpoints(tmp_path)).fit()
+
+
+def test_a_full_disk_is_a_note_until_the_last_checkpoint(toy: SimpleNamespace) -> None:
+    class Full:
+        def save(self, saved: object) -> None:  # noqa: ARG002
+            raise OSError(28, "No space left on device")
+
+        def latest(self) -> None:
+            return None
+
+    notes: list[Progress] = []
+    with pytest.raises(DataError, match="last checkpoint could not be saved"):
+        Trainer(config(checkpoint_steps=5), toy.Regression(), toy.Lines(), store=Full(), report=notes.append).fit()
+    assert sum("training goes on" in progress.note for progress in notes) == 3
+
+
+def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: SimpleNamespace) -> None:
+    ledger, began = toy.Ledger(), time.perf_counter()
+    train = config(steps=None, seconds=0.5, min_lr=0.1, warmup=0.1, log_every=1)
+    outcome = Trainer(train, toy.Regression(), toy.Lines(), trackers=[ledger]).fit()
+    assert 0.5 <= time.perf_counter() - began < 1.0
+    rates = ledger.of("regression/lr")
+    assert rates[0] < 0.5e-2
+    assert max(rates) == pytest.approx(1e-2, rel=0.05)
+    assert rates[-1] == pytest.approx(1e-3, rel=0.05)
+    assert outcome.verdict.startswith("finished: 0.5 s")
+
+
+def test_the_budget_used_up_first_ends_the_training(toy: SimpleNamespace) -> None:
+    assert Trainer(config(steps=5, seconds=100.0), toy.Regression(), toy.Lines()).fit().steps == 5
+    assert Trainer(config(steps=10**9, seconds=0.1), toy.Regression(), toy.Lines()).fit().steps < 10**6
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0.25, [5, 10, 15, 20]), (8, [8, 16, 20]), (0, [20]), (0.0, [20])])
+def test_validation_comes_when_it_is_due(toy: SimpleNamespace, every: float, expected: list[int]) -> None:
+    outcome = Trainer(config(validate_every=every), toy.Regression(), toy.Lines()).fit()
+    assert [row["step"] for row in outcome.history] == expected
+
+
+def test_the_best_averaged_weights_are_kept(toy: SimpleNamespace) -> None:
+    class Worse(toy.Regression):  # type: ignore[misc,name-defined]
+        """Best at its second validation."""
+
+        def evaluate(self, windows: Any) -> dict[str, float]:
+            self.seen = [*getattr(self, "seen", []), weights(self.module)]
+            return {"score": abs(len(self.seen) - 2.0) * len(list(windows))}
+
+    stage = Worse()
+    outcome = Trainer(config(validate_every=5), stage, toy.Lines()).fit()
+    assert (outcome.best_step, outcome.score) == (10, 0.0)
+    assert all(torch.equal(a, b) for a, b in zip(stage.seen[1], weights(stage.module), strict=True))
+
+
+def test_windows_are_asked_for_in_order_whatever_the_prefetch(toy: SimpleNamespace) -> None:
+    results = []
+    for depth in (0, 1, 4):
+        stage = toy.Regression()
+        Trainer(config(prefetch=depth), stage, toy.Lines()).fit()
+        results.append(weights(stage.module))
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_an_error_in_the_data_thread_reaches_the_caller(toy: SimpleNamespace) -> None:
+    class Broken(toy.Lines):  # type: ignore[misc,name-defined]
+        def batch(self, step: int) -> Any:
+            if step == 3:
+                raise DataError("sample 7 is torn; make the file again.")
+            return super().batch(step)
+
+    with pytest.raises(DataError, match="sample 7"):
+        Trainer(config(), toy.Regression(), Broken()).fit()
+
+
+def test_a_parameter_no_loss_touches_stays_as_it_is(toy: SimpleNamespace) -> None:
+    module = nn.Linear(4, 1)
+    module.register_parameter("idle", nn.Parameter(torch.ones(3, 3)))
+    Trainer(config(weight_decay=0.5), toy.Regression(module), toy.Lines()).fit()
+    assert torch.equal(module.get_parameter("idle"), torch.ones(3, 3))
+
+
+def test_progress_is_reported_with_what_a_user_wants_to_know(toy: SimpleNamespace) -> None:
+    seen: list[Progress] = []
+    Trainer(config(log_every=5), toy.Regression(), toy.Lines(), report=seen.append).fit()
+    last = seen[-1]
+    assert (last.step, last.fraction, last.eta) == (20, 1.0, 0.0)
+    assert last.samples_per_second > 0
+    assert last.memory > 10**6
+    assert math.isfinite(last.loss)
+    assert math.isfinite(last.score)
+    assert all(0 <= p.fraction <= 1 for p in seen)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"steps": None}, {"lr": 0.0}, {"warmup": 1.0}, {"ema": 1.0}, {"microbatch": 0}, {"validate_every": 1.5}],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"must be|no end"):
+        config(**changes)
+
+
+def test_a_graph_without_a_gpu_is_refused_and_auto_goes_on(toy: SimpleNamespace) -> None:
+    with pytest.raises(ConfigError, match="needs a CUDA device"):
+        Trainer(config(graph=True), toy.Regression(), toy.Lines())
+    Trainer(config(graph="auto", steps=1), toy.Regression(), toy.Lines()).fit()
+
+
+def test_one_process_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Dist.start("cpu") as dist:
+        value = torch.tensor([3.0])
+        assert (dist.rank, dist.world, dist.leads) == (0, 1, True)
+        for collective in (dist.sum, dist.mean, dist.min, dist.broadcast):
+            assert torch.equal(collective(value), value)
+        assert dist.gather("a") == ["a"]
+        assert dist.agree(2.5) == 2.5
+        dist.barrier()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE is 2"), Dist.start("cpu"):
+        pass
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(ConfigError, match="no device"), Dist.start("gpu0"):
+        pass

@@ -1,0 +1,188 @@
+"""The optimizer, its schedule, the clipping and the average against their formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from ups.engine.optim import Ema, Optimizer, clip, decays, schedule, total_norm
+from ups.types import ConfigError
+
+OK, BAD = torch.tensor(True), torch.tensor(False)
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Linear(32, 16))
+
+
+def give_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in module.parameters():
+        p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+
+
+def test_the_schedule_rises_in_a_line_and_falls_in_a_cosine_to_its_floor() -> None:
+    assert schedule(0.0, 0.1, 0.01) == pytest.approx(0.01)
+    assert schedule(0.05, 0.1, 0.01) == pytest.approx((1 + 0.01) / 2)
+    assert schedule(0.1, 0.1, 0.01) == pytest.approx(1.0)
+    assert schedule(0.55, 0.1, 0.0) == pytest.approx(0.5)
+    assert schedule(0.325, 0.1, 0.0) == pytest.approx(0.5 + 0.5 * math.cos(math.pi / 4))
+    assert schedule(1.0, 0.1, 0.01) == schedule(1.7, 0.1, 0.01) == pytest.approx(0.01)
+    assert schedule(0.0, 0.0, 0.01) == 1.0
+
+
+def test_weight_decay_spares_norms_biases_embeddings_and_scales() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line, self.norm, self.words = nn.Linear(4, 4), nn.LayerNorm((4, 4)), nn.Embedding(3, 4)
+            self.layer_scale, self.relative_bias = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(2, 5))
+            self.filter = nn.Conv2d(2, 2, 3)
+
+    held = {name for name, decayed in decays(Net()).items() if decayed}
+    assert held == {"line.weight", "filter.weight"}
+
+
+def test_adamw_moves_the_weights_as_its_formula_says() -> None:
+    module, lr, decay, (b1, b2) = nn.Linear(3, 2, bias=False), 0.01, 0.1, (0.9, 0.95)
+    theta = module.weight.detach().clone().double()
+    optimizer = Optimizer(module, "adamw", lr, decay, (b1, b2))
+    m = v = torch.zeros_like(theta)
+    for t in range(1, 6):
+        give_gradients(module, t)
+        assert module.weight.grad is not None
+        g = module.weight.grad.double()
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        theta = theta * (1 - lr * decay) - lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + 1e-8)
+        optimizer.step(OK)
+    assert torch.allclose(module.weight.double(), theta, atol=1e-6)
+
+
+def test_the_learning_rate_tensor_rules_both_adamw_and_muon() -> None:
+    for kind in ("adamw", "muon"):
+        fast, slow = net(), net()
+        start = [p.detach().clone() for p in fast.parameters()]
+        for module, factor in ((fast, 1.0), (slow, 0.25)):
+            optimizer = Optimizer(module, kind, 1e-3)
+            optimizer.lr.fill_(1e-3 * factor)
+            give_gradients(module, 0)
+            optimizer.step(OK)
+        for p0, a, b in zip(start, fast.parameters(), slow.parameters(), strict=True):
+            assert torch.allclose(b - p0, (a - p0) / 4, rtol=2e-3, atol=1e-7), kind
+            assert not torch.equal(a, p0)
+
+
+def test_muon_turns_hidden_matrices_and_adamw_the_rest() -> None:
+    module, reference = net(), net()
+    optimizer = Optimizer(module, "muon", 1e-3, weight_decay=0.1)
+    muon = torch.optim.Muon([reference[0].weight, reference[2].weight], 1e-3, 0.1, adjust_lr_fn="match_rms_adamw")
+    rest = [p for p in reference.parameters() if p.ndim == 1]
+    adamw = torch.optim.AdamW(rest, 1e-3, (0.9, 0.95), weight_decay=0.0)
+    for step in range(3):
+        for m in (module, reference):
+            give_gradients(m, step)
+        optimizer.step(OK)
+        muon.step()
+        adamw.step()
+    for a, b in zip(module.parameters(), reference.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6)
+    assert "0.weight/momentum_buffer" in optimizer.state_dict()
+    assert "0.bias/exp_avg" in optimizer.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon", "complex"])
+def test_a_step_that_is_not_ok_changes_neither_weights_nor_state(kind: str) -> None:
+    module = net()
+    if kind == "complex":
+        module.register_parameter("wave", nn.Parameter(torch.randn(3, 4, dtype=torch.cfloat)))
+    optimizer = Optimizer(module, "muon" if kind == "muon" else "adamw", 1e-3, 0.1)
+    give_gradients(module, 0)
+    optimizer.step(OK)
+    everything = {**dict(module.named_parameters()), **optimizer.state_dict()}
+    before = {name: t.detach().clone() for name, t in everything.items()}
+    for p in module.parameters():
+        p.grad = torch.full_like(p, float("nan"))
+    optimizer.step(BAD)
+    for name, t in {**dict(module.named_parameters()), **optimizer.state_dict()}.items():
+        assert torch.equal(t, before[name]), name
+
+
+def test_complex_weights_are_trained_as_torch_trains_them() -> None:
+    def make() -> nn.ParameterDict:
+        return nn.ParameterDict({"wave": nn.Parameter(torch.arange(6.0).view(2, 3).to(torch.cfloat))})
+
+    ours, theirs = make(), make()
+    optimizer, adamw = (
+        Optimizer(ours, lr=0.01),
+        torch.optim.AdamW(theirs.parameters(), 0.01, (0.9, 0.95), weight_decay=0),
+    )
+    for step in range(4):
+        for module in (ours, theirs):
+            give_gradients(module, step)
+        optimizer.step(OK)
+        adamw.step()
+    assert torch.allclose(ours["wave"], theirs["wave"], atol=1e-6)
+
+
+def test_clipping_sees_the_true_norm() -> None:
+    gradients = [torch.full((3,), 2.0), torch.full((4, 1), 1.0)]
+    norm = total_norm(gradients)
+    assert norm.item() == pytest.approx(4.0)
+    clip(gradients, norm, 1.0)
+    assert total_norm(gradients).item() == pytest.approx(1.0, rel=1e-5)
+    small = [torch.full((4,), 0.1)]
+    clip(small, total_norm(small), 1.0)
+    assert torch.equal(small[0], torch.full((4,), 0.1))
+
+
+def test_the_average_follows_its_recurrence_and_its_ramp() -> None:
+    module = nn.Linear(2, 1, bias=False)
+    ema = Ema(module, 0.9)
+    expected = module.weight.detach().clone().double()
+    for n in range(200):
+        with torch.no_grad():
+            module.weight.fill_(math.sin(n))
+        ema.weight.fill_(ema.ramp(n))
+        ema.update(OK)
+        decay = min(0.9, (1 + n) / (10 + n))
+        expected = decay * expected + (1 - decay) * math.sin(n)
+    assert torch.allclose(ema.average["weight"].double(), expected, atol=1e-6)
+    assert ema.ramp(0) == pytest.approx(0.9)
+    assert ema.ramp(10**6) == pytest.approx(0.1)
+    held = ema.average["weight"].clone()
+    ema.update(BAD)
+    assert torch.equal(ema.average["weight"], held)
+
+
+def test_swapping_shows_the_average_and_gives_the_weights_back() -> None:
+    module = nn.Linear(2, 1)
+    ema = Ema(module, 0.9)
+    place, own, average = (
+        module.weight.data_ptr(),
+        module.weight.detach().clone(),
+        ema.average["weight"].fill_(7.0).clone(),
+    )
+    with pytest.raises(ValueError, match="inside"), ema.swapped():  # noqa: PT012
+        assert torch.equal(module.weight, average)
+        raise ValueError("inside")
+    assert torch.equal(module.weight, own)
+    assert torch.equal(ema.average["weight"], average)
+    assert module.weight.data_ptr() == place
+
+
+def test_what_cannot_be_trained_is_refused_with_a_sentence() -> None:
+    frozen = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ConfigError, match="no parameter to train"):
+        Optimizer(frozen)
+    with pytest.raises(ConfigError, match="no weight is a matrix"):
+        Optimizer(nn.Linear(2, 2), "muon")
+
+
+def test_muon_is_refused_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ConfigError, match="'muon', but torch"):
+        Optimizer(net(), "muon")

@@ -1,0 +1,196 @@
+"""Metrics against values worked out by hand, against their definitions, and against PDEBench's own code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ups.eval.metrics import (
+    NAMES,
+    Errors,
+    correlation_time,
+    interval,
+    measure,
+    over,
+    paired,
+    spectrum,
+    summary,
+    trajectory_l2,
+)
+from ups.types import ConfigError
+
+N = 32
+X = (np.arange(N) + 0.5) / N
+RNG = np.random.default_rng(7)
+
+
+def frames(*fields: np.ndarray) -> np.ndarray:
+    """One sample, one channel, a 1D frame each: (1, T, X, 1)."""
+    return np.stack(fields)[None, ..., None]
+
+
+def noise(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape)
+
+
+def by_name(found: list, name: str, mode: str = "strict"):
+    return next(m for m in found if (m.name, m.mode) == (name, mode))
+
+
+def test_a_constant_offset_has_the_errors_worked_out_by_hand() -> None:
+    true = frames(3 + 4 * np.sqrt(2) * np.sin(2 * np.pi * X))  # rms 5
+    errors = measure(true + 0.5, true)
+    for name in ("rmse", "max", "crmse", "brmse"):
+        assert errors.per_sample(name) == pytest.approx(0.5)
+    assert errors.per_sample("nrmse") == pytest.approx(0.1)
+    assert errors.per_sample("frmse-low") == pytest.approx(0.5 / 4)  # one of the four wavenumbers 0..3
+    assert errors.per_sample("frmse-mid") == pytest.approx(0, abs=1e-12)
+    assert errors.per_sample("vrmse") == pytest.approx(0.5 / np.sqrt(16 * N / (N - 1) + 1e-7))
+    assert trajectory_l2(errors) == pytest.approx(0.1)
+
+
+def test_a_wave_of_error_lies_in_its_band_and_conserves() -> None:
+    true = frames(1 + 0 * X)
+    for band, k in (("low", 3), ("mid", 4), ("mid", 11), ("high", 12)):
+        errors = measure(true + frames(np.cos(2 * np.pi * k * X)), true)
+        width = {"low": 4, "mid": 8, "high": N // 2 + 1 - 12}[band]
+        assert errors.per_sample(f"frmse-{band}") == pytest.approx(0.5 / width), "a cosine has |FFT|/n = 1/2"
+        assert errors.per_sample("crmse") == pytest.approx(0, abs=1e-12)
+        assert errors.per_sample("rmse") == pytest.approx(np.sqrt(0.5))
+
+
+def test_the_spectral_error_in_2d_counts_the_first_quadrant_by_whole_radius() -> None:
+    x, y = np.meshgrid(X, X, indexing="ij")
+    true = np.zeros((1, 1, N, N, 1))
+    pred = np.cos(2 * np.pi * (3 * x + 4 * y))[None, None, ..., None]  # radius 5, both components positive
+    mid = measure(pred, true).per_sample("frmse-mid")
+    assert mid == pytest.approx(0.5 / 8)
+    away = np.cos(2 * np.pi * (3 * x - 4 * y))[None, None, ..., None]  # in the other quadrants
+    assert measure(away, true).per_sample("frmse-mid") == pytest.approx(0, abs=1e-12)
+
+
+def test_the_boundary_error_sees_faces_only_with_corners_on_two() -> None:
+    true, pred = np.zeros((1, 1, 4, 6, 1)), np.zeros((1, 1, 4, 6, 1))
+    pred[0, 0, 1:-1, 1:-1] = 9.0
+    assert measure(pred, true).per_sample("brmse") == 0
+    pred[0, 0, 0, 2] = 2.0
+    assert measure(pred, true).per_sample("brmse") == pytest.approx(np.sqrt(4 / 20))
+    pred[0, 0, 0, 2], pred[0, 0, 0, 0] = 0.0, 2.0
+    assert measure(pred, true).per_sample("brmse") == pytest.approx(np.sqrt(8 / 20))
+
+
+@pytest.mark.parametrize("space", [(16,), (16, 12), (8, 8, 8)])
+def test_the_modes_agree_for_batches_of_one_and_the_paper_counts_the_context(space: tuple[int, ...]) -> None:
+    true, pred = noise(5, 6, *space, 2), noise(5, 6, *space, 2)
+    single = Errors.join([measure(pred[i : i + 1], true[i : i + 1]) for i in range(5)])
+    whole = measure(pred, true)
+    found = summary(single, "A", context=10)
+    for name in NAMES:
+        if np.isnan(single.per_sample(name)).any():
+            continue
+        value = by_name(found, name).value
+        assert by_name(found, name, "pdebench-0.1.0").value == pytest.approx(value)
+        assert by_name(found, name, "pdebench-paper").value == pytest.approx(value * 6 / 16)
+        assert whole.per_sample(name) == pytest.approx(single.per_sample(name)), "strict knows no batches"
+    for name in ("crmse", "max", "frmse-low"):
+        assert whole.batch_mean(name) > single.batch_mean(name), "a root of a mean of squares exceeds the mean"
+    assert whole.batch_mean("nrmse") == pytest.approx(single.batch_mean("nrmse"))
+
+
+def test_a_band_the_grid_does_not_resolve_is_left_out() -> None:
+    found = summary(measure(noise(2, 3, 16, 1), noise(2, 3, 16, 1)), "A", 1)
+    assert "frmse-mid" in {m.name for m in found}
+    assert "frmse-high" not in {m.name for m in found}
+
+
+def test_trajectory_error_is_a_ratio_of_norms_not_a_mean_of_ratios() -> None:
+    true = frames(np.full(N, 3.0), np.full(N, 4.0))
+    errors = measure(true + frames(np.zeros(N), np.full(N, 1.0)), true)
+    assert trajectory_l2(errors) == pytest.approx(1 / 5)
+    assert errors.per_sample("nrmse") == pytest.approx(0.5 * 1 / 4)
+
+
+def test_correlation_time_is_that_of_the_first_frame_under_the_threshold() -> None:
+    wave = np.sin(2 * np.pi * X)
+    turned = [np.sin(2 * np.pi * X + angle) for angle in (0.1, 0.5, 0.8, 0.2)]  # correlations are cosines
+    errors = measure(frames(*turned), frames(wave, wave, wave, wave))
+    assert errors.correlation[0, :, 0] == pytest.approx(np.cos([0.1, 0.5, 0.8, 0.2]))
+    assert correlation_time(errors, 0.25) == pytest.approx(0.75)
+    assert correlation_time(errors, 0.25, threshold=0.5) == pytest.approx(1.0), "never: the whole predicted time"
+
+
+def test_what_is_not_finite_is_an_infinite_error_everywhere() -> None:
+    true = noise(3, 4, 16, 2)
+    pred = true.copy()
+    pred[1, 2, 5, 0] = np.nan
+    errors = measure(pred, true)
+    for name in ("rmse", "nrmse", "max", "crmse", "brmse", "vrmse", "frmse-low"):
+        assert np.isinf(errors.per_sample(name)).tolist() == [False, True, False]
+        assert np.isinf(errors.batch_mean(name))
+    metric = by_name(summary(errors, "A", 1), "nrmse")
+    assert np.isinf(metric.value)
+    assert metric.low == 0
+    assert np.isinf(metric.high)
+    assert np.isinf(trajectory_l2(errors)).tolist() == [False, True, False]
+
+
+def test_the_interval_covers_the_true_mean_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    hits = 0
+    for trial in range(300):
+        low, high = interval(rng.exponential(1.0, 80), seed=trial, resamples=500)
+        hits += low <= 1.0 <= high
+    assert 0.90 <= hits / 300 <= 0.98
+
+
+def test_the_interval_is_repeatable_and_shrinks_with_samples() -> None:
+    values = noise(400)
+    assert interval(values, seed=1) == interval(values, seed=1)
+    few, many = interval(values[:50]), interval(values)
+    assert many[1] - many[0] < few[1] - few[0]
+    assert interval(np.full(9, 2.5)) == (2.5, 2.5)
+
+
+def test_a_paired_comparison_sees_what_separate_intervals_do_not() -> None:
+    hard = np.exp(noise(60))
+    ours, theirs = hard * 0.97, hard
+    assert interval(ours)[1] > interval(theirs)[0]
+    found = paired(ours, theirs, "A")
+    assert found.high < 0
+    assert found.value == pytest.approx(np.mean(ours - theirs))
+    ratio = over(ours, theirs, "A", "ratio")
+    assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.97, 0.97, 0.97))
+    with pytest.raises(ConfigError, match="same samples"):
+        paired(ours, theirs[:-1], "A")
+
+
+def test_the_spectrum_sums_to_the_mean_square() -> None:
+    x, y = np.meshgrid(X, X, indexing="ij")
+    field = (1 + np.sin(2 * np.pi * 3 * x) + 2 * np.cos(2 * np.pi * (3 * x - 4 * y)))[None, ..., None]
+    power = spectrum(field)[:, 0]
+    assert power[[0, 3, 5]] == pytest.approx([1, 0.5, 2])
+    assert power.sum() == pytest.approx((field**2).mean())
+
+
+def test_arrays_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ConfigError, match="samples, frames"):
+        measure(np.zeros((1, 2, 8, 1)), np.zeros((1, 2, 9, 1)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("space", [(64,), (33,), (32, 32), (28, 40), (32, 32, 32)])
+def test_the_pdebench_modes_are_those_of_pdebench_itself(space: tuple[int, ...]) -> None:
+    """Needs pdebench 0.1.0 beside torch (it is not a dependency; parts of it are non-commercial)."""
+    theirs = pytest.importorskip("pdebench.models.metrics")
+    context, steps, channels = 2, 3, 1 if len(space) == 3 else 2  # its 3D code knows one channel only
+    true = noise(4, context + steps, *space, channels)
+    pred = np.concatenate([true[:, :context], noise(4, steps, *space, channels)], 1)
+    errors = measure(pred[:, context:], true[:, context:])
+    for skipped, counted in ((context, 0), (0, context)):
+        arrays = [torch.from_numpy(np.moveaxis(a[:, skipped:], 1, -2).copy()).float() for a in (pred, true)]
+        rmse, nrmse, conserved, largest, boundary, fourier = theirs.metric_func(*arrays, if_mean=False)
+        bands = fourier.mean((0, 2))
+        expected = dict(zip(NAMES, (rmse, nrmse, largest, conserved, boundary, *bands), strict=True))
+        for name, value in expected.items():
+            assert errors.batch_mean(name, counted) == pytest.approx(float(value.mean()), rel=2e-6), name

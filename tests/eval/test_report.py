@@ -1,0 +1,152 @@
+"""The report: every number in both files, verdicts that tell the truth, a page that needs no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult, number, read_results
+from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
+from ups.physics import TASKS
+from ups.tensors import Window
+from ups.types import DataError, TaskSpec
+
+P = EvalProtocol("A", 2)
+TRAINED = Cost(params=170_000, steps=2000, seconds=80.5, device="cpu")
+
+
+def window(task: TaskSpec, samples: int = 6, cells: int = 16, ahead: int = 5) -> Window:
+    rng = torch.Generator().manual_seed(0)
+    shape = (samples, 2 + ahead, *(cells,) * task.ndim, len(task.channels))
+    values = 1 + torch.randn(shape, generator=rng).cumsum(1)
+    inputs, params = torch.zeros(samples, *shape[2:-1], 0), torch.zeros(samples, 1)
+    ids = tuple(map(str, range(samples)))
+    dt = torch.full((samples,), 0.1)
+    return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim, ids)
+
+
+class Oracle:
+    """The truth, disturbed: a fake of known quality."""
+
+    def __init__(self, truth: Window, error: float, name: str = "ups") -> None:
+        self.truth, self.error, self.name = truth, error, name
+
+    def predict(self, _: Window, steps: int) -> Tensor:
+        truth = self.truth.targets[:, :steps]
+        return truth + self.error * truth.flip(2)
+
+
+def result(task: str, error: float = 0.01, cost: Cost = TRAINED, codec: float = 0.001) -> TaskResult:
+    w = window(TASKS[task])
+    return TaskResult(
+        ours=Entry(evaluate(Oracle(w, error), [w], P), cost),
+        persistence=Entry(evaluate(persistence, [w], P)),
+        baselines=(Entry(evaluate(Oracle(w, 0.2, "fno"), [w], P), Cost(500_000, 900, 80.0, "cpu")),),
+        reconstruction=Entry(reconstruct(lambda frame, _: frame * (1 + codec), [w], P)),
+        beyond=(Entry(evaluate(Oracle(w, 0.03), [w], P, split="test, 32 cells (zero-shot)"), cost),),
+    )
+
+
+def report(*tasks: TaskResult) -> Report:
+    data = (DataFact("burgers1d", "1D_Burgers_Sols_Nu0.01.hdf5", "ab12", "80/10/10", "16", 7, "nu = 0.01"),)
+    return Report("A run", tasks, "train:\n  steps: 2000 # <fast>\n", "f00d", 7, data)
+
+
+class Parsed(HTMLParser):
+    """Text of a page, what it would fetch, and whether its tags close."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.text, self.fetched, self.open = [], [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [v for k, v in attrs if k in ("src", "href", "srcset", "data", "action") and v]
+        if tag not in ("meta", "link", "img", "input", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path, Path]:
+    made = report(result("burgers1d"), result("reacdiff2d"))
+    return made, *made.write(tmp_path_factory.mktemp("run"))
+
+
+def test_the_page_holds_every_number_and_fetches_nothing(written: tuple[Report, Path, Path]) -> None:
+    made, page, results = written
+    html = page.read_text()
+    parsed = Parsed(html)
+    assert parsed.open == []
+    assert all(source.startswith("data:") for source in parsed.fetched)
+    assert not re.search(r"@import|url\(", html)
+    cells = set(parsed.text)
+    rows = json.loads(results.read_text())
+    assert len(rows) > 150
+    for row in rows:
+        assert number(float(row["value"])) in cells, row
+    embedded = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S).group(1))
+    assert embedded == rows
+    assert "steps: 2000 # &lt;fast&gt;" in html
+    assert html.count('class="film"') == 2
+    assert made.headline()[1][-1] == "learnt"
+
+
+def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> None:
+    made, _, results = written
+    assert read_results(results) == made.records
+    first = made.records[0]
+    assert (first.task, first.data, first.config, first.seed) == ("burgers1d", "ab12", "f00d", 7)
+    assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction"}
+    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper"}
+    ours, still = made.find("burgers1d", "ups"), made.find("burgers1d", "persistence")
+    assert made.find("burgers1d", "ups", "nrmse-over-persistence").value == pytest.approx(ours.value / still.value)
+    with pytest.raises(DataError, match="no nrmse"):
+        made.find("burgers1d", "nobody")
+    results.with_name("other.json").write_text('{"a": 1}')
+    with pytest.raises(DataError, match=r"not a results\.json"):
+        read_results(results.with_name("other.json"))
+
+
+def test_infinity_survives_the_file(tmp_path: Path) -> None:
+    made = report(result("burgers1d", error=float("nan")))
+    page, results = made.write(tmp_path)
+    json.loads(results.read_text(), parse_constant=pytest.fail)  # a bare Infinity is no JSON
+    assert np.isinf(next(r for r in read_results(results) if r.metric == "nrmse").value)
+    assert "6 of 6 rollouts diverged" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "cost", "codec", "words"),
+    [
+        (5.0, TRAINED, 0.001, "NOT LEARNT: no better than persistence"),
+        (0.01, Cost(170_000, 0, 0.0, "cpu"), 0.001, "UNTRAINED"),
+        (0.01, TRAINED, 0.4, "the codec is the bottleneck"),
+    ],
+)
+def test_what_went_wrong_is_said_plainly(error: float, cost: Cost, codec: float, words: str) -> None:
+    page = report(result("burgers1d", error, cost, codec)).page()
+    assert words in page.sections[0].verdict
+    assert not page.sections[0].good
+    assert ("UNTRAINED" in page.lead) == (cost.steps == 0)
+
+
+def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_worse() -> None:
+    w = window(TASKS["burgers1d"])
+    bad = evaluate(Oracle(w, 1.5), [w], P)
+    worse = evaluate(Oracle(w, 3.0, "persistence"), [w], P)
+    verdict, good = TaskResult(Entry(bad, TRAINED), Entry(worse)).verdict
+    assert verdict == "NOT LEARNT: no better than predicting zero"
+    assert not good

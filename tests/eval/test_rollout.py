@@ -1,0 +1,137 @@
+"""Rollouts: persistence, protocols, divergence, resolutions, and that no predictor sees the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ups.eval.rollout import PROTOCOLS, EvalProtocol, evaluate, persistence, protocol, reconstruct
+from ups.physics import TASKS
+from ups.tensors import Window
+from ups.types import ConfigError, DataError
+
+TASK = TASKS["burgers1d"]
+P = EvalProtocol("A", 2)
+
+
+def waves(
+    samples: int = 3, cells: int = 32, context: int = 2, ahead: int = 6, speed: float = 0.1, first: int = 0
+) -> Window:
+    """Travelling sines, each with its own phase, exactly sampled at any resolution."""
+    x = (torch.arange(cells) + 0.5) / cells
+    t = torch.arange(context + ahead)
+    phase = torch.arange(first, first + samples) * 0.7
+    values = torch.sin(2 * torch.pi * (x - speed * t[:, None]) + phase[:, None, None])[..., None]
+    return Window(
+        TASK, values[:, :context], values[:, context:], torch.zeros(samples, cells, 0), torch.full((samples, 1), 0.01),
+        torch.full((samples,), 0.05), (True,), (1.0,), tuple(str(i) for i in range(first, first + samples)),
+    )  # fmt: skip
+
+
+@dataclass
+class Shift:
+    """Moves a sine by its speed, in Fourier space: exact at every resolution."""
+
+    speed: float = 0.1
+    name: str = "shift"
+
+    def predict(self, window: Window, steps: int) -> Tensor:
+        assert window.targets.shape[1] == 0, "a predictor is not shown the answer"
+        modes = torch.fft.rfft(window.state, dim=1)
+        k = torch.arange(modes.shape[1])[:, None]
+        turned = [modes * torch.exp(-2j * torch.pi * k * self.speed * (s + 1)) for s in range(steps)]
+        return torch.stack([torch.fft.irfft(m, n=window.state.shape[1], dim=1) for m in turned], 1)
+
+
+@dataclass
+class Broken:
+    """Persistence, but the second sample of each window leaves."""
+
+    value: float
+    name: str = "broken"
+
+    def predict(self, window: Window, steps: int) -> Tensor:
+        made = persistence.predict(window, steps).clone()
+        made[1, steps // 2 :] = self.value
+        return made
+
+
+def test_persistence_is_exact_on_what_does_not_change() -> None:
+    found = evaluate(persistence, [waves(speed=0.0)], P)
+    assert found.score == 0
+    assert all(m.value == 0 for m in found.metrics() if m.name not in ("correlation-time",))
+
+
+def test_persistence_errs_on_a_wave_as_the_chord_of_its_angle() -> None:
+    found = evaluate(persistence, [waves()], P)
+    chord = 2 * np.abs(np.sin(np.pi * 0.1 * np.arange(1, 7)))
+    assert found.against_time()[0] == pytest.approx(chord, rel=1e-5)
+    assert found.one_step().value == pytest.approx(chord[0], rel=1e-5)
+    assert found.score == pytest.approx(chord.mean(), rel=1e-5)
+
+
+def test_an_exact_predictor_is_exact_at_every_resolution() -> None:
+    for cells in (16, 32, 100):
+        found = evaluate(Shift(), [waves(cells=cells)], P)
+        assert found.score < 1e-6
+        assert found.spectra[0] == pytest.approx(found.spectra[1], abs=1e-6)
+        assert found.spectra[0, 1, 0] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_batches_stream_and_give_the_same_as_one() -> None:
+    whole = evaluate(Shift(0.09), [waves(6)], P, examples=2)
+    parts = evaluate(Shift(0.09), iter([waves(4), waves(2, first=4)]), P, examples=2)
+    assert parts.per_sample() == pytest.approx(whole.per_sample())
+    assert parts.ids == whole.ids
+    assert parts.errors.batches == (4, 2)
+    assert parts.spectra == pytest.approx(whole.spectra)
+    assert [e.id for e in parts.examples] == ["0", "1"]
+    assert parts.examples[0].times == pytest.approx(0.05 * np.arange(1, 7))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e30, 1e4])
+def test_a_rollout_that_diverges_is_counted_not_dropped(value: float) -> None:
+    found = evaluate(Broken(value), [waves(3), waves(3, first=3)], P)
+    assert found.diverged.tolist() == [False, True, False] * 2
+    assert len(found) == 6
+    assert found.score > 1e3
+    metrics = {m.name: m for m in found.metrics() if m.mode == "strict"}
+    assert metrics["diverged"].value == pytest.approx(1 / 3)
+    assert metrics["nrmse-median"].value < 3
+    assert np.isfinite(found.spectra).all()
+
+
+def test_the_protocol_says_what_is_given_and_how_far() -> None:
+    window = waves(context=12, ahead=30)
+    found = evaluate(persistence, [window], PROTOCOLS["A"])
+    assert (found.steps, found.protocol.label) == (30, "A")
+    assert evaluate(persistence, [window], PROTOCOLS["B"]).steps == 1
+    capped = evaluate(persistence, [window], PROTOCOLS["G"])
+    assert capped.protocol.label == "G (1 given, 30 predicted)", "a shorter rollout is not called by the published name"
+    assert protocol("A", context=2).label == "A (2 given, to the end)"
+    with pytest.raises(ConfigError, match="no protocol 'Z'"):
+        protocol("Z")
+    with pytest.raises(DataError, match="10 given frames"):
+        evaluate(persistence, [waves()], PROTOCOLS["A"])
+    with pytest.raises(DataError, match="no window"):
+        evaluate(persistence, [], P)
+    with pytest.raises(ConfigError, match="one task and grid"):
+        evaluate(persistence, [waves(), waves(cells=16)], P)
+
+
+def test_reconstruction_measures_the_codec_alone() -> None:
+    found = reconstruct(lambda frame, _: frame + 0.01, [waves()], P)
+    assert found.predictor == "reconstruction"
+    assert found.per_sample("rmse") == pytest.approx(0.01, rel=1e-4)
+
+
+def test_a_subset_is_what_its_samples_alone_would_have_given() -> None:
+    both = evaluate(Shift(0.08), [waves(6)], P)
+    alone = evaluate(Shift(0.08), [waves(2, first=4)], P)
+    part = both.subset(np.array([4, 5]))
+    assert part.ids == alone.ids
+    assert part.score == pytest.approx(alone.score)

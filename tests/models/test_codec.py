@@ -1,0 +1,113 @@
+"""Codec: nothing is lost, the fast path is the query, and other grids mean the same field."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from small_simulators import GRIDS, awaken, frames, simulator
+
+from ups.models import Codec, CodecConfig
+from ups.models.grids import centres
+from ups.physics import TASKS
+from ups.tensors import LatentState
+from ups.types import ConfigError
+
+
+def waves(n: int, count: int = 8) -> torch.Tensor:
+    """Smooth periodic fields `(count, n, 1)` known at any resolution."""
+    x = (torch.arange(n) + 0.5) / n
+    k = torch.arange(1, count + 1).unsqueeze(1)
+    return (torch.sin(2 * math.pi * (k % 3 + 1) * x + k) + 0.5 * torch.cos(2 * math.pi * (k % 4) * x)).unsqueeze(-1)
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_an_untrained_codec_already_gives_every_cell_back(name: str) -> None:
+    codec = simulator(name).codec
+    x = frames(name)[:, 0]
+    codec.fit_statistics(name, x.flatten(0, -2).mean(0) + 1, 3 * x.flatten(0, -2).std(0))
+    state = codec.encode(x, name, TASKS[name].periodic)
+    assert state.z.shape == (2, *codec.tokens(name), 64)
+    assert (codec.decode(state, name) - x).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> None:
+    codec = simulator(name).codec
+    awaken(codec)
+    state = codec.encode(frames(name)[:, 0], name, TASKS[name].periodic)
+    points = torch.as_tensor(centres(GRIDS[name]), dtype=torch.float32)
+    asked = codec.query(state, name, points.expand(2, *points.shape))
+    grid = codec.decode(state, name)
+    assert (asked - grid.flatten(1, -2)).abs().max() < 1e-5 * grid.abs().max()
+
+
+def test_encoding_commutes_with_shifts_of_a_periodic_box_by_whole_patches() -> None:
+    codec = simulator("cfd2d").codec
+    awaken(codec)
+    x = frames("cfd2d")[:, 0]
+    z = codec.encode(x, "cfd2d", (True, True)).z
+    moved = codec.encode(x.roll((8, -4), (1, 2)), "cfd2d", (True, True)).z
+    assert torch.allclose(moved, z.roll((2, -1), (1, 2)), atol=1e-4)
+
+
+def test_a_codec_with_fewer_numbers_than_cells_learns_smooth_fields_in_seconds() -> None:
+    torch.manual_seed(0)
+    codec = Codec(CodecConfig(dim=6, patch=(8, 4, 2), width=16), [TASKS["burgers1d"]], {"burgers1d": (64,)})
+    x = waves(64)
+    optimizer = torch.optim.Adam(codec.parameters(), lr=1e-2)
+    for step in range(250):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * (1 - step / 250)
+        out = codec.decode(codec.encode(x, "burgers1d", (True,)), "burgers1d")
+        loss = (out - x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert (out - x).norm() / x.norm() < 1e-2
+
+
+def test_a_field_at_twice_the_resolution_has_the_same_tokens_and_is_given_back_at_its_own() -> None:
+    codec = simulator("burgers1d").codec
+    coarse = codec.encode(waves(32), "burgers1d", (True,))
+    fine = codec.encode(waves(64), "burgers1d", (True,))
+    assert torch.allclose(coarse.z, fine.z, atol=1e-5)
+    assert (codec.decode(fine, "burgers1d", (64,)) - waves(64)).abs().max() < 1e-4
+
+
+def test_a_query_between_cells_follows_a_smooth_field() -> None:
+    codec = simulator("burgers1d", grids={"burgers1d": (128,)}).codec
+    state = codec.encode(waves(128), "burgers1d", (True,))
+    points = ((torch.arange(640) + 0.5) / 640).reshape(1, -1, 1).expand(8, -1, -1)
+    assert (codec.query(state, "burgers1d", points) - waves(640)).abs().max() < 5e-3
+
+
+def test_gradients_reach_every_parameter_of_the_codec() -> None:
+    codec = simulator("burgers1d", "reacdiff2d").codec
+    awaken(codec)
+    total = torch.zeros(())
+    for name in ("burgers1d", "reacdiff2d"):
+        x = frames(name)[:, 0]
+        total = total + codec.decode(codec.encode(x, name, TASKS[name].periodic), name).square().mean()
+    total.backward()
+    dead = [n for n, p in codec.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert dead == []
+
+
+def test_a_grid_that_does_not_fit_and_a_task_unknown_are_refused() -> None:
+    with pytest.raises(ConfigError, match="divisible by 4"):
+        Codec(CodecConfig(), [TASKS["burgers1d"]], {"burgers1d": (50,)})
+    codec = simulator("burgers1d").codec
+    with pytest.raises(ConfigError, match="not trained on 'ks1d'"):
+        codec.encode(torch.zeros(1, 32, 1), "ks1d", (True,))
+    with pytest.raises(ConfigError, match="channels u"):
+        codec.encode(torch.zeros(1, 32, 2), "burgers1d", (True,))
+
+
+def test_a_constant_channel_is_not_divided_by_zero() -> None:
+    codec = simulator("burgers1d").codec
+    codec.fit_statistics("burgers1d", torch.ones(1), torch.zeros(1))
+    state = codec.encode(torch.ones(1, 32, 1), "burgers1d", (True,))
+    assert isinstance(state, LatentState)
+    assert torch.allclose(codec.decode(state, "burgers1d"), torch.ones(1, 32, 1), atol=1e-6)

@@ -1,0 +1,252 @@
+"""LatentOperator: every core starts as persistence, obeys its symmetries and hears each condition."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from small_simulators import GRIDS, VARIANTS, awaken, condition, simulator
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from ups.models import SIZES, LatentOperator, OperatorConfig
+from ups.models.blocks import join, split
+from ups.models.grids import Space
+from ups.models.layers import FourierMixing
+from ups.physics import TASKS
+from ups.tensors import LatentState
+from ups.types import ConfigError
+
+
+def tokens(name: str, context: int = 1, batch: int = 2, seed: int = 0) -> Tensor:
+    shape = simulator(name).codec.tokens(name)
+    return torch.randn(batch, context, *shape, 64, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_an_untrained_operator_predicts_no_change_in_any_dimension(core: str, mixing: str, name: str) -> None:
+    operator = simulator(name, core=core, mixing=mixing, context=2).operator
+    z = tokens(name, context=2)
+    out = operator(z, condition(name))
+    assert torch.equal(out, z[:, -1])
+    awaken(operator)
+    moved = operator(z, condition(name))
+    assert moved.shape == z[:, -1].shape
+    assert moved.isfinite().all()
+    assert not torch.allclose(moved, z[:, -1])
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_an_operator_commutes_with_shifts_of_a_periodic_box(core: str, mixing: str, streams: int) -> None:
+    """Any whole number of tokens; for windows, whole windows of the coarsest level (and its shift)."""
+    windows = core == "unet"
+    sim = simulator("cfd2d", core=core, mixing=mixing, streams=streams, grids={"cfd2d": (32, 32)})
+    awaken(sim.operator)
+    z = torch.randn(2, 1, 8, 8, 64)
+    shift = (4, 0) if windows else (3, 1)
+    with torch.no_grad():
+        out = sim.operator(z, condition("cfd2d"))
+        moved = sim.operator(z.roll(shift, (2, 3)), condition("cfd2d"))
+    assert (moved - out.roll(shift, (1, 2))).abs().max() < 1e-4 * out.abs().max()
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_walls_break_the_symmetry_that_a_ring_has(core: str, mixing: str) -> None:
+    sim = simulator("burgers1d", core=core, mixing=mixing)
+    awaken(sim.operator)
+    z = tokens("burgers1d")
+    walled = condition("burgers1d", periodic=(False,))
+    out, moved = sim.operator(z, walled), sim.operator(z.roll(4, 2), walled)
+    assert (moved - out.roll(4, 1)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_each_condition_changes_the_prediction(core: str, mixing: str) -> None:
+    sim = simulator("burgers1d", "advection1d", grids={"advection1d": (32,)}, core=core, mixing=mixing)
+    sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
+    awaken(sim.operator)
+    z, base = tokens("burgers1d"), condition("burgers1d")
+    out = sim.operator(z, base)
+    changes = {
+        "params": dataclasses.replace(base, params=base.params * 0.1),
+        "dt": dataclasses.replace(base, dt=base.dt * 2),
+        "periodic": dataclasses.replace(base, periodic=(False,)),
+        "task": dataclasses.replace(base, task="advection1d"),
+    }
+    for name, changed in changes.items():
+        assert (sim.operator(z, changed) - out).abs().max() > 1e-4, name
+
+
+def test_the_condition_is_heard_per_sample() -> None:
+    sim = simulator("burgers1d")
+    sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
+    awaken(sim.operator)
+    z, base = tokens("burgers1d"), condition("burgers1d")
+    out = sim.operator(z, base)
+    other = sim.operator(z, dataclasses.replace(base, params=torch.tensor([[0.5], [0.05]])))
+    assert torch.allclose(other[0], out[0], atol=1e-6)
+    assert not torch.allclose(other[1], out[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_gradients_reach_every_parameter_of_the_operator(core: str, mixing: str, streams: int) -> None:
+    names = ("burgers1d", "reacdiff2d")
+    sim = simulator(*names, core=core, mixing=mixing, streams=streams, modes=3)
+    sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
+    awaken(sim.operator)
+    total = sum(sim.operator(tokens(n), condition(n)).square().mean() for n in names)
+    assert isinstance(total, Tensor)
+    total.backward()
+    dead = [n for n, p in sim.operator.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
+    assert dead == []
+
+
+@pytest.mark.parametrize(("core", "mixing"), [("unet", "attention"), ("unet", "fourier"), ("transformer", "fourier")])
+@pytest.mark.parametrize(("name", "sizes"), [("burgers1d", (64, 128, 256)), ("reacdiff2d", (16, 32, 64))])
+def test_the_cost_of_windows_and_waves_is_linear_in_tokens(
+    core: str, mixing: str, name: str, sizes: tuple[int, ...]
+) -> None:
+    operator = simulator(name, core=core, mixing=mixing, windows=(8, 4, 2)).operator
+    ndim = TASKS[name].ndim
+    costs = []
+    for n in sizes:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            operator(torch.zeros(1, 1, *(n,) * ndim, 64), condition(name, batch=1))
+        costs.append(counter.get_total_flops())
+    exponent = np.polyfit(np.log([n**ndim for n in sizes]), np.log(costs), 1)[0]
+    assert exponent <= 1.1
+
+
+@pytest.mark.parametrize("shape", [(5,), (6,), (2,), (3, 8), (7, 5)])
+@pytest.mark.parametrize("mixing", ["attention", "fourier"])
+def test_a_grid_too_small_for_the_u_uses_fewer_levels(shape: tuple[int, ...], mixing: str) -> None:
+    name = "burgers1d" if len(shape) == 1 else "reacdiff2d"
+    operator = simulator(name, core="unet", mixing=mixing, levels=3).operator
+    awaken(operator)
+    out = operator(torch.randn(2, 1, *shape, 64), condition(name))
+    assert out.shape == (2, *shape, 64)
+    assert out.isfinite().all()
+
+
+def test_windows_are_cut_at_walls_and_wrap_around_rings() -> None:
+    """A change in the first token reaches the last one in a ring, through shifted windows, and not across walls."""
+    from ups.models.blocks import BlockShape, WindowAttention
+
+    torch.manual_seed(0)
+    shape = BlockShape(16, 2, 16, 2.0, 3, "token", 1)
+    layer = WindowAttention(shape, (4, 4, 2), shifted=True)
+    x = torch.randn(1, 16, 16)
+    changed = x.clone()
+    changed[:, 0] += 1
+    for periodic, reached in ((True, {14, 15, 0, 1}), (False, {0, 1})):
+        space = Space((16,), (periodic,))
+        gap = (layer(changed, space) - layer(x, space)).abs().amax((0, 2))
+        assert set(torch.nonzero(gap > 1e-6).flatten().tolist()) == reached
+
+
+@pytest.mark.parametrize("window", [(4,), (2, 4), (2, 2, 4)])
+def test_windows_put_back_together_are_the_grid(window: tuple[int, ...]) -> None:
+    space = Space(tuple(2 * w for w in window), (True,) * len(window))
+    x = torch.randn(2, *space.shape, 3)
+    assert torch.equal(join(split(x, window), window, space), x)
+
+
+def test_fourier_mixing_with_unit_matrices_keeps_the_waves_it_holds_and_drops_the_others() -> None:
+    layer = FourierMixing(4, 2, modes=4)
+    with torch.no_grad():
+        layer.real.copy_(torch.eye(2).expand_as(layer.real))
+        layer.imaginary.zero_()
+        layer.gain.fill_(1.0)
+    at = (torch.arange(32) + 0.5) / 32
+    for periodic, turns in ((True, 2), (False, 1)):
+        low, high = (torch.cos(torch.pi * turns * k * at).reshape(1, 32, 1).expand(1, 32, 4) for k in (3, 5))
+        out = layer(low + high, Space((32,), (periodic,)))
+        assert torch.allclose(out, low, atol=1e-5)
+
+
+def test_drop_path_is_the_only_randomness_and_only_in_training() -> None:
+    operator = simulator("burgers1d", drop_path=0.5).operator
+    awaken(operator)
+    z, asked = tokens("burgers1d"), condition("burgers1d")
+    assert torch.equal(operator(z, asked), operator(z, asked))
+    operator.train()
+    assert not torch.equal(operator(z, asked), operator(z, asked))
+
+
+def test_weights_follow_from_the_seed_alone() -> None:
+    first = simulator("burgers1d", seed=3).state_dict()
+    torch.rand(7)
+    before = torch.get_rng_state()
+    again = simulator("burgers1d", seed=3).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert not torch.equal(
+        first["operator.enter.weight"], simulator("burgers1d", seed=4).state_dict()["operator.enter.weight"]
+    )
+
+
+def test_sizes_grow_and_the_largest_has_a_hundred_million_parameters() -> None:
+    counts = []
+    for name in SIZES:
+        with torch.device("meta"):
+            operator = LatentOperator(OperatorConfig(size=name, mixing="attention"), 64, [TASKS["burgers1d"]])  # type: ignore[arg-type]
+        counts.append(sum(p.numel() for p in operator.parameters()))
+    assert counts == sorted(counts)
+    assert counts[-1] >= 100e6
+
+
+def test_increments_are_written_in_the_size_they_have_in_training() -> None:
+    operator = simulator("burgers1d").operator
+    awaken(operator)
+    z, asked = tokens("burgers1d"), condition("burgers1d")
+    change = operator(z, asked) - z[:, -1]
+    operator.fit_increments("burgers1d", 0.01)
+    assert torch.allclose(operator(z, asked) - z[:, -1], 0.01 * change, atol=1e-5)
+
+
+def test_a_config_that_cannot_be_built_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="odd kernel"):
+        OperatorConfig(kernel=4)
+    with pytest.raises(ConfigError, match="multiple of twice"):
+        OperatorConfig(width=30)
+    with pytest.raises(ConfigError, match="2 frames of context"):
+        simulator("burgers1d", context=2).operator(tokens("burgers1d"), condition("burgers1d"))
+
+
+def test_tables_made_in_inference_mode_or_for_shapes_alone_still_serve_training() -> None:
+    sim = simulator("reacdiff2d", core="unet", mixing="attention", grids={"reacdiff2d": (40, 24)})
+    z, asked = torch.randn(2, 1, 10, 6, 64), condition("reacdiff2d")
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
+    with torch.inference_mode():
+        sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
+    out = sim.codec.decode(LatentState(sim.operator(z, asked), asked.periodic), "reacdiff2d")
+    out.square().mean().backward()
+    assert sim.operator.head.weight.grad is not None
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_an_operator_runs_under_bfloat16_autocast_close_to_float32(core: str, mixing: str) -> None:
+    sim = simulator("reacdiff2d", core=core, mixing=mixing)
+    awaken(sim.operator)
+    z, asked = tokens("reacdiff2d"), condition("reacdiff2d")
+    exact = sim.operator(z, asked)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = sim.operator(z, asked)
+    assert rough.dtype == torch.float32
+    assert (rough - exact).norm() / exact.norm() < 0.05
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_a_compiler_sees_the_operator_as_one_graph(core: str, mixing: str) -> None:
+    sim = simulator("reacdiff2d", core=core, mixing=mixing)
+    awaken(sim.operator)
+    z, asked = tokens("reacdiff2d"), condition("reacdiff2d")
+    compiled = torch.compile(sim.operator, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(compiled(z, asked), sim.operator(z, asked))

@@ -1,0 +1,241 @@
+"""Simulator: the Python API in kind, guards, and an artifact that survives and refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_simulators import GRIDS, awaken, condition, frames, simulator
+
+from ups.models import Simulator, SimulatorConfig, artifact
+from ups.models.simulator import laws_of
+from ups.physics import TASKS
+from ups.types import ConfigError, DataError
+
+NU = {"nu": 1.0}
+
+
+def burgers(**operator: object) -> Simulator:
+    sim = simulator("burgers1d", **operator)
+    sim.operator.fit_ranges("burgers1d", torch.tensor([0.1]), torch.tensor([2.0]))
+    awaken(sim)
+    with torch.no_grad():
+        sim.operator.head.weight *= 0.1
+    return sim
+
+
+def test_an_untrained_simulator_is_persistence() -> None:
+    sim = simulator("reacdiff2d")
+    x = frames("reacdiff2d")
+    out = sim.simulate(x, 3, condition("reacdiff2d"))
+    assert (out - x).abs().max() < 1e-4
+
+
+def test_answers_have_the_kind_and_rank_of_what_was_given() -> None:
+    sim = burgers()
+    u = frames("burgers1d", batch=3)[:, 0]
+    full = sim.rollout(u, 4, NU)
+    assert isinstance(full, torch.Tensor)
+    assert full.shape == (3, 4, 32, 1)
+    one = sim.rollout(u[0].double().numpy(), 4, NU)
+    assert isinstance(one, np.ndarray)
+    assert one.dtype == np.float64
+    assert one.shape == (4, 32, 1)
+    flat = sim.rollout(u[0, :, 0].numpy(), 4, NU)
+    assert flat.shape == (4, 32)
+    assert flat.dtype == np.float32
+    np.testing.assert_allclose(flat, full[0, ..., 0].numpy(), atol=1e-5)
+    np.testing.assert_allclose(one[..., 0], flat, atol=1e-5)
+
+
+def test_xarray_in_gives_xarray_out_with_times_and_coordinates() -> None:
+    xarray = pytest.importorskip("xarray")
+    sim = burgers()
+    x = (np.arange(32) + 0.5) / 32
+    given = xarray.DataArray(np.sin(2 * np.pi * x), dims=("x",), coords={"x": x})
+    out = sim.rollout(given, 3, NU)
+    assert out.dims == ("time", "x")
+    np.testing.assert_allclose(out.coords["time"], 0.01 * np.arange(1, 4), rtol=1e-5)
+    np.testing.assert_allclose(out.values, sim.rollout(given.values, 3, NU))
+
+
+def test_the_first_frame_stands_for_those_that_are_missing_and_only_the_last_ones_count() -> None:
+    sim = burgers(context=3)
+    u = frames("burgers1d", context=5)
+    short = sim.rollout(u[:, 4:], 2, NU)
+    assert torch.equal(short, sim.rollout(u[:, 4:].expand(-1, 3, -1, -1), 2, NU))
+    assert torch.equal(sim.rollout(u, 2, NU), sim.rollout(u[:, 2:], 2, NU))
+
+
+def test_points_in_physical_coordinates_agree_with_the_grid_at_its_cells() -> None:
+    sim = burgers()
+    sim.config = SimulatorConfig(guard=False)
+    u = frames("burgers1d")[:, 0]
+    x = ((torch.arange(32) + 0.5) / 32).reshape(-1, 1)
+    on_grid, at_points = sim.rollout(u, 3, NU), sim.rollout(u, 3, NU, points=x)
+    assert torch.allclose(on_grid, at_points, atol=1e-4)
+    assert torch.allclose(sim.rollout(u, 3, NU, points=x + 1), at_points, atol=1e-3)
+
+
+def test_a_rollout_is_steps_one_after_the_other_and_independent_of_the_batch() -> None:
+    sim = burgers(context=2)
+    u, asked = frames("burgers1d", context=2), condition("burgers1d")
+    out = sim.simulate(u, 3, asked)
+    assert torch.allclose(sim.step(u, asked), out[:, 0])
+    alone = sim.simulate(u[:1], 3, condition("burgers1d", batch=1))
+    assert torch.allclose(alone, out[:1], atol=1e-5)
+
+
+def test_reencoding_gives_the_same_steps_when_the_codec_loses_nothing() -> None:
+    sim = simulator("burgers1d")
+    with torch.no_grad():
+        sim.operator.head.bias += 0.01
+    u, asked = frames("burgers1d"), condition("burgers1d")
+    carried = sim.simulate(u, 1, asked)
+    sim.config = SimulatorConfig(reencode=True)
+    assert torch.allclose(sim.simulate(u, 1, asked), carried)
+
+
+def test_the_guard_keeps_totals_and_signs() -> None:
+    sim = burgers()
+    u = frames("burgers1d")[:, 0]
+    assert torch.allclose(sim.rollout(u, 5, NU).mean((2, 3)), u.mean((1, 2)).unsqueeze(1).expand(-1, 5), atol=1e-5)
+    sim.config = SimulatorConfig(guard=False)
+    assert not torch.allclose(sim.rollout(u, 5, NU)[:, -1].mean((1, 2)), u.mean((1, 2)), atol=1e-4)
+    gas = simulator("cfd2d")
+    awaken(gas.operator)
+    out = gas.simulate(frames("cfd2d").abs(), 2, condition("cfd2d"))
+    assert out[..., :2].min() >= 0
+
+
+def test_totals_are_not_forced_under_another_boundary_and_facts_serve_unknown_equations() -> None:
+    gas = TASKS["cfd2d"]
+    assert [law.name for law in laws_of(gas, (True, True))] == ["mass", "density", "pressure"]
+    assert [law.name for law in laws_of(gas, (False, False))] == ["density", "pressure"]
+    own = dataclasses.replace(TASKS["burgers1d"], name="mine", conserved=("u", "energy"), positive=("u",))
+    laws = laws_of(own, (True,))
+    assert [type(law).__name__ for law in laws] == ["Conserved", "Positive"]
+
+
+def test_a_rollout_at_a_resolution_not_trained_follows_that_of_the_trained_one() -> None:
+    sim = burgers()
+    at = {n: (torch.arange(n) + 0.5) / n for n in (32, 64)}
+    u = {n: torch.sin(2 * torch.pi * x).unsqueeze(-1) for n, x in at.items()}
+    fine, coarse = sim.rollout(u[64], 3, NU), sim.rollout(u[32], 3, NU)
+    assert fine.shape == (3, 64, 1)
+    spectra = [torch.fft.rfft(f[..., 0], dim=1, norm="forward")[:, :15] for f in (fine, coarse)]
+    shift = torch.exp(2j * torch.pi * torch.arange(15) * (1 / 64 - 1 / 128))
+    assert (spectra[0] * 1 - spectra[1] * shift.conj()).abs().max() < 1e-4
+
+
+def test_a_parameter_outside_the_trained_range_warns_and_an_unknown_or_missing_one_is_refused() -> None:
+    sim = burgers()
+    u = frames("burgers1d")[:, 0]
+    with pytest.warns(UserWarning, match="nu = 5 lies outside the trained range 0.1 to 2"):
+        sim.rollout(u, 1, {"nu": 5.0})
+    with pytest.warns(UserWarning, match="dt"):
+        sim.rollout(u, 1, NU, dt=1.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sim.rollout(u, 1, {"nu": [0.1, 2.0]})
+        sim.rollout(u, 1, np.array([[0.5]]))
+    with pytest.raises(ConfigError, match="no parameter 'mu'"):
+        sim.rollout(u, 1, {"mu": 1.0})
+    with pytest.raises(ConfigError, match="needs the parameter nu"):
+        sim.rollout(u, 1)
+    with pytest.raises(ConfigError, match="3 values for 2 samples"):
+        sim.rollout(u, 1, {"nu": [1.0, 1.0, 1.0]})
+
+
+def test_requests_that_make_no_sense_are_refused_in_a_sentence() -> None:
+    sim = burgers()
+    u = frames("burgers1d")[:, 0]
+    with pytest.raises(ConfigError, match="not trained on 'ks1d'"):
+        sim.rollout(u, 1, NU, task="ks1d")
+    with pytest.raises(ConfigError, match="at least one step"):
+        sim.rollout(u, 0, NU)
+    with pytest.raises(ConfigError, match="channels u"):
+        sim.rollout(torch.zeros(2, 32, 3), 1, NU)
+    with pytest.raises(ConfigError, match="not finite"):
+        sim.rollout(u * float("nan"), 1, NU)
+    with pytest.raises(ConfigError, match="say which"):
+        simulator().rollout(u, 1)
+    with pytest.raises(ConfigError, match="outside the box"):
+        simulator("diffsorp1d").rollout(torch.zeros(32), 1, {}, points=[[2.0]])
+
+
+def test_an_artifact_gives_the_same_bits_in_another_process(tmp_path: Path) -> None:
+    sim = burgers(core="unet", mixing="attention", context=2)
+    sim.fit_dt("burgers1d", 0.05, 0.05)
+    sim.codec.fit_statistics("burgers1d", torch.tensor([0.3]), torch.tensor([1.7]))
+    u = frames("burgers1d", context=2)
+    out = sim.rollout(u, 3, NU)
+    path = sim.save(tmp_path / "run", {"commit": "abc"})
+    assert path == tmp_path / "run" / "simulator.safetensors"
+    again = Simulator.load(tmp_path / "run")
+    assert again.tasks == sim.tasks
+    assert again.provenance == {"commit": "abc"}
+    assert again.ranges() == sim.ranges()
+    assert torch.equal(again.rollout(u, 3, NU), out)
+    np.save(tmp_path / "u.npy", u.numpy())
+    code = (
+        "import sys, numpy as np, torch; from ups.models import Simulator; torch.set_num_threads(int(sys.argv[2]));"
+        "d = sys.argv[1]; s = Simulator.load(d + '/run');"
+        "np.save(d + '/out.npy', s.rollout(np.load(d + '/u.npy'), 3, {'nu': 1.0}))"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path), str(torch.get_num_threads())], check=True)
+    assert np.array_equal(np.load(tmp_path / "out.npy"), out.numpy())
+
+
+def test_every_task_survives_being_saved(tmp_path: Path) -> None:
+    for name, task in TASKS.items():
+        assert artifact.task_from(json.loads(json.dumps(dataclasses.asdict(task)))) == task, name
+    sim = simulator()
+    assert Simulator.load(sim.save(tmp_path / "all.safetensors")).codec.grids == {n: GRIDS[n] for n in GRIDS}
+
+
+def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = burgers()
+    path = sim.save(tmp_path / "whole.safetensors")
+    whole = path.read_bytes()
+
+    def refused(content: bytes, match: str) -> None:
+        bad = tmp_path / "bad.safetensors"
+        bad.write_bytes(content)
+        with pytest.raises(DataError, match=match):
+            Simulator.load(bad)
+
+    refused(whole[: len(whole) // 2], "cut short")
+    refused(whole[:5], "cut short")
+    refused(b'{"a": 1}', "no simulator")
+    refused(whole[:-8] + bytes(8), "damaged")
+    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
+    refused((tmp_path / "other.safetensors").read_bytes(), "no simulator of this project")
+    with pytest.raises(DataError, match="no such simulator"):
+        Simulator.load(tmp_path / "nothing")
+    header, tensors = artifact.read(path)
+    fresh = {k: v for k, v in header.items() if k not in ("format", "version", "digest")}
+    artifact.write(path, fresh, {k: v for k, v in tensors.items() if "head" not in k})
+    with pytest.raises(DataError, match="not of the model"):
+        Simulator.load(path)
+    monkeypatch.setattr(artifact, "VERSION", 2)
+    artifact.write(path, fresh, tensors)
+    monkeypatch.setattr(artifact, "VERSION", 1)
+    with pytest.raises(DataError, match="version 2"):
+        Simulator.load(path)
+
+
+def test_a_rollout_leaves_the_mode_of_the_simulator_alone() -> None:
+    sim = burgers().train()
+    sim.rollout(frames("burgers1d")[:, 0], 1, NU)
+    assert sim.training

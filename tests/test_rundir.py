@@ -1,0 +1,135 @@
+"""The run folder: it explains itself, two runs never mix, and only a run that says so has succeeded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ups.config import Config
+from ups.rundir import RunDir, write_atomic
+from ups.types import ConfigError, DataError
+
+
+class Inner(Config):
+    lr: float = 0.1
+
+
+class Settings(Config):
+    name: str = "x"
+    train: Inner = Inner()
+
+
+OTHER = Settings(train=Inner(lr=0.2))
+
+
+def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "a" / "run", Settings()) as run:
+        assert "lr: 0.1" in run.config.read_text()
+        facts = json.loads(run.environment.read_text())
+        assert {"fingerprint", "versions", "device", "git", "cores", "command", "started"} <= set(facts)
+        assert {"ups", "python", "torch"} <= set(facts["versions"])
+        assert run.ended() is None
+        run.succeed(score=0.5)
+    assert run.ended() == "SUCCESS"
+    assert json.loads(run.verdict.read_text())["score"] == 0.5
+    assert RunDir.at(run.folder).ended() == "SUCCESS"
+
+
+def test_no_success_without_a_word_of_it(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "silent", Settings()) as run:
+        pass
+    assert run.ended() == "FAILED"
+    with pytest.raises(ZeroDivisionError), RunDir.open(tmp_path / "crash", Settings()) as run:
+        _ = 1 / 0
+    assert run.ended() == "FAILED"
+    assert "ZeroDivisionError: division by zero" in run.verdict.read_text()
+    with pytest.raises(KeyboardInterrupt), RunDir.open(tmp_path / "stop", Settings()) as run:
+        raise KeyboardInterrupt
+    assert run.ended() == "INTERRUPTED"
+
+
+def test_a_crash_after_success_is_no_success(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="late"), RunDir.open(tmp_path, Settings()) as run:  # noqa: PT012
+        run.succeed()
+        raise ValueError("late")
+    assert run.ended() == "FAILED"
+
+
+def test_an_old_run_is_neither_mixed_with_nor_lost_by_accident(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with RunDir.open(folder, Settings()) as run:
+        run.checkpoints("codec").mkdir(parents=True)
+        run.succeed()
+    with pytest.raises(ConfigError, match="holds a finished run with this config; resume it, overwrite it"):
+        RunDir.open(folder, Settings())
+    for resume in (True, False):
+        with pytest.raises(ConfigError, match=r"another config \(train\.lr: 0\.1 → 0\.2\)"):
+            RunDir.open(folder, OTHER, resume=resume)
+    with pytest.raises(ConfigError, match="exclude each other"):
+        RunDir.open(folder, Settings(), resume=True, overwrite=True)
+    assert run.ended() == "SUCCESS"
+
+
+def test_resuming_keeps_what_is_there_and_reopens_the_verdict(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, Settings()) as run:
+        run.checkpoints("codec").mkdir(parents=True)
+    with RunDir.open(tmp_path, Settings(), resume=True) as again:
+        assert again.checkpoints("codec").is_dir()
+        assert again.ended() is None
+        again.succeed()
+    assert again.ended() == "SUCCESS"
+
+
+def test_resuming_nothing_is_starting(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "new", Settings(), resume=True) as run:
+        assert run.config.is_file()
+
+
+def test_overwriting_begins_anew(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path, Settings()) as run:
+        run.checkpoints("codec").mkdir(parents=True)
+        run.succeed()
+    with RunDir.open(tmp_path, OTHER, overwrite=True) as again:
+        assert "lr: 0.2" in again.config.read_text()
+        assert not again.checkpoints("codec").exists()
+        assert again.ended() is None
+
+
+def test_a_folder_of_something_else_is_never_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match="is not a run folder"):
+            RunDir.open(tmp_path, Settings(), overwrite=overwrite)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+    with pytest.raises(DataError, match="is not a run folder"):
+        RunDir.at(tmp_path)
+
+
+def test_two_processes_cannot_write_one_run(tmp_path: Path) -> None:
+    run = RunDir.open(tmp_path, Settings())
+    with pytest.raises(ConfigError, match="another process is writing"):
+        RunDir.open(tmp_path, Settings(), resume=True)
+    run.close()
+    RunDir.open(tmp_path, Settings(), resume=True).close()
+
+
+def test_a_path_that_is_a_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(DataError, match="cannot be used as a run folder"):
+        RunDir.open(tmp_path / "run", Settings())
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "results.json"
+    write_atomic(path, "old")
+
+    def die(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", die)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
