@@ -1,3 +1,19 @@
 """The Universal Physics Stack: trajectories of a physical system become a fast, trustworthy neural simulator."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ups.models import Simulator
+
 __version__ = "0.1.0"
+
+
+def load(path: str | Path, device: str = "cpu") -> Simulator:
+    """The simulator of a run folder (or of an artifact): `ups.load("runs/demo").rollout(u0, steps=100)`."""
+    from ups.jobs.predict import load as load_simulator
+
+    return load_simulator(path, device)

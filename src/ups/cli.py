@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,7 +17,9 @@ from ups.types import ConfigError, UpsError
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+    from ups.engine.train import Progress as TrainingProgress
     from ups.jobs.generate import Progress, Report
+    from ups.jobs.run import Watch
 
 Scheme = Literal["pdebench", "accurate"]
 Dtype = Literal["float32", "float64"]
@@ -44,19 +46,84 @@ EQUATION = Group("Parameters of the equation", help="Each task has its own: `ups
 
 @app.command
 def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
-    """Make a small data set of three tasks, check it, and show it on a page: minutes on a laptop.
+    """From nothing to a trained simulator of three tasks, judged and shown: minutes on a laptop.
+
+    Makes Burgers, advection and 2D reaction-diffusion data, checks them and shows them on a page
+    (`<out>-data/data.html`); trains one simulator on all three; judges it on unseen trajectories beside persistence;
+    writes the report.
 
     Parameters
     ----------
     out
-        Where the data and the page go.
+        The run's folder; a demo that is there is replaced.
     config
-        A YAML file with other data sets than the demo's own.
+        A YAML file with another demo than the built-in one.
     """
     from ups.jobs.demo import demo as job
+    from ups.jobs.run import Screen
 
-    page = job(out, config, say=print, follow=_following)
-    print(page)
+    with _following() as report:
+        folder, found = job(out, config, Screen(print, report, _training()))
+    print(_table(found.headline()))
+    print(folder.report)
+
+
+@app.command(name="run", usage="Usage: ups run CONFIG [--resume] [--overwrite] [--KEY.OF.CONFIG VALUE ...]")
+def run_command(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    resume: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Make the data, train codec and operator, judge the simulator on unseen trajectories, and write a report.
+
+    CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
+    example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the log, the simulator
+    (`artifacts/simulator.safetensors`), `results.json` and `report.html`.
+
+    Parameters
+    ----------
+    resume
+        Go on with a run that was stopped.
+    overwrite
+        Start again in a folder that holds a run.
+    """
+    from ups.config import load
+    from ups.jobs.run import Screen
+    from ups.jobs.run import run as job
+    from ups.jobs.settings import RunConfig
+
+    file, overrides = _file_and_flags(arguments)
+    if file is None:
+        raise ConfigError("no config was named; write `ups run CONFIG`.")
+    settings = load(RunConfig, file, overrides)
+    with _following() as report:
+        folder, found = job(settings, Screen(print, report, _training()), resume=resume, overwrite=overwrite)
+    print(_table(found.headline()))
+    print(folder.report)
+
+
+@app.command
+def rollout(run: Path, *, input: Path, steps: int, out: Path, samples: int = 8, task: str | None = None) -> None:
+    """Continue the trajectories of a file with a trained simulator, and write what it predicts.
+
+    Parameters
+    ----------
+    run
+        A run folder, or a simulator artifact.
+    input
+        A PDEBench file, or a file or folder of The Well, whose first frames are given.
+    steps
+        Frames to predict.
+    out
+        HDF5 file for the result: `prediction` (samples, steps, cells, channels), coordinates and times.
+    samples
+        How many trajectories to continue, from the first on.
+    task
+        What the input holds, where neither its name nor its attributes say so.
+    """
+    from ups.jobs.predict import rollout as job
+
+    print(job(run, input, steps, out, samples, task))
 
 
 @data.command
@@ -310,6 +377,34 @@ def _following() -> Iterator[Report]:
             bar.update(rows[progress.name], completed=progress.done)
 
         yield report
+
+
+def _training() -> Watch:
+    """A line now and then while a stage is trained, and whatever it has to say."""
+    import time
+
+    said: dict[str, float] = {}
+
+    def watch(p: TrainingProgress) -> None:
+        now = time.monotonic()
+        if p.note:
+            print(f"{p.stage}: {p.note}", file=sys.stderr, flush=True)
+        elif now - said.get(p.stage, -EVERY) >= EVERY or p.fraction >= 1:
+            said[p.stage] = now
+            print(
+                f"{p.stage}: {p.fraction:4.0%}  step {p.step}  loss {p.loss:.3g}  validation {p.score:.3g}  "
+                f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return watch
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of text in columns, the header first."""
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
 def _plain_lines() -> Report:

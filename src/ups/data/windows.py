@@ -19,27 +19,28 @@ RESIDENT = 4 * 2**30
 
 @dataclass(frozen=True)
 class Reduction:
-    """Every `time`-th frame and every `space`-th cell of each axis, as PDEBench reduces its files for training."""
+    """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
 
     time: int = 1
     space: int = 1
+    start: int = 0
 
     def __post_init__(self) -> None:
-        if self.time < 1 or self.space < 1:
-            raise DataError(f"reductions must be at least 1, not time {self.time} and space {self.space}.")
+        if self.time < 1 or self.space < 1 or self.start < 0:
+            raise DataError(f"a reduction takes every n-th frame and cell, n ≥ 1, from start ≥ 0 on, not {self}.")
 
 
 class Trajectories:
     """Some samples of a source at reduced resolution, read once if they fit in memory, else when asked for."""
 
-    def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction, frames: int | None = None) -> None:
+    def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction) -> None:
         place = {name: i for i, name in enumerate(source.ids)}
         missing = [name for name in ids if name not in place]
         if missing or not ids:
             raise DataError(f"{source.path}: has no sample '{missing[0] if missing else ''}'; make the split again.")
         self.source, self.ids, self.reduction = source, tuple(ids), reduction
         self.rows = [place[name] for name in ids]
-        self.slice = slice(0, None if frames is None else frames * reduction.time, reduction.time)
+        self.slice = slice(reduction.start, None, reduction.time)
         self.times = np.asarray(source.times, np.float64)[self.slice]
         for axis, n in enumerate(source.domain.shape):
             if n % reduction.space:
@@ -81,8 +82,8 @@ class Trajectories:
         if self._kept is not None:
             rows = torch.as_tensor(samples).unsqueeze(1)
             return self._kept[rows, torch.as_tensor(first).unsqueeze(1) + torch.arange(count)]
-        every = self.reduction.time
-        picked = [slice(f * every, (f + count - 1) * every + 1, every) for f in first]
+        start, every = self.reduction.start, self.reduction.time
+        picked = [slice(start + f * every, start + (f + count - 1) * every + 1, every) for f in first]
         return torch.stack([self._read(self.rows[s], p) for s, p in zip(samples, picked, strict=True)])
 
     def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:

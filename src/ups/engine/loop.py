@@ -28,9 +28,10 @@ class Stage(Protocol):
     """What is learnt. `loss` gives named terms, already weighted, whose sum is minimised; it decides nothing by the
     value of a tensor. `evaluate` measures in physical space; its "score" is what "best" means, lower being better."""
 
-    name: str
-    module: nn.Module
-
+    @property
+    def name(self) -> str: ...
+    @property
+    def module(self) -> nn.Module: ...
     def loss(self, window: Window) -> Losses: ...
     def evaluate(self, windows: Iterable[Window]) -> dict[str, float]: ...
 

@@ -77,13 +77,18 @@ class TaskResult:
 
     @cached_property
     def verdict(self) -> tuple[str, bool]:
-        """A sentence, and whether it is a good one. Better means: on the same samples, with 95 % confidence."""
+        """A sentence, and whether it is a good one.
+
+        Better means: on the same samples, with 95 % confidence, and by more than a twentieth: few samples are sure of
+        very little.
+        """
         mine, theirs = self.ours.evaluation, self.persistence.evaluation
         if self.ours.cost.steps == 0:
             return "UNTRAINED: no training step was taken; these numbers are those of random weights", False
         lost = int(mine.diverged.sum())
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
-        if paired(mine.per_sample(), theirs.per_sample(), mine.protocol.label).high >= 0:
+        unsure = paired(mine.per_sample(), theirs.per_sample(), mine.protocol.label).high >= 0
+        if unsure or mine.score > 0.95 * theirs.score:
             return f"NOT LEARNT: no better than persistence{tail}", False
         if mine.score >= 1:
             return f"NOT LEARNT: no better than predicting zero{tail}", False

@@ -1,46 +1,53 @@
-"""The demo: three small data sets made from nothing, checked, and shown on a page."""
+"""The demo: three small data sets made from nothing and checked, one simulator trained on all, two pages to look at."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from importlib import resources
 from pathlib import Path
 
 from ups.config import fingerprint, load
 from ups.data import open_source
-from ups.jobs.generate import Report, equation_of, generate
+from ups.eval.report import Report
+from ups.jobs.generate import equation_of, generate
 from ups.jobs.inspect import problems
-from ups.jobs.settings import GenerateConfig, RunConfig
+from ups.jobs.run import Screen, run
+from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS
-
-Say = Callable[[str], None]
-Follow = Callable[[], AbstractContextManager[Report]]
+from ups.rundir import RunDir
 
 
-def demo(out: Path, config: Path | None, say: Say, follow: Follow) -> Path:
-    """Make the data of the config (the demo's own by default) under `out`, check them, and write the page."""
-    settings = load(RunConfig, config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))))
+def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report]:
+    """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages."""
+    name = {"out": str(out.parent), "name": out.name}
+    settings = load(RunConfig, config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
+    page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
+    screen.say(f"data: {page}")
+    filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}
+    settings = RunConfig.model_validate({**settings.model_dump(), "data": filled})
+    return run(settings, screen, overwrite=True)
+
+
+def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, dict[str, Path]]:
+    """Make and check the data sets of a config, and show them on a page in `folder`."""
     page = Page(
         title="Data made by the Universal Physics Stack",
         lead="Each data set below was solved from random initial states, stored in PDEBench's layout, read back, and "
         "checked. Press play, or drag the slider through time.",
         foot=f"Config {fingerprint(settings)}. This page needs no network.",
     )
-    began = time.monotonic()
-    for data in settings.data.values():
-        with follow() as report:
-            path = generate(data, out / "data", report)
-        page.sections.append(_section(data, path))
-        verdict = page.sections[-1].verdict
-        say(f"{data.task}: {path} ({verdict})")
-    say(f"made and checked {len(page.sections)} data sets in {time.monotonic() - began:.0f} s; open the page:")
-    return page.write(out / "report.html")
+    began, files = time.monotonic(), {}
+    for label, data in settings.data.items():
+        made = GenerateConfig.model_validate(data.model_dump(include=set(GenerateConfig.model_fields)))
+        files[label] = generate(made, folder, screen.following)
+        page.sections.append(_section(data, files[label]))
+        screen.say(f"{data.task}: {files[label]} ({page.sections[-1].verdict})")
+    screen.say(f"made and checked {len(page.sections)} data sets in {time.monotonic() - began:.0f} s")
+    return page.write(folder / "data.html"), files
 
 
-def _section(config: GenerateConfig, path: Path) -> Section:
+def _section(config: DataConfig, path: Path) -> Section:
     """One data set: what it is, whether it is sound, and how it looks."""
     found = [sentence for _, sentence in problems([path])]
     kind = type(equation_of(config))

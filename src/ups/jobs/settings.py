@@ -1,4 +1,4 @@
-"""What can be configured: the data of a task, and a run. Loading one checks it against the equations."""
+"""What can be configured: the data of a task, and a whole run. Loading one checks it against the equations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
+from ups.data.windows import Reduction
+from ups.engine.train import TrainConfig
+from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.stages.codec import CodecLoss
+from ups.stages.operator import OperatorLoss
 from ups.types import UpsError
 
 
@@ -86,8 +91,77 @@ def _number(value: float | str) -> float | str:
         return value
 
 
+class SplitConfig(Config):
+    """Which trajectories are for what."""
+
+    convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
+    """seeded, or PDEBench's own: the first or the last part is for testing."""
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares of train, valid and test."""
+
+
+class DataConfig(GenerateConfig):
+    """One data set of a run: a file that is there, or one to be made; and how it is cut down for training."""
+
+    file: str | None = None
+    """A PDEBench file or a folder of The Well to read; made from the other keys if there is none."""
+    reduce: Reduction = Field(default_factory=Reduction)
+    """Every n-th frame from `start` on, and every n-th cell of each axis."""
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    """Train, valid and test."""
+
+
+class ModelConfig(Config):
+    """The networks."""
+
+    codec: CodecConfig = Field(default_factory=CodecConfig)
+    """Frames to tokens and back."""
+    operator: OperatorConfig = Field(default_factory=OperatorConfig)
+    """Tokens to the tokens of the next frame."""
+    simulator: SimulatorConfig = Field(default_factory=SimulatorConfig)
+    """How the two run together."""
+
+
+class StageConfig(Config):
+    """How one stage is trained."""
+
+    train: TrainConfig
+    """Budget and optimizer."""
+    batch: int = Field(default=32, ge=1)
+    """Windows per step."""
+    unroll: int = Field(default=1, ge=1)
+    """Steps ahead that are trained through."""
+
+
+class CodecStageConfig(StageConfig):
+    """Stage codec."""
+
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=200, lr=1e-3, ema=0.99))
+    """Budget and optimizer."""
+    loss: CodecLoss = Field(default_factory=CodecLoss)
+    """Weights of the losses."""
+
+
+class OperatorStageConfig(StageConfig):
+    """Stage operator."""
+
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=2e-3))
+    """Budget and optimizer."""
+    loss: OperatorLoss = Field(default_factory=OperatorLoss)
+    """Weights of the losses."""
+
+
+class EvalConfig(Config):
+    """How the simulator is judged."""
+
+    protocol: Literal["A", "B", "C", "D", "G"] = "A"
+    """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
+    baselines: tuple[Literal["fno", "uno"], ...] = ()
+    """Trained for the same time on the same data; needs the extra `baselines`."""
+
+
 class RunConfig(Config):
-    """A run: its name, and the data it needs, by a name of your choice for each set."""
+    """A run: data, model, stages, evaluation."""
 
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     """The run's folder is `<out>/<name>`."""
@@ -95,5 +169,23 @@ class RunConfig(Config):
     """Where run folders are made."""
     seed: int = Field(default=0, ge=0)
     """Seed of everything that is random and has no seed of its own."""
-    data: dict[str, GenerateConfig] = Field(default_factory=dict)
-    """Data sets to make, by name."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+    data: dict[str, DataConfig] = Field(default_factory=dict)
+    """Data sets, by a name of your choice."""
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    """The networks."""
+    codec: CodecStageConfig = Field(default_factory=CodecStageConfig)
+    """The first stage."""
+    operator: OperatorStageConfig = Field(default_factory=OperatorStageConfig)
+    """The second stage."""
+    evaluation: EvalConfig = Field(default_factory=EvalConfig)
+    """How the simulator is judged."""
+
+    @model_validator(mode="after")
+    def _one_set_per_task(self) -> RunConfig:
+        tasks = [data.task for data in self.data.values()]
+        for task in tasks:
+            if tasks.count(task) > 1:
+                raise ValueError(f"two data sets hold {task}; a simulator learns a task from one.")
+        return self

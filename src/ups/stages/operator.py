@@ -136,9 +136,14 @@ def condition_of(window: Window) -> Condition:
 
 
 def _share(found: Tensor, truth: Tensor, previous: Tensor) -> Tensor:
-    """Mean square error over the mean square change of the batch: 0 is perfect, 1 is "no change"."""
-    change = (truth - previous).square().mean().clamp_min(1e-12)
-    return (found.float() - truth).square().mean() / change
+    """Square error over square change, each sample weighted by the inverse of its size: 0 is perfect, 1 "no change".
+
+    The weight makes a faint field count as much as a strong one, as nRMSE does.
+    """
+    axes = tuple(range(1, truth.ndim))
+    weight = 1 / truth.square().mean(axes).clamp_min(1e-6)
+    error, change = (found.float() - truth).square().mean(axes), (truth - previous).square().mean(axes)
+    return (weight * error).mean() / (weight * change).mean().clamp_min(1e-12)
 
 
 def _edges(gap: Tensor, periodic: tuple[bool, ...]) -> Tensor:

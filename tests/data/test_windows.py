@@ -1,0 +1,108 @@
+"""Windows: batch n is a pure function of n, every window comes once per epoch, and frames are those of the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ups.data import open_source
+from ups.data import windows as module
+from ups.data.source import Source
+from ups.data.windows import Reduction, Trajectories, Windows, whole
+from ups.physics import TASKS
+from ups.types import DataError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    """Values that name their own sample, frame and cell."""
+    path = tmp_path / "1D_Advection_Sols_beta0.4.hdf5"
+    n, t, x = np.meshgrid(np.arange(6), np.arange(11), np.arange(8), indexing="ij")
+    with h5py.File(path, "w") as file:
+        file["tensor"] = (n * 10000 + t * 100 + x).astype("f4")
+        file["x-coordinate"] = ((np.arange(8) + 0.5) / 8).astype("f4")
+        file["t-coordinate"] = (np.arange(12) * 0.1).astype("f4")
+    return open_source(path, TASKS)
+
+
+def named(values: torch.Tensor) -> list[tuple[int, int]]:
+    """(sample, frame) of each first cell."""
+    return [(int(v) // 10000, int(v) % 10000 // 100) for v in values[..., 0, 0].flatten().tolist()]
+
+
+def test_a_window_holds_consecutive_frames_of_one_sample(source: Source) -> None:
+    part = Trajectories(source, source.ids, Reduction())
+    window = part.window([2, 4], [0, 3], context=2, targets=3)
+    assert named(window.context) == [(2, 0), (2, 1), (4, 3), (4, 4)]
+    assert named(window.targets) == [(2, 2), (2, 3), (2, 4), (4, 5), (4, 6), (4, 7)]
+    assert window.context.shape == (2, 2, 8, 1)
+    assert window.params.tolist() == [[pytest.approx(0.4)]] * 2
+    assert window.dt.tolist() == [pytest.approx(0.1)] * 2
+    assert window.periodic == (True,)
+
+
+def test_reductions_take_every_nth_frame_and_cell_and_stretch_dt(source: Source) -> None:
+    part = Trajectories(source, source.ids, Reduction(time=5, space=2))
+    assert part.dt == pytest.approx(0.5)
+    assert part.shape == (4,)
+    assert named(part.frames([1], [0], 3)) == [(1, 0), (1, 5), (1, 10)]
+    late = Trajectories(source, source.ids, Reduction(time=3, start=4))
+    assert named(late.frames([1], [0], 3)) == [(1, 4), (1, 7), (1, 10)]
+    assert part.frames([0], [0], 1)[0, 0, :, 0].tolist() == [0, 2, 4, 6]
+
+
+def test_windows_read_from_the_file_equal_those_from_memory(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Trajectories(source, source.ids[1:4], Reduction(2, 2, start=1)).window([0, 2], [1, 2], 1, 2)
+    monkeypatch.setattr(module, "RESIDENT", 0)
+    read = Trajectories(source, source.ids[1:4], Reduction(2, 2, start=1)).window([0, 2], [1, 2], 1, 2)
+    assert torch.equal(kept.context, read.context)
+    assert torch.equal(kept.targets, read.targets)
+    assert kept.ids == read.ids
+
+
+def test_every_window_comes_exactly_once_per_epoch_and_batches_depend_on_their_number_alone(source: Source) -> None:
+    part = Trajectories(source, source.ids, Reduction())
+    windows = Windows([part], [part], batch=6, context=2, targets=1, seed=3)
+    seen = [pair for n in range(9) for pair in named(windows.batch(n).state)]
+    assert sorted(seen) == [(s, t) for s in range(6) for t in range(1, 10)]
+    again = Windows([part], [part], batch=6, context=2, targets=1, seed=3)
+    for n in (40, 7, 7, 0):
+        assert torch.equal(again.batch(n).context, windows.batch(n).context)
+    other = Windows([part], [part], batch=6, context=2, targets=1, seed=4)
+    assert not torch.equal(other.batch(0).context, windows.batch(0).context)
+
+
+def test_tasks_take_turns(source: Source) -> None:
+    first, second = (Trajectories(source, [source.ids[i]], Reduction()) for i in (0, 5))
+    windows = Windows([first, second], [first, second], batch=4, context=1)
+    assert [named(windows.batch(n).state)[0][0] for n in range(4)] == [0, 5, 0, 5]
+
+
+def test_whole_trajectories_come_once_from_first_to_last_frame(source: Source) -> None:
+    part = Trajectories(source, source.ids, Reduction())
+    found = list(whole([part], context=3, batch=4))
+    assert [len(w) for w in found] == [4, 2]
+    assert [name for w in found for name in w.ids] == list(source.ids)
+    assert found[0].targets.shape == (4, 8, 8, 1)
+
+
+def test_statistics_are_those_of_all_frames(source: Source) -> None:
+    part = Trajectories(source, source.ids[:3], Reduction())
+    mean, std = part.statistics()
+    values = part.frames([0, 1, 2], [0, 0, 0], 11).double()
+    assert float(mean) == pytest.approx(float(values.mean()))
+    assert float(std) == pytest.approx(float(values.std(correction=0)), rel=1e-6)
+
+
+def test_what_does_not_fit_is_one_sentence(source: Source) -> None:
+    with pytest.raises(DataError, match="which 3 does not divide"):
+        Trajectories(source, source.ids, Reduction(space=3))
+    with pytest.raises(DataError, match="no sample 'nobody'"):
+        Trajectories(source, ["nobody"], Reduction())
+    part = Trajectories(source, source.ids, Reduction(time=5))
+    with pytest.raises(DataError, match="too few for 3 frames of context"):
+        Windows([part], [part], batch=2, context=3)

@@ -1,0 +1,140 @@
+"""A run, end to end and tiny: every file it promises, honest verdicts, and a simulator that survives its process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import ups
+from ups.cli import main
+from ups.config import load
+from ups.jobs.demo import demo
+from ups.jobs.predict import rollout
+from ups.jobs.run import Screen, run
+from ups.jobs.settings import RunConfig
+from ups.types import ConfigError, DataError
+
+TINY = """
+name: tiny
+data:
+  a: {task: advection1d, scheme: accurate, samples: 20, resolution: 32, device: cpu, reduce: {time: 20}}
+  k: {task: kdv1d, samples: 10, resolution: 32, device: cpu, reduce: {time: 20}, frames: 101}
+model:
+  codec: {dim: 8}
+  operator: {width: 16, depth: 1, heads: 2}
+codec: {batch: 4, train: {steps: 2}}
+operator: {batch: 4, train: {steps: 6}}
+device: cpu
+"""
+
+
+def silent(*_: object) -> None:
+    """Nothing is shown."""
+
+
+SCREEN = Screen(silent, silent, silent)
+
+
+def settings(folder: Path, **overrides: object) -> RunConfig:
+    path = folder / "tiny.yaml"
+    path.write_text(TINY)
+    return load(
+        RunConfig, path, {"out": str(folder / "runs"), **{k.replace("__", "."): v for k, v in overrides.items()}}
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    return run(settings(folder), SCREEN)[0].folder
+
+
+def test_a_run_leaves_everything_it_promises(finished: Path) -> None:
+    for name in ("config.yaml", "environment.json", "metrics.jsonl", "report.html", "results.json", "verdict.json"):
+        assert (finished / name).stat().st_size > 0, name
+    assert json.loads((finished / "verdict.json").read_text())["verdict"] == "SUCCESS"
+    records = json.loads((finished / "results.json").read_text())
+    wanted = {(task, who) for task in ("advection1d", "kdv1d") for who in ("ups", "persistence", "reconstruction")}
+    assert wanted <= {(r["task"], r["predictor"]) for r in records if r["metric"] == "nrmse"}
+    assert "http" not in (finished / "report.html").read_text().replace("http://www.w3.org", "")
+
+
+def test_the_simulator_gives_the_same_bits_in_another_process(finished: Path) -> None:
+    u0 = np.sin(2 * np.pi * (np.arange(32) + 0.5) / 32).astype(np.float32)
+    here = ups.load(finished).rollout(u0, steps=3, task="advection1d", params={"beta": 0.4})
+    code = (
+        "import sys, numpy as np, ups\n"
+        "u0 = np.sin(2 * np.pi * (np.arange(32) + 0.5) / 32).astype(np.float32)\n"
+        "out = ups.load(sys.argv[1]).rollout(u0, steps=3, task='advection1d', params={'beta': 0.4})\n"
+        "sys.stdout.buffer.write(np.ascontiguousarray(out).tobytes())\n"
+    )
+    there = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, check=True, timeout=120)
+    assert np.ascontiguousarray(here).tobytes() == there.stdout
+
+
+def test_rollouts_of_a_file_are_written_with_their_times(finished: Path, tmp_path: Path) -> None:
+    (source,) = (finished / "cache" / "data").glob("*Advection*")
+    out = rollout(finished, source, steps=4, out=tmp_path / "out.h5", samples=3, task=None)
+    with h5py.File(out) as file:
+        assert file["prediction"].shape == (3, 4, 32, 1)
+        assert np.allclose(file["t-coordinate"], 0.2 * np.arange(1, 5))
+    with pytest.raises(DataError):
+        rollout(finished / "nowhere", source, 4, tmp_path / "x.h5", 3, None)
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over_unasked(finished: Path) -> None:
+    with pytest.raises(ConfigError, match="holds a finished run"):
+        run(settings(finished.parent.parent), SCREEN)
+    with pytest.raises(ConfigError, match="another config"):
+        run(settings(finished.parent.parent, seed=5), SCREEN)
+
+
+def test_a_run_that_learnt_nothing_says_so(tmp_path: Path) -> None:
+    folder, report = run(settings(tmp_path, operator__train__lr=1e-12), SCREEN)
+    assert all(task.verdict[0].startswith("NOT LEARNT") for task in report.tasks)
+    assert "NOT LEARNT" in folder.report.read_text()
+
+
+def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="names no data"):
+        run(load(RunConfig, None, {"out": str(tmp_path)}), SCREEN)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_task_in_two_data_sets_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two data sets hold advection1d"):
+        settings(tmp_path, data__k__task="advection1d")
+
+
+def test_a_grid_that_the_patch_does_not_divide_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"multiple of|divi"):
+        run(settings(tmp_path, data__a__resolution=30), SCREEN)
+
+
+def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    folder, report = demo(tmp_path / "runs" / "demo", path, SCREEN)
+    assert folder.report.exists()
+    assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
+    assert len(report.headline()) == 3
+    demo(tmp_path / "runs" / "demo", path, SCREEN)  # again, over itself
+
+
+def test_the_run_command_prints_a_table_and_the_path_of_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(path), "--out", str(tmp_path), "--operator.train.steps", "2"])
+    out = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 0
+    assert out[-1] == str(tmp_path / "tiny" / "report.html")
+    assert any(line.startswith("advection1d") for line in out)
