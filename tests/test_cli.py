@@ -134,7 +134,7 @@ def test_config_show_and_schema_print_what_can_be_loaded(ups: Ups, tmp_path: Pat
     assert "# fingerprint" in out
     (tmp_path / "c.yaml").write_text(out)
     assert ups("config", "show", tmp_path / "c.yaml")[1] == out
-    assert "GenerateConfig" in json.loads(ups("config", "schema")[1])["$defs"]
+    assert "DataConfig" in json.loads(ups("config", "schema")[1])["$defs"]
 
 
 def test_the_list_of_tasks_names_schemes_and_files(ups: Ups) -> None:

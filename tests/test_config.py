@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ups.config import dump, fingerprint, load
+from ups.config import dump, fingerprint, load, schema_of
 from ups.jobs.settings import RunConfig
 from ups.types import ConfigError
 
@@ -98,10 +98,19 @@ def test_broken_missing_circular_and_foreign_files_are_one_sentence_each(tmp_pat
 
 
 def test_the_schema_explains_every_key() -> None:
-    schema = RunConfig.model_json_schema()
+    schema = schema_of(RunConfig)
     for part in (schema, *schema["$defs"].values()):
         for name, key in part["properties"].items():
-            assert key.get("description"), f"{name} says nothing about itself"
+            # A reference is explained where it points to.
+            assert key.get("description") or "$ref" in key, f"{name} says nothing about itself"
+
+
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent.parent / "configs").glob("*.yaml")), ids=lambda p: p.name
+)
+def test_every_config_states_its_command_and_loads(path: Path) -> None:
+    assert "ups run configs/" in "".join(path.read_text().splitlines(keepends=True)[:2])
+    assert load(RunConfig, path).operator.train.seconds == 270
 
 
 def test_the_demo_config_states_its_command_and_loads() -> None:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import cyclopts
 from cyclopts import App, Group, Parameter
 
 from ups import __version__
+from ups.screen import following, table, training
 from ups.types import ConfigError, UpsError
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
-
-    from ups.engine.train import Progress as TrainingProgress
-    from ups.jobs.generate import Progress, Report
-    from ups.jobs.run import Watch
 
 Scheme = Literal["pdebench", "accurate"]
 Dtype = Literal["float32", "float64"]
@@ -39,8 +31,6 @@ bench = App(name="bench", help="Measure speed, as ratios to a peer measured in t
 for sub in (data, config, bench):
     app.command(sub)
 
-# Seconds between two lines of progress where there is no terminal.
-EVERY = 10.0
 EQUATION = Group("Parameters of the equation", help="Each task has its own: `ups data tasks` lists them.")
 
 
@@ -62,9 +52,9 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
     from ups.jobs.demo import demo as job
     from ups.jobs.run import Screen
 
-    with _following() as report:
-        folder, found = job(out, config, Screen(print, report, _training()))
-    print(_table(found.headline()))
+    with following() as report:
+        folder, found = job(out, config, Screen(print, report, training()))
+    print(table(found.headline()))
     print(folder.report)
 
 
@@ -87,18 +77,18 @@ def run_command(
     overwrite
         Start again in a folder that holds a run.
     """
-    from ups.config import load
+    from ups.config import file_and_flags, load
     from ups.jobs.run import Screen
     from ups.jobs.run import run as job
     from ups.jobs.settings import RunConfig
 
-    file, overrides = _file_and_flags(arguments)
+    file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
     settings = load(RunConfig, file, overrides)
-    with _following() as report:
-        folder, found = job(settings, Screen(print, report, _training()), resume=resume, overwrite=overwrite)
-    print(_table(found.headline()))
+    with following() as report:
+        folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
+    print(table(found.headline()))
     print(folder.report)
 
 
@@ -191,7 +181,7 @@ def generate(
         **{f"params.{name}": value for name, value in params.items()},
     }
     settings = load(GenerateConfig, overrides=given)
-    with _following() as report:
+    with following() as report:
         path = job(settings, out, report, overwrite)
     print(path)
 
@@ -199,6 +189,7 @@ def generate(
 @data.command
 def tasks() -> None:
     """List the tasks: what each solves, its parameters, its schemes, its file name."""
+
     from ups.jobs.inspect import task_table
 
     print(task_table())
@@ -292,10 +283,10 @@ def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fa
     FILE is a YAML config; without one, the defaults alone. Any key is a flag, with dots for the levels, for example
     `--data.burgers.seed 1`.
     """
-    from ups.config import dump, fingerprint, load
+    from ups.config import dump, file_and_flags, fingerprint, load
     from ups.jobs.settings import RunConfig
 
-    file, overrides = _file_and_flags(arguments)
+    file, overrides = file_and_flags(arguments)
     resolved = load(RunConfig, file, overrides)
     print(dump(resolved), end="")
     print(f"# fingerprint {fingerprint(resolved)}")
@@ -306,9 +297,10 @@ def schema() -> None:
     """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
     import json
 
+    from ups.config import schema_of
     from ups.jobs.settings import RunConfig
 
-    print(json.dumps(RunConfig.model_json_schema(), indent=2))
+    print(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))
 
 
 @bench.command(name="generate")
@@ -335,96 +327,6 @@ def bench_generate(
     from ups.jobs.bench import bench_generate as job
 
     job(task, device, seconds, json_out, say=print)
-
-
-def _file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
-    """`[FILE] --a.b VALUE --c=VALUE …` as a path and a mapping of dotted keys."""
-    rest = list(arguments)
-    file = Path(rest.pop(0)) if rest and not rest[0].startswith("--") else None
-    flags: dict[str, str] = {}
-    while rest:
-        flag, equals, value = rest.pop(0).partition("=")
-        if not flag.startswith("--") or not (equals or rest):
-            raise ConfigError(f"'{flag}' is not a flag with a value; write --KEY VALUE.")
-        flags[flag[2:]] = value if equals else rest.pop(0)
-    return file, flags
-
-
-@contextmanager
-def _following() -> Iterator[Report]:
-    """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _plain_lines()
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total}"),
-        TimeElapsedColumn(),
-    )
-    with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
-        rows: dict[str, TaskID] = {}
-
-        def report(progress: Progress) -> None:
-            if progress.name not in rows:
-                rows[progress.name] = bar.add_task(progress.name, total=progress.total)
-            bar.update(rows[progress.name], completed=progress.done)
-
-        yield report
-
-
-def _training() -> Watch:
-    """A line now and then while a stage is trained, and whatever it has to say."""
-    import time
-
-    said: dict[str, float] = {}
-
-    def watch(p: TrainingProgress) -> None:
-        now = time.monotonic()
-        if p.note:
-            print(f"{p.stage}: {p.note}", file=sys.stderr, flush=True)
-        elif now - said.get(p.stage, -EVERY) >= EVERY or p.fraction >= 1:
-            said[p.stage] = now
-            print(
-                f"{p.stage}: {p.fraction:4.0%}  step {p.step}  loss {p.loss:.3g}  validation {p.score:.3g}  "
-                f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    return watch
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of text in columns, the header first."""
-    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _plain_lines() -> Report:
-    import time
-
-    began: dict[str, tuple[float, float]] = {}
-    said: dict[str, float] = {}
-
-    def report(progress: Progress) -> None:
-        now = time.monotonic()
-        start, first = began.setdefault(progress.name, (now, progress.done))
-        whole = progress.done == progress.total
-        if not whole and now - said.get(progress.name, -EVERY) < EVERY:
-            return
-        said[progress.name] = now
-        made = progress.done - first
-        left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
-        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{left}", file=sys.stderr, flush=True)
-
-    return report
 
 
 def main(words: list[str] | None = None) -> None:

@@ -21,8 +21,11 @@ RESIDENT = 4 * 2**30
 class Reduction:
     """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
 
+    # Every so many frames.
     time: int = 1
+    # Every so many cells of each axis.
     space: int = 1
+    # The first frame that is used.
     start: int = 0
 
     def __post_init__(self) -> None:

@@ -40,6 +40,7 @@ SIZES: dict[str, Size] = {
 class OperatorConfig:
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
+    # The network: every token meets every token, or U-shaped with windows, for large grids.
     core: Literal["transformer", "unet"] = "transformer"
     # How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis.
     mixing: Literal["attention", "fourier"] = "fourier"
