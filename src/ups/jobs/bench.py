@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ups import __version__
-from ups.jobs.generate import DTYPES, batch_of, device_of
+from ups.engine.dist import device_of
+from ups.jobs.generate import DTYPES, batch_of
 from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw

@@ -17,6 +17,7 @@ from ups import __version__
 from ups.data.layouts import Plan, file_name
 from ups.data.source import open_file
 from ups.data.write import Writer, discard
+from ups.engine.dist import device_of
 from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
@@ -46,15 +47,6 @@ Report = Callable[[Progress], None]
 def equation_of(config: GenerateConfig) -> Equation:
     """The equation with the config's parameters; the config has checked that it exists and knows them."""
     return EQUATIONS[config.task](**config.params)
-
-
-def device_of(name: str) -> torch.device:
-    """`auto` is CUDA where there is one; anything else must exist."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device is '{name}', but torch sees no CUDA device here; use --device cpu.")
-    return torch.device(name)
 
 
 def batch_of(config: GenerateConfig, frames: int, domain: Domain, channels: int, device: torch.device) -> int:
