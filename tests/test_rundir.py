@@ -62,7 +62,7 @@ def test_an_old_run_is_neither_mixed_with_nor_lost_by_accident(tmp_path: Path) -
     with RunDir.open(folder, Settings()) as run:
         run.checkpoints("codec").mkdir(parents=True)
         run.succeed()
-    with pytest.raises(ConfigError, match="holds a finished run with this config; resume it, overwrite it"):
+    with pytest.raises(ConfigError, match="holds a finished run with this config; --resume it, --overwrite it"):
         RunDir.open(folder, Settings())
     for resume in (True, False):
         with pytest.raises(ConfigError, match=r"another config \(train\.lr: 0\.1 → 0\.2\)"):

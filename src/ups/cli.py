@@ -340,7 +340,7 @@ def main(words: list[str] | None = None) -> None:
         print(f"ups: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("ups: stopped; run the same command again to go on.", file=sys.stderr)
+        print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)

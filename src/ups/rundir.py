@@ -173,7 +173,7 @@ class RunDir:
             )
         if not resume:
             state = "a finished run" if self.ended() == "SUCCESS" else "an unfinished run"
-            raise ConfigError(f"{self.folder}: holds {state} with this config; resume it, overwrite it, or rename.")
+            raise ConfigError(f"{self.folder}: holds {state} with this config; --resume it, --overwrite it, or rename.")
 
 
 def environment() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -82,9 +83,9 @@ def plain_lines() -> Report:
         now = time.monotonic()
         start, first = began.setdefault(progress.name, (now, progress.done))
         whole = progress.done == progress.total
-        if not whole and now - said.get(progress.name, -EVERY) < EVERY:
+        if (not whole and now - said.get(progress.name, -EVERY) < EVERY) or said.get(progress.name) == math.inf:
             return
-        said[progress.name] = now
+        said[progress.name] = math.inf if whole else now
         made = progress.done - first
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
         print(f"{progress.name}: {progress.done:.0f} of {progress.total}{left}", file=sys.stderr, flush=True)

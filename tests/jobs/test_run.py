@@ -10,10 +10,13 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import ups
 from ups.cli import main
 from ups.config import load
+from ups.engine.train import Progress
 from ups.jobs.demo import demo
 from ups.jobs.predict import rollout
 from ups.jobs.run import Screen, run
@@ -93,6 +96,26 @@ def test_a_folder_that_holds_a_run_is_not_written_over_unasked(finished: Path) -
         run(settings(finished.parent.parent), SCREEN)
     with pytest.raises(ConfigError, match="another config"):
         run(settings(finished.parent.parent, seed=5), SCREEN)
+
+
+def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path) -> None:
+    budget = {"operator__train__log_every": 1, "operator__train__checkpoint_steps": 2}
+
+    def stop(progress: Progress) -> None:
+        if progress.stage == "operator" and progress.step == 5:
+            raise KeyboardInterrupt
+
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    for folder in (straight, broken):
+        folder.mkdir()
+    whole = run(settings(straight, **budget), SCREEN)[0]
+    with pytest.raises(KeyboardInterrupt):
+        run(settings(broken, **budget), Screen(silent, silent, stop))
+    assert json.loads((broken / "runs/tiny/verdict.json").read_text())["verdict"] == "INTERRUPTED"
+    resumed = run(settings(broken, **budget), SCREEN, resume=True)[0]
+    weights = [load_file(folder.artifact("simulator")) for folder in (whole, resumed)]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_a_run_that_learnt_nothing_says_so(tmp_path: Path) -> None:
