@@ -29,10 +29,13 @@ FLOORS = {
     "data": {"types"},
     "config": {"types"},
     "tensors": {"types"},
+    "files": set(),
     "types": set(),
 }
-# Anyone above the nouns may use the tensors that flow, and ask for the version.
-FLOORS = {room: below | {"ups"} | ({"tensors"} if "types" in below else set()) for room, below in FLOORS.items()}
+# Anyone above the nouns may use the tensors that flow, write files whole, and ask for the version.
+FLOORS = {
+    room: below | {"ups"} | ({"tensors", "files"} if "types" in below else set()) for room, below in FLOORS.items()
+}
 
 
 def module_of(path: Path) -> str:

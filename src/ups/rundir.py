@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -21,33 +20,11 @@ import yaml
 
 from ups import __version__
 from ups.config import Config, dump, fingerprint
+from ups.files import write_atomic
 from ups.types import ConfigError, DataError, UpsError
 
 Verdict = Literal["SUCCESS", "FAILED", "INTERRUPTED"]
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
-
-
-def write_atomic(path: Path, content: str | bytes) -> None:
-    """The whole file or the old one: written beside, flushed to disk, renamed."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class RunDir:

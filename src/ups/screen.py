@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ups.engine.train import Progress as TrainingProgress
     from ups.jobs.generate import Progress, Report
-    from ups.jobs.run import Watch
+    from ups.jobs.sets import Watch
 
 # Seconds between two lines of progress where there is no terminal.
 EVERY = 10.0

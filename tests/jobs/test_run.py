@@ -19,7 +19,8 @@ from ups.config import load
 from ups.engine.train import Progress
 from ups.jobs.demo import demo
 from ups.jobs.predict import rollout
-from ups.jobs.run import Screen, run
+from ups.jobs.run import run
+from ups.jobs.sets import Screen
 from ups.jobs.settings import RunConfig
 from ups.types import ConfigError, DataError
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ups.files import write_atomic
 from ups.types import ConfigError, DataError
 
 Part = Literal["train", "valid", "test"]
@@ -52,12 +52,9 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write the record; the file appears whole or not at all."""
-        draft = path.with_name(path.name + ".part")
         try:
-            draft.write_text(json.dumps(asdict(self), indent=1) + "\n")
-            os.replace(draft, path)
+            write_atomic(path, json.dumps(asdict(self), indent=1) + "\n")
         except OSError as error:
-            draft.unlink(missing_ok=True)
             raise DataError(f"{path}: the split cannot be written ({error.strerror}); choose another folder.") from None
 
     @classmethod

@@ -19,7 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ups.rundir import sync_folder
+from ups.files import sync_folder
 from ups.types import DataError
 
 FORMAT = 1

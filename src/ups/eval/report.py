@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ import numpy as np
 
 from ups.eval.metrics import Metric, over, paired
 from ups.eval.rollout import Evaluation, Example
+from ups.files import write_atomic
 from ups.pages import Curve, Film, Page, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import DataError
 
@@ -165,9 +165,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         results = folder / "results.json"
         rows = [{k: _encoded(v) for k, v in asdict(r).items()} for r in self.records]
-        draft = results.with_name(results.name + ".part")
-        draft.write_text("[\n" + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]\n")
-        os.replace(draft, results)
+        write_atomic(results, "[\n" + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]\n")
         return self.page(rows).write(folder / "report.html"), results
 
     def page(self, rows: Sequence[object] = ()) -> Page:

@@ -11,7 +11,8 @@ from ups.data import open_source
 from ups.eval.report import Report
 from ups.jobs.generate import equation_of, generate
 from ups.jobs.inspect import problems
-from ups.jobs.run import Screen, run
+from ups.jobs.run import run
+from ups.jobs.sets import Screen
 from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import h5py
@@ -10,7 +9,8 @@ import numpy as np
 import torch
 
 from ups.data import open_source
-from ups.jobs.run import SimulatorPredictor
+from ups.files import draft
+from ups.jobs.judge import SimulatorPredictor
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.rundir import RunDir
@@ -57,15 +57,13 @@ def rollout(run: Path, source_path: Path, steps: int, out: Path, samples: int, t
         coordinates = source.domain.coordinates
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draft = out.with_name(out.name + ".part")
-        with h5py.File(draft, "w") as file:
+        with draft(out) as beside, h5py.File(beside, "w") as file:
             file["prediction"] = found
             file["t-coordinate"] = last + step * np.arange(1, steps + 1)
             for letter, axis in zip(AXES, coordinates, strict=False):
                 file[f"{letter}-coordinate"] = axis
             file.attrs["channels"] = list(spec.channels)
             file.attrs["simulator"] = str(simulator.provenance.get("config", ""))
-        os.replace(draft, out)
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror or error}); choose another --out.") from None
     return out

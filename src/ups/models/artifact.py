@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ups.files import draft
 from ups.types import DataError, Field, Param, Storage, TaskSpec
 
 FILE_NAME = "simulator.safetensors"
@@ -36,12 +36,8 @@ def write(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     held = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     full = {"format": FORMAT, "version": VERSION, "digest": digest(held), **header}
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        save_file(held, part, metadata={"ups": json.dumps(full, sort_keys=True)})
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with draft(path) as beside:
+        save_file(held, beside, metadata={"ups": json.dumps(full, sort_keys=True)})
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 import jinja2
 
+from ups.files import write_atomic
 from ups.pages.figures import Film
 
 Table = tuple[tuple[str, ...], ...]
@@ -48,7 +48,5 @@ class Page:
         environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
         text = environment.from_string(source).render(page=self)
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(path.name + ".part")
-        draft.write_text(text)
-        os.replace(draft, path)
+        write_atomic(path, text)
         return path

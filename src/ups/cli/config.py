@@ -1,0 +1,36 @@
+"""`ups config`: show and explain configuration."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+config = App(name="config", help="Show and explain configuration.")
+
+
+@config.command(usage="Usage: ups config show [FILE] [--KEY.OF.CONFIG VALUE ...]")
+def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+    """Print a whole config: FILE, its bases, the flags and every default.
+
+    FILE is a YAML config; without one, the defaults alone. Any key is a flag, with dots for the levels, for example
+    `--data.burgers.seed 1`.
+    """
+    from ups.config import dump, file_and_flags, fingerprint, load
+    from ups.jobs.settings import RunConfig
+
+    file, overrides = file_and_flags(arguments)
+    resolved = load(RunConfig, file, overrides)
+    print(dump(resolved), end="")
+    print(f"# fingerprint {fingerprint(resolved)}")
+
+
+@config.command
+def schema() -> None:
+    """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
+    import json
+
+    from ups.config import schema_of
+    from ups.jobs.settings import RunConfig
+
+    print(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))

@@ -1,0 +1,70 @@
+"""The data sets of a run: files that are there or are made first, cut in three, as windows for a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.data import Source, open_source
+from ups.data.splits import Split, make_split
+from ups.data.windows import Trajectories, Windows
+from ups.engine.train import Progress
+from ups.eval.report import DataFact
+from ups.jobs.generate import Report as Following
+from ups.jobs.generate import generate
+from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig, StageConfig
+from ups.physics import TASKS
+
+Say = Callable[[str], None]
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where a run shows what it does: sentences, the making of data, the progress of training."""
+
+    say: Say
+    following: Following
+    watch: Watch
+
+
+@dataclass
+class DataSet:
+    """One task's trajectories, cut in three."""
+
+    config: DataConfig
+    source: Source
+    split: Split
+
+    def part(self, name: str) -> Trajectories:
+        return Trajectories(self.source, self.split.part(name), self.config.reduce)
+
+    def fact(self) -> DataFact:
+        made = self.source.attributes().get("ups_identity")
+        version = str(made) if made is not None else f"{self.source.path.stat().st_size} bytes"
+        counts = f"{len(self.split.train)} / {len(self.split.valid)} / {len(self.split.test)}"
+        grid = " × ".join(str(n // self.config.reduce.space) for n in self.source.domain.shape)
+        params = ", ".join(f"{k} = {v}" for k, v in self.source.params.items())
+        frames = len(self.source.times[self.config.reduce.start :: self.config.reduce.time])
+        return DataFact(self.source.task.name, self.source.path.name, version, counts, grid, frames, params)
+
+
+@contextmanager
+def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[DataSet]:
+    """The data set of a config, its file made first where the config names none."""
+    if data.file:
+        path = Path(data.file)
+    else:
+        keys = set(GenerateConfig.model_fields)
+        path = generate(GenerateConfig.model_validate(data.model_dump(include=keys)), folder, following)
+    with open_source(path, TASKS, data.task if data.file else None) as source:
+        yield DataSet(data, source, make_split(source.ids, data.split.convention, data.split.fractions, data.seed))
+
+
+def windows_of(config: RunConfig, sets: Sequence[DataSet], settings: StageConfig) -> Windows:
+    """What a stage is trained and validated on."""
+    train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
+    context = config.model.operator.context
+    return Windows(train, valid, settings.batch, context, settings.unroll, config.seed)
