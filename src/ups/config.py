@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +25,9 @@ UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 class Config(BaseModel):
     """A config: unknown keys are errors, values never change after loading, and no text is taken for a number."""
+
+    # Keys that change how a result is reached and not what it is: no part of the fingerprint.
+    incidental: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
@@ -203,5 +206,7 @@ def dump(config: Config) -> str:
 
 def fingerprint(config: Config) -> str:
     """A short hash of every value, defaults included; the order of keys and the files they came from do not matter."""
-    text = json.dumps(config.model_dump(mode="json"), sort_keys=True, ensure_ascii=False)
+    text = json.dumps(
+        config.model_dump(mode="json", exclude=set(config.incidental)), sort_keys=True, ensure_ascii=False
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -42,6 +42,8 @@ class RunDir:
         self.metrics = folder / "metrics.jsonl"
         self.report = folder / "report.html"
         self.results = folder / "results.json"
+        self.stages = folder / "stages.json"
+        self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.verdict = folder / "verdict.json"
         self._lock: int | None = None
 
@@ -87,6 +89,14 @@ class RunDir:
         """A JSON file of this run, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
+
+    def read(self, path: Path) -> dict[str, Any]:
+        """A JSON file of this run; a DataError where it is missing or damaged."""
+        try:
+            found = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error}); the run has not come that far, --resume it.") from None
+        return dict(found)
 
     def succeed(self, **facts: Any) -> None:
         """The last act of a run whose artifacts are written."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Rows of text in columns, the header first."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]))]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def show(rows: Sequence[Sequence[str]], said: Sequence[str], page: Path) -> None:
+    """The table of a report, what there is to say about it, and where its page is."""
+    print(table(rows), *said, page, sep="\n", flush=True)
 
 
 def plain_lines() -> Report:

@@ -21,7 +21,8 @@ class Window:
     `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
     `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
     `numbers_of(task)`; `dt (B,)` is the time between frames; `periodic` says which axes wrap; `box` is the length of
-    each axis. All samples of a window share the task, the grid and the boundary.
+    each axis. All samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
+    from nothing to its solution: its context is zero, its targets are that one frame.
     """
 
     task: TaskSpec
@@ -50,11 +51,14 @@ class Window:
         """The same window in page-locked memory, from which copies to a GPU overlap with work."""
         return self._each(lambda x: x.pin_memory())
 
+    def rows(self, first: int, last: int) -> Window:
+        """Samples `first` … `last` − 1 alone."""
+        return dataclasses.replace(self._each(lambda x: x[first:last]), ids=self.ids[first:last])
+
     def split(self, size: int) -> Iterator[Window]:
         """Microbatches of at most `size` samples, in order."""
         for first in range(0, len(self), size):
-            part = slice(first, first + size)
-            yield dataclasses.replace(self._each(lambda x, part=part: x[part]), ids=self.ids[part])
+            yield self.rows(first, first + size)
 
     def _each(self, change: object) -> Window:
         assert callable(change)

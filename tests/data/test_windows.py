@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -14,7 +15,15 @@ from ups.data import windows as module
 from ups.data.source import Source
 from ups.data.windows import Reduction, Trajectories, Windows, whole
 from ups.physics import TASKS
-from ups.types import DataError
+from ups.types import ConfigError, DataError
+
+
+class Rank(NamedTuple):
+    rank: int
+    world: int
+
+
+ALONE = Rank(0, 1)
 
 
 @pytest.fixture
@@ -66,19 +75,19 @@ def test_windows_read_from_the_file_equal_those_from_memory(source: Source, monk
 
 def test_every_window_comes_exactly_once_per_epoch_and_batches_depend_on_their_number_alone(source: Source) -> None:
     part = Trajectories(source, source.ids, Reduction())
-    windows = Windows([part], [part], batch=6, context=2, targets=1, seed=3)
+    windows = Windows([part], [part], batch=6, context=2, targets=1, seed=3, ranks=ALONE)
     seen = [pair for n in range(9) for pair in named(windows.batch(n).state)]
     assert sorted(seen) == [(s, t) for s in range(6) for t in range(1, 10)]
-    again = Windows([part], [part], batch=6, context=2, targets=1, seed=3)
+    again = Windows([part], [part], batch=6, context=2, targets=1, seed=3, ranks=ALONE)
     for n in (40, 7, 7, 0):
         assert torch.equal(again.batch(n).context, windows.batch(n).context)
-    other = Windows([part], [part], batch=6, context=2, targets=1, seed=4)
+    other = Windows([part], [part], batch=6, context=2, targets=1, seed=4, ranks=ALONE)
     assert not torch.equal(other.batch(0).context, windows.batch(0).context)
 
 
 def test_tasks_take_turns(source: Source) -> None:
     first, second = (Trajectories(source, [source.ids[i]], Reduction()) for i in (0, 5))
-    windows = Windows([first, second], [first, second], batch=4, context=1)
+    windows = Windows([first, second], [first, second], batch=4, context=1, ranks=ALONE)
     assert [named(windows.batch(n).state)[0][0] for n in range(4)] == [0, 5, 0, 5]
 
 
@@ -105,4 +114,33 @@ def test_what_does_not_fit_is_one_sentence(source: Source) -> None:
         Trajectories(source, ["nobody"], Reduction())
     part = Trajectories(source, source.ids, Reduction(time=5))
     with pytest.raises(DataError, match="too few for 3 frames of context"):
-        Windows([part], [part], batch=2, context=3)
+        Windows([part], [part], batch=2, context=3, ranks=ALONE)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_the_shares_of_the_ranks_are_disjoint_and_together_the_batch_of_one_process(source: Source, world: int) -> None:
+    part = Trajectories(source, source.ids, Reduction())
+    alone = Windows([part], [part], batch=7, context=2, targets=1, seed=3, ranks=ALONE)
+    shares = [Windows([part], [part], 7, 2, 1, 3, ranks=Rank(r, world)) for r in range(world)]
+    for step in range(20):
+        batches = [share.batch(step) for share in shares]
+        assert torch.equal(torch.cat([b.targets for b in batches]), alone.batch(step).targets)
+        assert max(map(len, batches)) - min(map(len, batches)) <= 1
+        assert {share.count(step) for share in shares} == {7}
+    with pytest.raises(ConfigError, match="cannot be shared by 8 ranks"):
+        Windows([part], [part], batch=7, context=2, ranks=Rank(0, 8))
+
+
+def test_a_steady_task_is_one_step_from_nothing_to_its_solution(tmp_path: Path) -> None:
+    path = tmp_path / "2D_DarcyFlow_beta1.0_Train.hdf5"
+    with h5py.File(path, "w") as file:
+        file["nu"] = np.random.default_rng(0).random((5, 8, 8), np.float32)
+        file["tensor"] = np.random.default_rng(1).random((5, 1, 8, 8), np.float32)
+        file["x-coordinate"] = file["y-coordinate"] = (np.arange(8, dtype=np.float32) + 0.5) / 8
+    part = Trajectories(open_source(path, TASKS), open_source(path, TASKS).ids, Reduction())
+    window = Windows([part], [part], batch=3, context=1, targets=4, ranks=ALONE).batch(0)
+    assert window.targets.shape == (3, 1, 8, 8, 1)
+    assert not window.context.any()
+    assert window.inputs.shape == (3, 8, 8, 1)
+    assert window.dt.tolist() == [1.0] * 3
+    assert [w.targets.shape[1] for w in whole([part], 1)] == [1]

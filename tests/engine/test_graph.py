@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.checkpoint import Checkpoints
 from ups.engine.dist import Dist
 from ups.engine.graph import Graphs, signature
 from ups.engine.loop import Trainer
 from ups.engine.train import DivergenceError, Progress, TrainConfig
+from ups.engine.vault import Vault
 from ups.types import ConfigError
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
@@ -130,7 +130,7 @@ class TestOnAGpu:
             stage = toy.Regression(toy.net())
             config = TrainConfig(steps=20, lr=1e-2, checkpoint_steps=5, graph=False)
             with Dist.start("cuda") as dist:
-                Trainer(config, stage, toy.Lines(fails_at=fails_at), dist, Checkpoints(folder)).fit()
+                Trainer(config, stage, toy.Lines(fails_at=fails_at), dist, Vault(folder)).fit()
             return [p.detach().clone() for p in stage.module.parameters()]
 
         straight = run(tmp_path / "a", None)

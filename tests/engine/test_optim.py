@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.optim import Ema, Optimizer, clip, decays, schedule, total_norm
+from ups.engine.optim import Ema, Optimizer, clip, decays, schedule, total_norm, trained
 from ups.types import ConfigError
 
 OK, BAD = torch.tensor(True), torch.tensor(False)
@@ -141,7 +141,7 @@ def test_clipping_sees_the_true_norm() -> None:
 
 def test_the_average_follows_its_recurrence_and_its_ramp() -> None:
     module = nn.Linear(2, 1, bias=False)
-    ema = Ema(module, 0.9)
+    ema = Ema(trained(module), 0.9)
     expected = module.weight.detach().clone().double()
     for n in range(200):
         with torch.no_grad():
@@ -160,7 +160,7 @@ def test_the_average_follows_its_recurrence_and_its_ramp() -> None:
 
 def test_swapping_shows_the_average_and_gives_the_weights_back() -> None:
     module = nn.Linear(2, 1)
-    ema = Ema(module, 0.9)
+    ema = Ema(trained(module), 0.9)
     place, own, average = (
         module.weight.data_ptr(),
         module.weight.detach().clone(),

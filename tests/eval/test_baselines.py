@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ups.eval.baselines import BaselineConfig, NeuralOpBaseline, available
+from ups.eval.rollout import EvalProtocol, evaluate
 from ups.physics import TASKS
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, DataError, TaskSpec
@@ -48,14 +49,43 @@ def test_a_baseline_learns_and_serves_as_stage_and_predictor(kind: str, name: st
     train = waves(task, ahead=1)
     model.fit([train])
     assert model.shift == pytest.approx(torch.full_like(model.shift, 3.0), abs=0.1)
-    before = model.evaluate([waves(task, seed=1)])["score"]
+    unseen = waves(task, seed=1)
+
+    @torch.no_grad()
+    def score() -> float:
+        found = model.evaluate(unseen)
+        assert {tuple(values.shape) for values in found.values()} == {(len(unseen),)}, "one value per sample"
+        return model.score({key: float(values.mean()) for key, values in found.items()})
+
+    assert model.view(train, 0.3) is train
+    before = score()
+    ours = evaluate(model, [unseen], EvalProtocol("A", 2), examples=0)
+    assert before == pytest.approx(ours.score, rel=1e-4), "validation and judgement measure the same"
     optimizer = torch.optim.Adam(model.module.parameters(), 5e-3)
     for _ in range(40):
         optimizer.zero_grad()
         sum(model.loss(train).values()).backward()
         optimizer.step()
-    assert model.evaluate([waves(task, seed=1)])["score"] < 0.5 * before
+    assert score() < 0.5 * before
     assert model.predict(waves(task, cells=24), 3).shape[1:3] == (3, 24), "another resolution"
+
+
+@needs_package
+def test_the_loss_of_a_batch_is_the_mean_of_the_losses_of_its_samples() -> None:
+    model = NeuralOpBaseline(TASKS["burgers1d"], 2, BaselineConfig(**SMALL))
+    window = waves(TASKS["burgers1d"])
+    model.fit([window])
+    alone = torch.stack([model.loss(part)["nmse"] for part in window.split(1)])
+    assert model.loss(window)["nmse"].item() == pytest.approx(alone.mean().item(), rel=1e-5)
+
+
+@needs_package
+def test_a_network_that_is_not_finite_scores_badly() -> None:
+    model = NeuralOpBaseline(TASKS["burgers1d"], 2, BaselineConfig(**SMALL))
+    model.increment.fill_(float("nan"))
+    with torch.no_grad():
+        found = model.evaluate(waves(TASKS["burgers1d"]))
+    assert model.score({key: float(values.mean()) for key, values in found.items()}) >= 1e6
 
 
 @needs_package

@@ -109,7 +109,7 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     assert read_results(results) == made.records
     first = made.records[0]
     assert (first.task, first.data, first.config, first.seed) == ("burgers1d", "ab12", "f00d", 7)
-    assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction"}
+    assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction", "truth"}
     assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper"}
     ours, still = made.find("burgers1d", "ups"), made.find("burgers1d", "persistence")
     assert made.find("burgers1d", "ups", "nrmse-over-persistence").value == pytest.approx(ours.value / still.value)
@@ -118,6 +118,53 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     results.with_name("other.json").write_text('{"a": 1}')
     with pytest.raises(DataError, match=r"not a results\.json"):
         read_results(results.with_name("other.json"))
+
+
+def test_every_point_of_every_curve_is_a_record(written: tuple[Report, Path, Path]) -> None:
+    _, _, results = written
+    records = read_results(results)
+    made = result("burgers1d")
+    for who, entry in (("ups", made.ours), ("fno", made.baselines[0]), ("persistence", made.persistence)):
+        e = entry.evaluation
+        curve = [r for r in records if (r.task, r.predictor, r.split) == ("burgers1d", who, "test")]
+        curve = [r for r in curve if r.metric == "nrmse-at-time"]
+        assert [r.at for r in curve] == pytest.approx([0.1 * t for t in range(1, 6)])
+        assert {r.axis for r in curve} == {"time"}
+        assert [r.value for r in curve] == pytest.approx(e.errors.frames("nrmse").mean((0, 2)))
+        assert all(r.low <= r.value <= r.high for r in curve)
+        whole = next(r for r in records if (r.task, r.predictor, r.metric) == ("burgers1d", who, "nrmse"))
+        assert np.mean([r.value for r in curve]) == pytest.approx(whole.value), "the curve's mean is the headline"
+        assert (whole.axis, whole.at) == ("", 0.0)
+    power = {r.at: r.value for r in records if (r.task, r.predictor, r.metric) == ("burgers1d", "truth", "power")}
+    assert power == pytest.approx(dict(enumerate(made.ours.evaluation.spectra[0, 1:].sum(-1), start=1)))
+
+
+def test_results_of_another_version_are_refused(written: tuple[Report, Path, Path], tmp_path: Path) -> None:
+    rows = json.loads(written[2].read_text())
+    for change in ({"colour": "red"}, None):
+        row = {**rows[0], **change} if change else {k: v for k, v in rows[0].items() if k != "axis"}
+        (tmp_path / "results.json").write_text(json.dumps([row]))
+        with pytest.raises(DataError, match="evaluate the run again"):
+            read_results(tmp_path / "results.json")
+
+
+def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_samples() -> None:
+    near, far = window(TASKS["burgers1d"]), window(TASKS["burgers1d"], samples=4, cells=32)
+    split = "new trajectories, 32 cells (zero-shot)"
+    beyond = tuple(Entry(evaluate(who, [far], P, split)) for who in (Oracle(far, 0.03), persistence))
+    ours, still = Entry(evaluate(Oracle(near, 0.01), [near], P), TRAINED), Entry(evaluate(persistence, [near], P))
+    made = report(TaskResult(ours, still, beyond=beyond, unseen=("nu = 0.5 lies outside the trained range.",)))
+    found = made.find("burgers1d", "ups", "nrmse-over-persistence", split=split)
+    assert found.value == pytest.approx(beyond[0].evaluation.score / beyond[1].evaluation.score)
+    page = made.page()
+    assert page.sections[1].table[1][:2] == (split, "ups")
+    assert number(found.value) in page.sections[1].table[1]
+    assert "outside the trained range" in page.sections[0].verdict
+    assert not page.sections[0].good
+
+
+def test_the_column_of_a_baseline_says_how_long_it_was_trained() -> None:
+    assert "fno, 80 s" in report(result("burgers1d")).headline()[0]
 
 
 def test_infinity_survives_the_file(tmp_path: Path) -> None:
@@ -131,7 +178,8 @@ def test_infinity_survives_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "cost", "codec", "words"),
     [
-        (5.0, TRAINED, 0.001, "NOT LEARNT: no better than persistence"),
+        (5.0, TRAINED, 0.001, "NOT LEARNT: no better than persistence after 2000 training steps"),
+        (5.0, Cost(170_000, 1, 0.1, "cpu"), 0.001, "NOT LEARNT: no better than persistence after 1 training step."),
         (0.01, Cost(170_000, 0, 0.0, "cpu"), 0.001, "UNTRAINED"),
         (0.01, TRAINED, 0.4, "the codec is the bottleneck"),
     ],
@@ -141,6 +189,7 @@ def test_what_went_wrong_is_said_plainly(error: float, cost: Cost, codec: float,
     assert words in page.sections[0].verdict
     assert not page.sections[0].good
     assert ("UNTRAINED" in page.lead) == (cost.steps == 0)
+    assert ("NOTHING is learnt" in page.lead) == (error > 1)
 
 
 def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_worse() -> None:
@@ -148,5 +197,5 @@ def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_wors
     bad = evaluate(Oracle(w, 1.5), [w], P)
     worse = evaluate(Oracle(w, 3.0, "persistence"), [w], P)
     verdict, good = TaskResult(Entry(bad, TRAINED), Entry(worse)).verdict
-    assert verdict == "NOT LEARNT: no better than predicting zero"
+    assert verdict == "NOT LEARNT: no better than predicting zero after 2000 training steps"
     assert not good

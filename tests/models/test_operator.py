@@ -12,13 +12,13 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ups.models import SIZES, LatentOperator, OperatorConfig
+from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, build
 from ups.models.blocks import join, split
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
 from ups.tensors import LatentState
-from ups.types import ConfigError
+from ups.types import ConfigError, Field
 
 
 def tokens(name: str, context: int = 1, batch: int = 2, seed: int = 0) -> Tensor:
@@ -82,6 +82,68 @@ def test_each_condition_changes_the_prediction(core: str, mixing: str) -> None:
         assert (sim.operator(z, changed) - out).abs().max() > 1e-4, name
 
 
+def test_another_box_is_heard_and_the_task_s_own_box_changes_nothing() -> None:
+    sim = simulator("reacdiff2d")
+    z, base = tokens("reacdiff2d"), condition("reacdiff2d")
+    own = tuple(hi - lo for lo, hi in TASKS["reacdiff2d"].bounds)
+    wide = (2 * own[0], own[1])
+    awaken(sim.operator)
+    out = sim.operator(z, base)
+    assert torch.equal(sim.operator(z, dataclasses.replace(base, box=own)), out)
+    assert (sim.operator(z, dataclasses.replace(base, box=wide)) - out).abs().max() > 1e-4
+    with torch.no_grad():
+        sim.operator.conditioner.box.zero_()  # as before training
+    out = sim.operator(z, base)
+    assert torch.equal(sim.operator(z, dataclasses.replace(base, box=wide)), out)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_inputs_drive_the_operator_in_any_dimension_and_on_any_grid(ndim: int) -> None:
+    named = {1: "burgers1d", 2: "darcy2d", 3: "cfd3d"}[ndim]
+    task = dataclasses.replace(TASKS[named], inputs=(Field.vector("force", "a", "b"),))
+    sim = build([task], CodecConfig(dim=64), OperatorConfig(width=32, depth=1, heads=2), grids={named: (16,) * ndim})
+    sim.operator.fit_inputs(named, torch.tensor([1.0, 0.0]), torch.tensor([2.0, 0.0]))
+    awaken(sim.operator)
+    z = torch.randn(2, 1, *sim.codec.tokens(named), 64)
+    field = torch.randn(2, *(16,) * ndim, 2)
+    asked = dataclasses.replace(condition(named), inputs=field)
+    out = sim.operator(z, asked)
+    other = field.clone()
+    other[1] += 1
+    moved = sim.operator(z, dataclasses.replace(asked, inputs=other))
+    assert torch.allclose(moved[0], out[0], atol=1e-5)
+    assert not torch.allclose(moved[1], out[1], atol=1e-4)
+    flat = dataclasses.replace(asked, inputs=torch.full((2, *(16,) * ndim, 2), 3.0))
+    fine = dataclasses.replace(asked, inputs=torch.full((2, *(32,) * ndim, 2), 3.0))
+    assert torch.allclose(sim.operator(z, flat), sim.operator(z, fine), atol=1e-4)
+    with pytest.raises(ConfigError, match=r"driven by the inputs a, b.*given nothing"):
+        sim.operator(z, dataclasses.replace(asked, inputs=None))
+    with pytest.raises(ConfigError, match="give inputs"):
+        sim.operator(z, dataclasses.replace(asked, inputs=field[..., :1]))
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_the_units_of_sharding_are_apart_run_in_forward_and_hold_most_of_the_weights(core: str, mixing: str) -> None:
+    sim = simulator("darcy2d", core=core, mixing=mixing, grids={"darcy2d": (16, 16)})
+    field, called = torch.randn(2, 16, 16, 1), set[int]()
+    asked = dataclasses.replace(condition("darcy2d"), inputs=field)
+    modules: list[Codec | LatentOperator] = [sim.codec, sim.operator]
+    for module in modules:
+        units = module.shard_units()
+        owned = [id(p) for unit in units for p in unit.parameters()]
+        assert len(owned) == len(set(owned)), "no parameter lies in two units"
+        assert set(owned) < {id(p) for p in module.parameters()}, "and some are left for the root"
+        assert all(callable(getattr(module, name)) for name in module.entries)
+        for unit in units:
+            unit.register_forward_hook(lambda unit, *_: called.add(id(unit)))
+    state = sim.codec.encode(field, "darcy2d", asked.periodic)
+    sim.codec.decode(LatentState(sim.operator(state.z.unsqueeze(1), asked), asked.periodic), "darcy2d")
+    assert called == {id(unit) for module in modules for unit in module.shard_units()}
+    weights = sum(p.numel() for unit in sim.operator.shard_units() for p in unit.parameters())
+    assert weights > 0.5 * sum(p.numel() for p in sim.operator.parameters())
+    assert sim.codec.entries == ("encode", "decode", "query")
+
+
 def test_the_condition_is_heard_per_sample() -> None:
     sim = simulator("burgers1d")
     sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
@@ -96,12 +158,15 @@ def test_the_condition_is_heard_per_sample() -> None:
 @pytest.mark.parametrize("streams", [1, 2])
 @pytest.mark.parametrize(("core", "mixing"), VARIANTS)
 def test_gradients_reach_every_parameter_of_the_operator(core: str, mixing: str, streams: int) -> None:
-    names = ("burgers1d", "reacdiff2d")
-    sim = simulator(*names, core=core, mixing=mixing, streams=streams, modes=3)
+    names = ("burgers1d", "darcy2d")
+    sim = simulator(*names, grids={"darcy2d": (16, 16)}, core=core, mixing=mixing, streams=streams, modes=3)
     sim.operator.fit_ranges("burgers1d", torch.tensor([0.01]), torch.tensor([1.0]))
     awaken(sim.operator)
-    total = sum(sim.operator(tokens(n), condition(n)).square().mean() for n in names)
-    assert isinstance(total, Tensor)
+    total = torch.zeros(())
+    for name in names:
+        ndim = TASKS[name].ndim
+        asked = dataclasses.replace(condition(name), box=(2.0,) * ndim, inputs=torch.randn(2, *(16,) * ndim, 1))
+        total = total + sim.operator(torch.randn(2, 1, *(4,) * ndim, 64), asked).square().mean()
     total.backward()
     dead = [n for n, p in sim.operator.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert dead == []
@@ -248,5 +313,14 @@ def test_a_compiler_sees_the_operator_as_one_graph(core: str, mixing: str) -> No
     sim = simulator("reacdiff2d", core=core, mixing=mixing)
     awaken(sim.operator)
     z, asked = tokens("reacdiff2d"), condition("reacdiff2d")
+    compiled = torch.compile(sim.operator, backend="eager", fullgraph=True, dynamic=False)
+    assert torch.equal(compiled(z, asked), sim.operator(z, asked))
+
+
+def test_a_compiler_sees_inputs_and_another_box_in_the_same_graph() -> None:
+    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    awaken(sim.operator)
+    asked = dataclasses.replace(condition("darcy2d"), inputs=torch.randn(2, 16, 16, 1), box=(1.0, 3.0))
+    z = torch.randn(2, 1, 4, 4, 64)
     compiled = torch.compile(sim.operator, backend="eager", fullgraph=True, dynamic=False)
     assert torch.equal(compiled(z, asked), sim.operator(z, asked))

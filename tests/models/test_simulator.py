@@ -155,6 +155,59 @@ def test_a_parameter_outside_the_trained_range_warns_and_an_unknown_or_missing_o
         sim.rollout(u, 1, {"nu": [1.0, 1.0, 1.0]})
 
 
+def test_parameters_outside_the_trained_range_are_said_in_sentences_for_a_report() -> None:
+    sim = burgers()
+    sim.fit_dt("burgers1d", 0.05, 0.05)
+    assert sim.outside({"nu": [0.1, 2.0]}, "burgers1d", dt=0.05) == []
+    assert sim.outside(torch.tensor([[0.5], [0.7]])) == []
+    said = sim.outside(torch.tensor([[0.5], [7.0]]), dt=0.1)
+    assert [sentence.split(";")[0] for sentence in said] == [
+        "burgers1d: nu = 7 lies outside the trained range 0.1 to 2",
+        "burgers1d: dt = 0.1 lies outside the trained range 0.05 to 0.05",
+    ]
+    assert simulator("diffsorp1d").outside(torch.zeros(4, 0)) == []
+
+
+def darcy() -> Simulator:
+    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    awaken(sim)
+    sim.config = SimulatorConfig(guard=False)
+    return sim
+
+
+def test_a_steady_task_is_solved_from_its_inputs_alone_in_kind(tmp_path: Path) -> None:
+    sim = darcy()
+    a = torch.rand(3, 16, 16, 1, generator=torch.Generator().manual_seed(0))
+    many = sim.solve(a)
+    assert many.shape == (3, 16, 16, 1)
+    one = sim.solve(a[0, ..., 0].double().numpy())
+    assert one.shape == (16, 16)
+    assert one.dtype == np.float64
+    np.testing.assert_allclose(one, many[0, ..., 0].numpy(), atol=1e-4)
+    assert sim.solve(a, points=[[0.5, 0.5], [0.1, 0.9]]).shape == (3, 2, 1)
+    assert sim.dt.tolist() == [[1.0, 1.0]]
+    sim.fit_dt("darcy2d", 0.0, 0.0)
+    assert sim.dt.tolist() == [[1.0, 1.0]]
+    sim.operator.fit_inputs("darcy2d", torch.tensor([0.3]), torch.tensor([0.2]))
+    again = Simulator.load(sim.save(tmp_path))
+    assert torch.equal(again.solve(a), sim.solve(a))
+    for wrong, match in ((None, "driven by permeability"), (a[0, 0, :, 0], "not"), (a * float("inf"), "not finite")):
+        with pytest.raises(ConfigError, match=match):
+            sim.solve(wrong)
+
+
+def test_a_steady_answer_in_xarray_has_the_places_of_its_input_but_not_its_channel() -> None:
+    xarray = pytest.importorskip("xarray")
+    x = (np.arange(16) + 0.5) / 16
+    flat = xarray.DataArray(np.ones((16, 16)), dims=("x", "y"), coords={"x": x, "y": x})
+    named = flat.expand_dims(channel=["permeability"], axis=-1)
+    sim = darcy()
+    assert sim.solve(flat).dims == ("x", "y")
+    found = sim.solve(named)
+    assert found.dims == ("x", "y", "channel")
+    assert set(found.coords) == {"x", "y"}
+
+
 def test_requests_that_make_no_sense_are_refused_in_a_sentence() -> None:
     sim = burgers()
     u = frames("burgers1d")[:, 0]
@@ -228,10 +281,15 @@ def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
     artifact.write(path, fresh, {k: v for k, v in tensors.items() if "head" not in k})
     with pytest.raises(DataError, match="not of the model"):
         Simulator.load(path)
-    monkeypatch.setattr(artifact, "VERSION", 2)
-    artifact.write(path, fresh, tensors)
     monkeypatch.setattr(artifact, "VERSION", 1)
-    with pytest.raises(DataError, match="version 2"):
+    artifact.write(path, fresh, tensors)
+    monkeypatch.setattr(artifact, "VERSION", 2)
+    with pytest.raises(DataError, match=r"version 1.*train it again"):
+        Simulator.load(path)
+    monkeypatch.setattr(artifact, "VERSION", 3)
+    artifact.write(path, fresh, tensors)
+    monkeypatch.setattr(artifact, "VERSION", 2)
+    with pytest.raises(DataError, match=r"version 3.*update the program"):
         Simulator.load(path)
 
 

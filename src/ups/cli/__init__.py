@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
 import cyclopts
 from cyclopts import App, Parameter
@@ -13,7 +13,9 @@ from ups import __version__
 from ups.cli.bench import bench
 from ups.cli.config import config
 from ups.cli.data import data
-from ups.screen import following, table, training
+from ups.cli.estimate import estimate
+from ups.cli.run import run
+from ups.screen import following, show, training
 from ups.types import ConfigError, UpsError
 
 app = App(
@@ -26,6 +28,8 @@ app = App(
 )
 for sub in (data, config, bench):
     app.command(sub)
+app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 
 
 @app.command
@@ -48,46 +52,83 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
 
     with following() as report:
         folder, found = job(out, config, Screen(print, report, training()))
-    print(table(found.headline()))
-    print(folder.report)
-
-
-@app.command(name="run", usage="Usage: ups run CONFIG [--resume] [--overwrite] [--KEY.OF.CONFIG VALUE ...]")
-def run_command(
-    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    resume: bool = False,
-    overwrite: bool = False,
-) -> None:
-    """Make the data, train codec and operator, judge the simulator on unseen trajectories, and write a report.
-
-    CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
-    example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the log, the simulator
-    (`artifacts/simulator.safetensors`), `results.json` and `report.html`.
-
-    Parameters
-    ----------
-    resume
-        Go on with a run that was stopped.
-    overwrite
-        Start again in a folder that holds a run.
-    """
-    from ups.config import file_and_flags, load
-    from ups.jobs.run import run as job
-    from ups.jobs.sets import Screen
-    from ups.jobs.settings import RunConfig
-
-    file, overrides = file_and_flags(arguments)
-    if file is None:
-        raise ConfigError("no config was named; write `ups run CONFIG`.")
-    settings = load(RunConfig, file, overrides)
-    with following() as report:
-        folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
-    print(table(found.headline()))
-    print(folder.report)
+    show(found.headline(), found.said(), folder.report)
 
 
 @app.command
-def rollout(run: Path, *, input: Path, steps: int, out: Path, samples: int = 8, task: str | None = None) -> None:
+def evaluate(
+    run: Path,
+    *,
+    file: Path | None = None,
+    task: str | None = None,
+    split: Literal["test", "valid", "train"] = "test",
+    resolution: str | None = None,
+    params: str | None = None,
+    baselines: str | None = None,
+    samples: int | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Judge the simulator of a finished run again, and write results.json and report.html.
+
+    By default on the run's own test part; with --file on data it has never seen, also at a resolution or at parameters
+    that were not trained.
+
+    Parameters
+    ----------
+    run
+        A run folder.
+    file
+        A PDEBench file, or a file or folder of The Well, of a task the simulator knows; judged whole.
+    task
+        Only this task of the run; with --file, what it holds, where neither its name nor its attributes say so.
+    split
+        The part of the run's own data.
+    resolution
+        Cells per axis, for example 256 or 64,64: picked from the file, or from the run's data where they are fine
+        enough, else made.
+    params
+        For example nu=0.02,rho=1: new trajectories are made at these values; with --file, what the simulator is told.
+    baselines
+        fno, uno or fno,uno: trained on the run's data for the same time, and judged beside it.
+    samples
+        Only the first so many trajectories; 16 where they are made, all otherwise.
+    out
+        Folder for the two files. By default the run's own, or one in its `evaluations` if other data were asked for.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from ups.jobs.evaluate import Question, evaluate_run
+    from ups.jobs.sets import Screen
+
+    asked = Question(
+        file=file,
+        task=task,
+        split=split,
+        resolution=_whole_numbers(resolution),
+        params=_assignments(params),
+        baselines=_kinds(baselines),
+        samples=samples,
+        out=out,
+        device=device,
+    )
+    with following() as report:
+        folder, found = evaluate_run(run, asked, Screen(print, report, training()))
+    show(found.headline(), found.said(), folder / "report.html")
+
+
+@app.command
+def rollout(
+    run: Path,
+    *,
+    input: Path,
+    steps: int,
+    out: Path,
+    samples: int = 8,
+    task: str | None = None,
+    params: str | None = None,
+    device: str = "auto",
+) -> None:
     """Continue the trajectories of a file with a trained simulator, and write what it predicts.
 
     Parameters
@@ -104,10 +145,46 @@ def rollout(run: Path, *, input: Path, steps: int, out: Path, samples: int = 8, 
         How many trajectories to continue, from the first on.
     task
         What the input holds, where neither its name nor its attributes say so.
+    params
+        For example nu=0.02: what the simulator is told, in the place of what the input says.
+    device
+        auto, cpu, cuda or cuda:N.
     """
     from ups.jobs.predict import rollout as job
 
-    print(job(run, input, steps, out, samples, task))
+    def warn(sentence: str) -> None:
+        print(f"ups: {sentence}", file=sys.stderr)
+
+    print(job(run, input, steps, out, samples, task, device, _assignments(params), warn))
+
+
+def _whole_numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.replace("x", ",").split(",")) if text else ()
+    except ValueError:
+        raise ConfigError(f"--resolution is '{text}', but must be cells per axis, such as 256 or 64,64.") from None
+
+
+def _assignments(text: str | None) -> dict[str, float | str]:
+    found: dict[str, float | str] = {}
+    for pair in text.split(",") if text else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if not (name and equals and value):
+            raise ConfigError(f"--params has '{pair}', but must be NAME=VALUE pairs, such as nu=0.02,rho=1.")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _kinds(text: str | None) -> tuple[Literal["fno", "uno"], ...]:
+    known: dict[str, Literal["fno", "uno"]] = {"fno": "fno", "uno": "uno"}
+    words = [word.strip() for word in text.split(",")] if text else []
+    for word in words:
+        if word not in known:
+            raise ConfigError(f"there is no baseline '{word}'; the baselines are fno and uno.")
+    return tuple(known[word] for word in words)
 
 
 def main(words: list[str] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ups.data.source import Source
 from ups.tensors import Window, numbers_of
-from ups.types import Array, DataError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and kept; larger sets are read window by window.
 RESIDENT = 4 * 2**30
@@ -65,7 +66,8 @@ class Trajectories:
 
     @property
     def dt(self) -> float:
-        return float(self.times[1] - self.times[0]) if len(self.times) > 1 else 0.0
+        """Time between two frames; 1 for a steady task, whose one step leads from nothing to its solution."""
+        return float(self.times[1] - self.times[0]) if len(self.times) > 1 else 1.0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,8 +92,16 @@ class Trajectories:
         return torch.stack([self._read(self.rows[s], p) for s, p in zip(samples, picked, strict=True)])
 
     def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:
-        """A batch: `context` frames from `first` on, and the `targets` frames after them."""
-        values = self.frames(samples, first, context + targets)
+        """A batch: `context` frames from `first` on, and the `targets` frames after them.
+
+        The context of a steady task is empty frames, and its one target the solution.
+        """
+        if self.task.steady:
+            solution = self.frames(samples, [0] * len(samples), 1)
+            values = torch.cat((torch.zeros_like(solution).expand(-1, context, *solution.shape[2:]), solution), 1)
+            values = values[:, : context + targets]
+        else:
+            values = self.frames(samples, first, context + targets)
         rows = torch.as_tensor(samples)
         return Window(
             task=self.task,
@@ -115,11 +125,21 @@ class Trajectories:
         return mean.float(), (square / len(self) - mean**2).clamp_min(0).sqrt().float()
 
 
+class Ranks(Protocol):
+    """Who this process is among those that share the data; no loader is made without knowing."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+
+
 class Windows:
     """Batches of several tasks in turn: batch n holds one task, and every window of a task comes once per epoch.
 
     Batch n is a pure function of (seed, n): the tasks take turns, and the k-th batch of a task takes the k-th stretch
-    of an endless sequence of shuffled epochs.
+    of an endless sequence of shuffled epochs. Each rank of `ranks` gets its share of every batch: shares are disjoint,
+    as even as can be, and together the batch that one process would get.
     """
 
     def __init__(
@@ -130,11 +150,16 @@ class Windows:
         context: int,
         targets: int = 1,
         seed: int = 0,
+        *,
+        ranks: Ranks,
     ) -> None:
+        if batch < ranks.world:
+            raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
+        self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed = batch, context, targets, seed
         for part in (*self.train, *self.valid):
-            if len(part.times) < context + targets:
+            if len(part.times) < context + targets and not part.task.steady:
                 raise DataError(
                     f"{part.source.path}: has {len(part.times)} frames, too few for {context} frames of context and "
                     f"{targets} after them; reduce time less or ask for less context."
@@ -144,11 +169,17 @@ class Windows:
     def batch(self, step: int) -> Window:
         which, turn = step % len(self.train), step // len(self.train)
         part = self.train[which]
-        starts = len(part.times) - self.context - self.targets + 1
+        targets = 1 if part.task.steady else self.targets
+        starts = 1 if part.task.steady else len(part.times) - self.context - targets + 1
         total = len(part) * starts
-        places = np.arange(turn * self.size, (turn + 1) * self.size)
+        first, last = (turn * self.size + self.size * rank // self.world for rank in (self.rank, self.rank + 1))
+        places = np.arange(first, last)
         chosen = np.array([self._epoch(which, int(p // total), total)[p % total] for p in places])
-        return part.window((chosen // starts).tolist(), (chosen % starts).tolist(), self.context, self.targets)
+        return part.window((chosen // starts).tolist(), (chosen % starts).tolist(), self.context, targets)
+
+    def count(self, step: int) -> int:  # noqa: ARG002
+        """Samples of all ranks in batch `step`."""
+        return self.size
 
     def _epoch(self, which: int, epoch: int, total: int) -> Array:
         """The shuffled order of one epoch; only the newest two of a task are kept."""
@@ -169,4 +200,5 @@ def whole(parts: Sequence[Trajectories], context: int, batch: int = 32) -> Itera
         size = max(1, min(batch, 2**26 // max(1, len(part.times) * int(np.prod(part.shape)))))
         for first in range(0, len(part), size):
             samples = list(range(first, min(first + size, len(part))))
-            yield part.window(samples, [0] * len(samples), context, len(part.times) - context)
+            ahead = 1 if part.task.steady else len(part.times) - context
+            yield part.window(samples, [0] * len(samples), context, ahead)

@@ -1,83 +1,228 @@
-"""Dist: rank, world and device, and the few collectives everything goes through; one process is the same object."""
+"""Dist: rank, world, device, groups and mesh, made once, device first; one process is the same object."""
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ups.types import ConfigError
+from ups.engine.control import Control
+from ups.types import ConfigError, UpsError
+from ups.verdict import Ending
 
 T = TypeVar("T")
 
 
+class DivergedError(UpsError):
+    """Ranks that should hold the same hold different things."""
+
+    ending = Ending.DIVERGED
+
+
+@dataclass(frozen=True)
+class DistConfig:
+    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results."""
+
+    # Processes on each machine; one per GPU, or per group of cores.
+    ranks: int = 1
+    # Machines; each runs the same command with its own --node-rank.
+    nodes: int = 1
+    # The fewest machines a run goes on with when one is lost; `nodes` if not given.
+    min_nodes: int | None = None
+    # ddp: every rank holds the model. fsdp: its weights, gradients and moments are cut in pieces, for large models.
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    # nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be.
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    # fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given.
+    shard: int | None = None
+    # fsdp: keep weights and moments in host memory, and bring them to the GPU piece by piece.
+    offload: bool = False
+    # fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
+    # and after every failure, or never (a failure then restarts the run from its last checkpoint).
+    gate: Literal["always", "probation", "off"] = "always"
+    # Seconds a collective may take, and a vote of the ranks; a rank that died is noticed at once in any case.
+    timeout: float = 600.0
+    vote_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        limits = {
+            "ranks": (self.ranks >= 1, "at least 1"),
+            "nodes": (self.nodes >= 1, "at least 1"),
+            "min_nodes": (self.min_nodes is None or 1 <= self.min_nodes <= self.nodes, "from 1 to nodes"),
+            "shard": (self.shard is None or self.shard >= 1, "at least 1"),
+            "timeout": (self.timeout > 0, "above 0"),
+            "vote_timeout": (self.vote_timeout > 0, "above 0"),
+        }
+        for name, (holds, asked) in limits.items():
+            if not holds:
+                raise ConfigError(f"dist.{name} is {getattr(self, name)}, but must be {asked}.")
+        world = self.ranks * self.nodes
+        if self.shard is not None and world % self.shard:
+            raise ConfigError(f"dist.shard is {self.shard}, which does not divide the {world} ranks; change one.")
+        if self.strategy == "ddp" and (self.shard is not None or self.offload):
+            raise ConfigError("dist.shard and dist.offload are for strategy fsdp; leave them out, or change it.")
+
+    @property
+    def world(self) -> int:
+        return self.ranks * self.nodes
+
+
 @dataclass(frozen=True)
 class Dist:
-    """Who this process is among the ranks. At world size 1 every collective is the identity.
+    """Who this process is among the ranks.
 
     Made once, by `Dist.start`, before any loader: what needs a rank needs this object. `local_rank` counts on this
-    machine and chooses the device; `rank` counts over all machines and chooses the data.
+    machine and chooses the device; `rank` counts over all machines and chooses the data. `control` is for votes, on
+    a group of its own; `group` for gradients; `saver` for checkpoints alone. At world size 1 there are no groups.
     """
 
     rank: int = 0
     local_rank: int = 0
     world: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (a value, not a resource)
+    config: DistConfig = DistConfig()
+    control: Control = field(default_factory=lambda: Control(None, 0, 1))
+    group: dist.ProcessGroup | None = None
+    saver: dist.ProcessGroup | None = None
+    mesh: DeviceMesh | None = None
 
     @classmethod
     @contextmanager
-    def start(cls, device: str = "auto") -> Iterator[Dist]:
-        """The one process of this run on `device` (auto, cpu, cuda, cuda:N); `auto` is CUDA where there is one."""
-        asked = int(os.environ.get("WORLD_SIZE", "1"))
-        if asked > 1:
-            raise ConfigError(
-                f"WORLD_SIZE is {asked} in the environment, but training runs in one process here; "
-                "start it without torchrun, or unset WORLD_SIZE and RANK."
-            )
-        found = device_of(device)
-        if found.type == "cuda":
-            torch.cuda.set_device(found)  # the device comes first: everything later may allocate on it
-        yield cls(device=found)
+    def start(cls, device: str = "auto", config: DistConfig | None = None) -> Iterator[Dist]:
+        """This process among those of its launcher, or alone; `device` is auto, cpu, cuda or cuda:N."""
+        config = config or DistConfig()
+        rank, local, world = (_number(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
+        if world is None or world == 1:
+            if config.world > 1:
+                raise ConfigError(f"the config asks for {config.world} ranks and this process is alone; use `ups run`.")
+            found = _settled(device_of(device))
+            mesh = _mesh(found, config, 1) if config.strategy == "fsdp" else None
+            yield cls(device=found, config=config, mesh=mesh)
+            return
+        if rank is None or local is None:
+            raise ConfigError(f"WORLD_SIZE is {world}, but RANK and LOCAL_RANK are not set; start with `ups run`.")
+        found = _settled(_own_device(device, local))
+        dist.init_process_group(
+            _backend(config, found, local),
+            timeout=timedelta(seconds=config.timeout),
+            device_id=found if found.type == "cuda" and _backend(config, found, local) == "nccl" else None,
+        )
+        try:
+            votes, saver = (_gloo(seconds) for seconds in (config.vote_timeout, config.timeout))
+            mesh = _mesh(found, config, world)
+            yield cls(rank, local, world, found, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
+        finally:
+            gc.collect()  # what points at a group goes before the group: the other way round can abort
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+    @classmethod
+    @contextmanager
+    def alone(cls, device: str = "auto") -> Iterator[Dist]:
+        """One process on `device`, whatever launcher started it: for work that is not shared."""
+        yield cls(device=_settled(device_of(device)))
 
     @property
     def leads(self) -> bool:
         """Whether this rank writes what only one may write."""
         return self.rank == 0
 
-    def sum(self, value: Tensor) -> Tensor:
-        """The sum over ranks."""
-        return value
-
-    def mean(self, value: Tensor) -> Tensor:
-        """The mean over ranks."""
-        return value
-
-    def min(self, value: Tensor) -> Tensor:
-        """The smallest over ranks, elementwise: the vote in which one "no" (0) is everyone's."""
-        return value
-
-    def broadcast(self, value: Tensor) -> Tensor:
-        """Rank 0's value."""
-        return value
+    def gather(self, value: T) -> list[T]:
+        """Every rank's object, in order of rank."""
+        return self.control.gather(value)
 
     def agree(self, value: float) -> float:
         """Rank 0's number, so that decisions by the clock are the same everywhere."""
-        return value
+        return self.control.agree(value)
 
-    def average(self, gradients: Sequence[Tensor], samples: int) -> None:
-        """Replace each gradient by its mean over the samples of all ranks (once per optimizer step)."""
-
-    def gather(self, value: T) -> list[T]:
-        """Every rank's object, in order of rank."""
-        return [value]
+    def sums(self, values: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        """The sum over ranks of (total, count) by name; a rank may lack a name."""
+        found: dict[str, tuple[float, float]] = {}
+        for row in self.gather(dict(values)):
+            for name, (total, count) in row.items():
+                t, n = found.get(name, (0.0, 0.0))
+                found[name] = (t + total, n + count)
+        return found
 
     def barrier(self) -> None:
         """Wait for all ranks."""
+        self.gather(None)
+
+    def handshake(self, facts: Mapping[str, Any]) -> None:
+        """Compare what must be the same on every rank; refuse, naming it, where it is not."""
+        rows = self.gather({name: str(value) for name, value in facts.items()})
+        for name in rows[0]:
+            said = [row.get(name, "nothing") for row in rows]
+            odd = next((rank for rank, value in enumerate(said) if value != said[0]), None)
+            if odd is not None:
+                raise DivergedError(
+                    f"ranks do not agree on the {name}: rank 0 has {_short(said[0])}, rank {odd} has "
+                    f"{_short(said[odd])}; start all of them with the same config, code and data."
+                )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _number(name: str) -> int | None:
+    text = os.environ.get(name)
+    if text is None:
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"the environment variable {name} is '{text}', which is no number; unset it.") from None
+
+
+def _settled(device: torch.device) -> torch.device:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # the device comes first: everything later may allocate on it
+    return device
+
+
+def _own_device(name: str, local: int) -> torch.device:
+    """The device of a local rank: its own GPU; ranks share one only where there are too few."""
+    device = device_of("cuda" if name.startswith("cuda") else name)
+    return torch.device("cuda", local % torch.cuda.device_count()) if device.type == "cuda" else device
+
+
+def _backend(config: DistConfig, device: torch.device, local: int) -> str:
+    """As configured, or an error: never another one in silence."""
+    apart = device.type == "cuda" and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    if config.backend == "nccl" and not (apart and dist.is_nccl_available()):
+        count = torch.cuda.device_count()
+        raise ConfigError(f"dist.backend is nccl, which needs a GPU per rank, and there are {count}; use gloo or auto.")
+    return config.backend if config.backend != "auto" else "nccl" if apart and dist.is_nccl_available() else "gloo"
+
+
+def _gloo(seconds: float) -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    assert isinstance(group, dist.ProcessGroup)
+    return group
+
+
+def _mesh(device: torch.device, config: DistConfig, world: int) -> DeviceMesh | None:
+    """Ranks in a row, or in rows of `shard`: replicas of a sharded model."""
+    if config.strategy != "fsdp":
+        return None
+    if world == 1 and not dist.is_initialized():
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    if config.shard is None or config.shard == world:
+        return init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
+    return init_device_mesh(device.type, (world // config.shard, config.shard), mesh_dim_names=("replica", "shard"))
 
 
 def device_of(name: str) -> torch.device:

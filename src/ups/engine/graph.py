@@ -43,11 +43,13 @@ def signature(window: Window) -> Hashable:
     return window.task.name, window.periodic, window.box, shapes
 
 
-def graphed(update: Update, mode: Literal["auto"] | bool, device: torch.device, say: Say) -> Update:
-    """`update`, on a CUDA device as graphs; where that is impossible, `auto` says so and True raises."""
-    if device.type != "cuda" and mode is True:
+def graphed(update: Update, mode: Literal["auto"] | bool, device: torch.device, alone: bool, say: Say) -> Graphs | None:
+    """`update` as graphs on a CUDA device, where the step is one rank's `alone`; None where it runs step by step."""
+    if mode is True and device.type != "cuda":
         raise ConfigError("graph is on, but a CUDA graph needs a CUDA device; set graph to auto or off.")
-    return Graphs(update, mode is True, say) if device.type == "cuda" and mode else update
+    if mode is True and not alone:
+        raise ConfigError("graph is on, but a step that ranks vote on is no graph; set graph to auto or off.")
+    return Graphs(update, mode is True, say) if device.type == "cuda" and mode and alone else None
 
 
 @dataclass
@@ -204,7 +206,12 @@ class Prefetch:
         else:
             while len(self.ahead) <= self.depth:
                 self.ahead.append(self.thread.submit(self._make, self.next + len(self.ahead)))
-            window, copied = self.ahead.popleft().result()
+            built = self.ahead.popleft()
+            error = built.exception()
+            if error is not None:  # asked again, it builds the same window again, not the one after it
+                self.ahead.clear()
+                raise error
+            window, copied = built.result()
         self.next += 1
         if copied is not None:
             stream = torch.cuda.current_stream()

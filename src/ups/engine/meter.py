@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ups.engine.dist import Dist
+
 
 class Meter:
     """Means over the steps since the last reading, without making the host wait for the device at each step.
@@ -34,9 +36,10 @@ class Meter:
         torch.maximum(self.most, self.row, out=self.most)
         self.total.add_(bad)
 
-    def read(self) -> dict[str, float]:
-        """Means since the last reading: each term over all tasks, the `loss` also per task; waits for the device."""
-        totals: dict[str, list[float]] = {}
+    def read(self, dist: Dist) -> dict[str, float]:
+        """Means since the last reading over ranks: each term over all tasks, the `loss` also per task; waits for the
+        device. Each rank's terms are scaled so that their mean over ranks is the mean over samples."""
+        totals: dict[str, tuple[float, float]] = {}
         for (task, names), sums in self.sums.items():
             *values, count = sums.tolist()
             if count:
@@ -44,11 +47,10 @@ class Meter:
                 if len(self.sums) > 1 and "loss" in rows:
                     rows[f"loss/{task}"] = rows["loss"]
                 for name, value in rows.items():
-                    total = totals.setdefault(name, [0.0, 0.0])
-                    total[0] += value
-                    total[1] += count
+                    total = totals.get(name, (0.0, 0.0))
+                    totals[name] = (total[0] + value, total[1] + count)
             sums.zero_()
-        return {name: value / count for name, (value, count) in totals.items()}
+        return {name: value / count for name, (value, count) in dist.sums(totals).items()}
 
     def skipped(self) -> tuple[int, int]:
         """How many steps in a row were bad at worst, and how many in all."""

@@ -41,6 +41,11 @@ def decays(module: nn.Module) -> dict[str, bool]:
     return {name: found[name] for name, p in module.named_parameters() if p.requires_grad}
 
 
+def trained(module: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are learnt, by name."""
+    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+
+
 def total_norm(gradients: list[Tensor]) -> Tensor:
     """The true 2-norm of all gradients together, before any clipping, as a tensor (no wait for the device)."""
     return torch.nn.utils.get_total_norm(gradients, foreach=True)
@@ -56,7 +61,9 @@ class Optimizer:
 
     The learning rate is the tensor `lr`, and `step(ok)` changes nothing where the tensor `ok` is false; so a step
     needs no word from the host and can be part of a CUDA graph. State exists from the start, before any step.
-    Muon runs with the update's size matched to AdamW's, so one learning rate serves both.
+    Muon runs with the update's size matched to AdamW's, so one learning rate serves both. With `pieces` a number moves
+    by the same bits wherever it lies in its tensor, as ranks that hold pieces of it need: on the host the fused
+    kernel rounds the last few numbers of a tensor in another way.
     """
 
     def __init__(
@@ -66,8 +73,10 @@ class Optimizer:
         lr: float = 1e-3,
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.95),
+        named: Mapping[str, Tensor] | None = None,
+        pieces: bool = False,
     ) -> None:
-        self.named = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.named = trained(module) if named is None else dict(named)
         if not self.named:
             raise ConfigError("the stage's module has no parameter to train; unfreeze one or leave the stage out.")
         device = next(iter(self.named.values())).device
@@ -85,7 +94,10 @@ class Optimizer:
         self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
         if rest:
-            self.members.append(torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu))
+            whole = on_gpu or not pieces
+            rate: float | Tensor = self.lr if whole else lr
+            kind_of = {"fused": True, "capturable": on_gpu} if whole else {"foreach": True}
+            self.members.append(torch.optim.AdamW(groups(rest), lr=rate, betas=betas, **kind_of))
         if wave:  # fused AdamW knows no complex numbers
             self.guarded.append(torch.optim.AdamW(groups(wave), lr=lr, betas=betas, capturable=on_gpu))
         if kind == "muon":
@@ -97,9 +109,9 @@ class Optimizer:
         for p in self.named.values():
             p.grad = None
 
-    def gradients(self) -> list[Tensor]:
+    def gradients(self) -> dict[str, Tensor]:
         """The gradients there are; a parameter no loss of this step touched has none, and stays as it is."""
-        return [p.grad for p in self.named.values() if p.grad is not None]
+        return {name: p.grad for name, p in self.named.items() if p.grad is not None}
 
     @torch.no_grad()
     def step(self, ok: Tensor) -> None:
@@ -108,6 +120,9 @@ class Optimizer:
             return
         for member in self.members:
             member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[attr-defined]
+            for group in member.param_groups:
+                if not isinstance(group["lr"], Tensor):
+                    group["lr"] = float(self.lr)
             member.step()
         for member in self.guarded:
             self._scaled(member, ok)
@@ -171,9 +186,9 @@ class Ema:
     The ramp in n (updates so far) lets a short run have an average too. `decay` 0 makes it the weights themselves.
     """
 
-    def __init__(self, module: nn.Module, decay: float) -> None:
+    def __init__(self, named: Mapping[str, Tensor], decay: float) -> None:
         self.decay = decay
-        self.weights = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self.weights = dict(named)
         self.average = {name: p.detach().clone() for name, p in self.weights.items()}
         self.weight = torch.ones((), device=next(iter(self.weights.values())).device)
 

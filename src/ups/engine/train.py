@@ -10,17 +10,20 @@ from typing import Any, Literal
 import torch
 
 from ups.types import ConfigError, UpsError
+from ups.verdict import Ending
 
 
 class DivergenceError(UpsError):
     """Too many steps in a row had a loss or a gradient that is not a finite number."""
+
+    ending = Ending.NOT_FINITE
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """How long and how a stage is trained. `steps` and `seconds` are budgets, and the one used up first ends it."""
 
-    steps: int | None = None  # optimizer steps; None: only the seconds count
+    steps: int | None = None  # optimizer steps; None: only the seconds count; 0: nothing is learnt
     seconds: float | None = None  # wall time of the loop, validation included; None: only the steps count
     lr: float = 1e-3  # the highest learning rate; 3e-4 … 3e-3 for small models
     weight_decay: float = 1e-4  # decoupled; never on norms, biases, embeddings and scales
@@ -34,10 +37,13 @@ class TrainConfig:
     precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast; weights and moments stay fp32
     graph: Literal["auto"] | bool = "auto"  # on a GPU the step as a CUDA graph: if possible, always (on), never (off)
     compile: bool = False  # torch.compile of the module, minutes at first
+    activations: Literal["keep", "recompute"] = "keep"  # recompute: less memory, a third more time; no CUDA graph then
     validate_every: int | float = 0.1  # steps if an integer, else a part of the budget; 0: only at the end
+    validate_first: bool = False  # also before the first step: weights that start well are kept if none are better
     log_every: int = 50  # most steps between two lines of the log; slow steps are logged every two seconds
     checkpoint_steps: int | None = None  # steps between checkpoints
     checkpoint_seconds: float | None = 300.0  # seconds between checkpoints
+    drift_every: int = 200  # steps between two proofs that all ranks hold the same weights; 0: only when saving
     max_bad: int = 10  # steps in a row that may be skipped for a non-finite loss or gradient
     prefetch: int = 2  # windows built ahead by a thread; 0: each when it is needed
     seed: int = 0  # of dropout and whatever else draws during training
@@ -47,7 +53,7 @@ class TrainConfig:
             raise ConfigError("training has no end: give steps, seconds or both.")
         steps_or_part = isinstance(self.validate_every, int) or self.validate_every <= 1
         limits = {
-            "steps": (self.steps is None or self.steps >= 1, "at least 1"),
+            "steps": (self.steps is None or self.steps >= 0, "at least 0"),
             "seconds": (self.seconds is None or self.seconds > 0, "above 0"),
             "lr": (self.lr > 0, "above 0"),
             "weight_decay": (self.weight_decay >= 0, "at least 0"),
@@ -61,15 +67,20 @@ class TrainConfig:
             "log_every": (self.log_every >= 1, "at least 1"),
             "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "at least 1"),
             "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
+            "drift_every": (self.drift_every >= 0, "at least 0"),
             "max_bad": (self.max_bad >= 0, "at least 0"),
             "prefetch": (self.prefetch >= 0, "at least 0"),
         }
         for name, (holds, asked) in limits.items():
             if not holds:
                 raise ConfigError(f"train.{name} is {getattr(self, name)}, but must be {asked}.")
+        if self.graph is True and self.activations == "recompute":
+            raise ConfigError("train.graph is on and train.activations is recompute, which exclude each other.")
 
     def progress(self, step: int, seconds: float) -> float:
         """How much of the budget is used: the larger of the two parts; 1 ends the training."""
+        if self.steps == 0:
+            return 1.0
         return max(step / self.steps if self.steps else 0.0, seconds / self.seconds if self.seconds else 0.0)
 
 
@@ -100,6 +111,7 @@ class Outcome:
     score: float  # best validation score, lower is better; inf if none was finite
     best_step: int
     skipped: int  # steps left out because loss or gradient was not finite
+    recovered: int  # attempts that ran out of memory and were repeated
     memory: int
     verdict: str  # which budget ended it, in words
     history: list[dict[str, float]] = field(default_factory=list)  # one row per validation

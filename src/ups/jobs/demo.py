@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ups.config import fingerprint, load
 from ups.data import open_source
+from ups.eval.baselines import available
 from ups.eval.report import Report
 from ups.jobs.generate import equation_of, generate
 from ups.jobs.inspect import problems
@@ -20,13 +21,19 @@ from ups.rundir import RunDir
 
 
 def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report]:
-    """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages."""
+    """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages.
+
+    Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
+    """
     name = {"out": str(out.parent), "name": out.name}
     settings = load(RunConfig, config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
     screen.say(f"data: {page}")
     filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}
-    settings = RunConfig.model_validate({**settings.model_dump(), "data": filled})
+    judged = settings.evaluation.model_dump()
+    if available():  # an FNO beside ours, trained for the same time on top
+        judged["baselines"] = judged["baselines"] or ("fno",)
+    settings = RunConfig.model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
     return run(settings, screen, overwrite=True)
 
 

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 from ups.config import dump, fingerprint
-from ups.data.windows import Trajectories, whole
+from ups.data.windows import whole
 from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
 from ups.engine.train import Outcome
-from ups.eval.baselines import BaselineConfig, NeuralOpBaseline
-from ups.eval.report import Cost, Entry, Report, TaskResult
-from ups.eval.rollout import EvalProtocol, evaluate, persistence, protocol, reconstruct
+from ups.eval.baselines import INSTALL, BaselineConfig, NeuralOpBaseline, available
+from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
+from ups.eval.rollout import EvalProtocol, Predictor, evaluate, persistence, protocol, reconstruct
+from ups.jobs.beyond import Exam, exams
 from ups.jobs.sets import DataSet, Screen, windows_of
 from ups.jobs.settings import RunConfig
 from ups.models import Simulator
+from ups.rundir import RunDir
 from ups.stages.operator import condition_of
 from ups.tensors import Window
+
+Kind = Literal["fno", "uno"]
 
 
 class SimulatorPredictor:
@@ -43,6 +50,105 @@ class SimulatorPredictor:
         return self.simulator.codec.decode(state, window.task, tuple(frames.shape[1:-1])).cpu()
 
 
+class NetworkPredictor:
+    """A baseline as a predictor on its own device."""
+
+    def __init__(self, network: NeuralOpBaseline, device: torch.device) -> None:
+        self.name, self.network, self.device = network.name, network.to(device).eval(), device
+
+    @torch.no_grad()
+    def predict(self, window: Window, steps: int) -> torch.Tensor:
+        return self.network.predict(window.to(self.device), steps).cpu()
+
+
+@dataclass
+class Judge:
+    """Asks a simulator, beside persistence and the baselines, the same of every set of trajectories."""
+
+    config: RunConfig
+    simulator: Simulator
+    cost: Cost
+    device: torch.device
+    screen: Screen
+    baselines: Sequence[Kind] = ()
+    warnings: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ours = SimulatorPredictor(self.simulator, self.device)
+
+    @property
+    def asked(self) -> EvalProtocol:
+        return protocol(self.config.evaluation.protocol, self.simulator.operator.config.context)
+
+    @property
+    def seconds(self) -> float:
+        """What a baseline is trained for: the whole training of ours, shared among the tasks."""
+        return max(self.cost.seconds / max(1, len(self.config.data)), 1.0)
+
+    def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
+        """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
+        rivals = [self._trained(kind, data) for kind in self.baselines if data is not None]
+        main, *others = self._entries(exam, rivals)
+        coded = reconstruct(self.ours.coded, self._windows(exam), self.asked, exam.split)
+        further: list[Entry] = []
+        unseen = list(exam.outside)
+        for more in beyond:
+            if isinstance(more, str):
+                self.warnings.append(more)
+                continue
+            further += self._entries(more, rivals, examples=0)
+            unseen += more.outside
+        return TaskResult(
+            ours=main,
+            persistence=others[-1],
+            baselines=tuple(others[:-1]),
+            reconstruction=Entry(coded, self.cost),
+            beyond=tuple(further),
+            unseen=tuple(dict.fromkeys(unseen)),
+        )
+
+    def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
+        """The results with all that a reader needs to judge them."""
+        c = self.config
+        said = (tuple(self.warnings), self._notes(), on)
+        return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
+
+    def _windows(self, exam: Exam) -> Iterator[Window]:
+        return whole([exam.part], self.asked.context)
+
+    def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
+        """Ours, the rivals, persistence."""
+        judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
+        found = []
+        for who, cost in judged:
+            shown = examples if who is self.ours else 0
+            found.append(Entry(evaluate(who, self._windows(exam), self.asked, exam.split, shown), cost))
+        return found
+
+    def _trained(self, kind: Kind, data: DataSet) -> tuple[Predictor, Cost]:
+        """A network of neuraloperator trained on one task."""
+        network = NeuralOpBaseline(data.source.task, self.asked.context, BaselineConfig(kind=kind))
+        alone = Dist(device=self.device)
+        batches = windows_of(self.config, [data], self.config.operator, alone)
+        network.fit(whole(batches.train, self.asked.context))
+        told = self.config.operator.train
+        train = dataclasses.replace(told, steps=None, seconds=self.seconds, lr=1e-3, optimizer="adamw", compile=False)
+        outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
+        cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
+        return NetworkPredictor(network, self.device), cost
+
+    def _notes(self) -> tuple[str, ...]:
+        if self.baselines:
+            names, count = " and ".join(self.baselines), len(self.config.data)
+            shared = f", shared among the {count} tasks" if count > 1 else ""
+            return (
+                f"{names} (neuraloperator): a network for each task alone, each trained for {self.seconds:.0f} s, "
+                f"the {self.cost.seconds:.0f} s that ours was trained in all{shared}.",
+            )
+        missing = "" if available() else f"; it needs a package that is not installed: {INSTALL}"
+        return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
+
+
 def judge(
     config: RunConfig,
     simulator: Simulator,
@@ -50,50 +156,36 @@ def judge(
     budget: Mapping[str, Outcome],
     device: torch.device,
     screen: Screen,
+    split: str = "test",
 ) -> Report:
-    """Whole rollouts on the test part of every task, beside persistence and the baselines asked for."""
-    asked = protocol(config.evaluation.protocol, config.model.operator.context)
+    """Whole rollouts on one part of every task, and what the config asks beyond it."""
+    cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
+    folder = RunDir(Path(config.out) / config.name)
+    asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines)
+    return judged(asked, sets, folder, split)
+
+
+def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
+    """The report on one part of the run's own data, and what its config asks beyond it."""
+    config, results = asked.config, []
+    known = {data.source.task.name for data in sets}
+    for name in config.evaluation.unseen:
+        if name not in known:
+            asked.warnings.append(f"evaluation.unseen names {name}, of which this run has no data; it was left out.")
+    with ExitStack() as stack:
+        for data in sets:
+            beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
+            exam = Exam(split, data.part(split))
+            results.append(asked.task(exam, data, beyond if split == "test" else ()))
+    seen = split == "train"
+    on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
+    if seen:
+        asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
+    return asked.report(config.name, results, [data.fact() for data in sets], on=on)
+
+
+def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
+    """What a simulator took, given the steps and seconds of each stage; a trained codec alone predicts nothing."""
     numbers = sum(p.numel() for p in simulator.parameters())
-    seconds, steps = sum(o.seconds for o in budget.values()), sum(o.steps for o in budget.values())
-    cost = Cost(numbers, steps, seconds, str(device))
-    ours = SimulatorPredictor(simulator, device)
-    results = []
-    for data in sets:
-        test = data.part("test")
-
-        def windows(test: Trajectories = test) -> Iterator[Window]:
-            return whole([test], asked.context)
-
-        results.append(
-            TaskResult(
-                ours=Entry(evaluate(ours, windows(), asked), cost),
-                persistence=Entry(evaluate(persistence, windows(), asked)),
-                baselines=tuple(
-                    _baseline(kind, config, data, windows, asked, seconds / len(sets), screen)
-                    for kind in config.evaluation.baselines
-                ),
-                reconstruction=Entry(reconstruct(ours.coded, windows(), asked), cost),
-            )
-        )
-    facts = tuple(data.fact() for data in sets)
-    return Report(config.name, tuple(results), dump(config), fingerprint(config), config.seed, facts)
-
-
-def _baseline(
-    kind: Literal["fno", "uno"],
-    config: RunConfig,
-    data: DataSet,
-    windows: Callable[[], Iterator[Window]],
-    asked: EvalProtocol,
-    seconds: float,
-    screen: Screen,
-) -> Entry:
-    """A network of neuraloperator trained on one task for the same time, judged on the same windows."""
-    network = NeuralOpBaseline(data.source.task, asked.context, BaselineConfig(kind=kind))
-    batches = windows_of(config, [data], config.operator)
-    network.fit(whole(batches.train, asked.context))
-    train = dataclasses.replace(config.operator.train, steps=None, seconds=max(seconds, 1.0), lr=1e-3)
-    with Dist.start(config.device) as dist:
-        outcome = Trainer(train, network, batches, dist, report=screen.watch).fit()
-        evaluation = evaluate(network.to("cpu"), windows(), asked)
-    return Entry(evaluation, Cost(network.parameter_count, outcome.steps, outcome.seconds, str(dist.device)))
+    steps = sum(steps for steps, _ in spent.values()) if spent.get("operator", (1, 0))[0] else 0
+    return Cost(numbers, steps, sum(seconds for _, seconds in spent.values()), device)

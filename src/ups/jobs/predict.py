@@ -2,58 +2,104 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
 import numpy as np
 import torch
 
-from ups.data import open_source
+from ups.data import Source, open_source
+from ups.data.windows import Trajectories
+from ups.engine.dist import device_of
 from ups.files import draft
+from ups.jobs.beyond import spaced, told
 from ups.jobs.judge import SimulatorPredictor
 from ups.models import Simulator
+from ups.models.artifact import FILE_NAME
 from ups.physics import TASKS
 from ups.rundir import RunDir
-from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, Params, TaskSpec
 
 AXES = "xyz"
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
     """The simulator of a run folder, or of an artifact by itself."""
-    place = Path(path)
+    place, on = Path(path), device_of(device)
     if (place / "config.yaml").is_file():
-        place = RunDir.at(place).artifact("simulator")
-    return Simulator.load(place, device)
+        artifact = RunDir.at(place).artifact("simulator")
+        if not artifact.is_file():
+            raise DataError(
+                f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
+            )
+        return Simulator.load(artifact, on)
+    if place.is_dir() and not (place / FILE_NAME).is_file():
+        raise DataError(f"{place}: is not a run folder (it has no config.yaml) and holds no simulator; check the path.")
+    return Simulator.load(place, on)
 
 
-def rollout(run: Path, source_path: Path, steps: int, out: Path, samples: int, task: str | None) -> Path:
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> TaskSpec:
+    """The simulator's task that a source holds; refused in a sentence where the two do not fit.
+
+    `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given.
+    """
+    name = source.task.name
+    if name not in simulator.codec.tasks:
+        known = ", ".join(simulator.codec.tasks)
+        raise ConfigError(f"{source.path}: holds {name}, which the simulator was not trained on; it knows {known}.")
+    spec = simulator.codec.task(name)
+    if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
+        ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
+        raise DataError(
+            f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
+            f"{ours} on {spec.ndim}; give it data with these."
+        )
+    told(source, params)
+    if spec.steady:
+        return spec
+    every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
+    frames, needed = len(source.times[::every]), simulator.operator.config.context + ahead
+    if frames < needed:
+        raise DataError(
+            f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
+            f"needed; give it longer trajectories."
+        )
+    return spec
+
+
+def rollout(
+    run: Path,
+    source_path: Path,
+    steps: int,
+    out: Path,
+    samples: int,
+    task: str | None,
+    device: str = "cpu",
+    params: Params | None = None,
+    say: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005
+) -> Path:
     """Continue the first `samples` trajectories of a file by `steps` frames; write and return `out`."""
     if steps < 1 or samples < 1:
         raise ConfigError("steps and samples must be at least 1.")
-    simulator = load(run)
+    simulator = load(run, device)
     context = simulator.operator.config.context
     with open_source(source_path, TASKS, task) as source:
-        spec = simulator.codec.task(source.task)
-        step = float(simulator.dt[list(simulator.codec.tasks).index(spec.name), 0])
-        every = max(1, round(step / (source.times[1] - source.times[0]))) if len(source.times) > 1 else 1
-        given = slice(0, (context - 1) * every + 1, every)
-        rows = range(min(samples, len(source)))
-        values = np.stack([source.read(i, given) for i in rows]).astype(np.float32)
-        params = [[float(source.params_of(i)[name]) for name in numbers_of(spec)] for i in rows]
-        window = Window(
-            task=spec,
-            context=torch.as_tensor(values),
-            targets=torch.zeros(0),
-            inputs=torch.zeros(0),
-            params=torch.tensor(params, dtype=torch.float32).reshape(len(rows), -1),
-            dt=torch.full((len(rows),), step),
-            periodic=source.domain.periodic,
-            box=source.domain.lengths,
-        )
-        found = SimulatorPredictor(simulator, torch.device("cpu")).predict(window, steps).numpy()
-        last = float(source.times[given][-1])
+        spec = fitting(simulator, source, params or {}, 0)
+        if spec.steady and steps > 1:
+            raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
+        low, _ = simulator.ranges()[spec.name]["dt"]
+        part = Trajectories(source, source.ids[:samples], spaced(source, low, None))
+        window = part.window(list(range(len(part))), [0] * len(part), context, 0)
+        # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
+        own = float(window.dt[0])
+        step = own if context > 1 and abs(own - low) > 1e-3 * low else low
+        window = dataclasses.replace(window, dt=torch.full_like(window.dt, step))
+        for sentence in simulator.outside(window.params, spec.name, None if spec.steady else step):
+            say(sentence)
+        found = SimulatorPredictor(simulator, device_of(device)).predict(window, steps).numpy()
+        last = 0.0 if spec.steady else float(part.times[context - 1])
         coordinates = source.domain.coordinates
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from ups.config import fingerprint
-from ups.data.windows import Windows
-from ups.engine.checkpoint import Checkpoints
 from ups.engine.dist import Dist
-from ups.engine.loop import Stage, Trainer
+from ups.engine.loop import Trainer
 from ups.engine.train import Outcome
+from ups.engine.vault import Vault
+from ups.eval.baselines import require
 from ups.eval.report import Report
+from ups.heartbeat import Pulse
 from ups.jobs.judge import judge
 from ups.jobs.sets import DataSet, Screen, opened, windows_of
 from ups.jobs.settings import RunConfig, StageConfig
@@ -25,37 +27,101 @@ from ups.tracking.jsonl import Jsonl
 from ups.types import ConfigError
 
 
+@dataclass(frozen=True)
+class Plan:
+    """One stage of a run: its object, made around a simulator, and how it is trained."""
+
+    make: Callable[[Simulator, RunConfig], CodecStage | OperatorStage]
+    settings: Callable[[RunConfig], StageConfig]
+
+
+# In the order in which they are learnt; each is a part of the simulator of the same name.
+STAGES: dict[str, Plan] = {
+    "codec": Plan(lambda simulator, c: CodecStage(simulator.codec, c.codec.loss), lambda c: c.codec),
+    "operator": Plan(lambda simulator, c: OperatorStage(simulator, c.operator.loss), lambda c: c.operator),
+}
+
+
 def run(config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: bool = False) -> tuple[RunDir, Report]:
-    """Make or open the data, train the stages, judge the result, write the report."""
-    if not config.data:
-        raise ConfigError("the config names no data; add a data set under `data:`.")
-    folder = RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
-    with folder, Dist.start(config.device) as dist, ExitStack() as stack:
-        place = folder.cache("data")
-        sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
-        simulator = fresh(config, sets)
-        trackers = [Jsonl(folder.metrics, screen.say)]
-        budget: dict[str, Outcome] = {}
-        stages: list[tuple[Stage, StageConfig]] = [
-            (CodecStage(simulator.codec, config.codec.loss), config.codec),
-            (OperatorStage(simulator, config.operator.loss), config.operator),
-        ]
-        for stage, settings in stages:
-            simulator.codec.requires_grad_(stage.name == "codec")
-            windows = windows_of(config, sets, settings)
-            if stage.name == "operator":
-                _fit_increments(simulator, windows, dist.device)
-            store = Checkpoints(folder.checkpoints(stage.name), say=screen.say)
-            budget[stage.name] = Trainer(settings.train, stage, windows, dist, store, trackers, screen.watch).fit()
-        simulator.save(folder.artifact("simulator"), {"config": fingerprint(config), "seed": config.seed})
-        report = judge(config, simulator, sets, budget, dist.device, screen)
-        report.write(folder.folder)
-        folder.succeed(stages={name: outcome.facts() for name, outcome in budget.items()})
+    """Make or open the data, train the stages, judge the result, write the report; all in this process."""
+    folder = open_run(config, resume=resume, overwrite=overwrite)
+    with folder:
+        prepare(config, folder, screen)
+        with Dist.start(config.device, config.dist) as dist:
+            train(config, folder, screen, dist)
+        report = assess(config, folder, screen)
+        folder.succeed(stages=folder.read(folder.stages))
         return folder, report
 
 
-def fresh(config: RunConfig, sets: Sequence[DataSet]) -> Simulator:
-    """A simulator with new weights that knows the statistics of its training data."""
+def open_run(config: RunConfig, *, resume: bool = False, overwrite: bool = False) -> RunDir:
+    """The run's folder, held by this process until it is closed."""
+    if not config.data:
+        raise ConfigError("the config names no data; add a data set under `data:`.")
+    if config.evaluation.baselines:
+        require()
+    known = {data.task for data in config.data.values()}
+    for task in config.evaluation.unseen:
+        if task not in known:
+            raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; it is one of {sorted(known)}.")
+    return RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
+
+
+def prepare(config: RunConfig, folder: RunDir, screen: Screen) -> None:
+    """Make the data that no file holds yet, and open all of them once: what is wrong with them is said now."""
+    with ExitStack() as stack:
+        for data in config.data.values():
+            stack.enter_context(opened(data, folder.cache("data"), screen.following))
+
+
+def train(
+    config: RunConfig,
+    folder: RunDir,
+    screen: Screen,
+    dist: Dist,
+    pulse: Pulse | None = None,
+    limit: int | None = None,
+) -> None:
+    """Train the stages one after the other on all ranks; rank 0 writes what each learnt, and the simulator.
+
+    `limit` is the largest microbatch that an earlier start of this run has found to fit in memory.
+    """
+    with ExitStack() as stack:
+        place = folder.cache("data")
+        sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
+        trackers = [Jsonl(folder.metrics, screen.say)] if dist.leads else []
+        learnt: dict[str, Tensor] = {}
+        outcomes: dict[str, Outcome] = {}
+        for name, plan in STAGES.items():
+            simulator, settings = fresh(config, sets, learnt), plan.settings(config)
+            stage = plan.make(simulator.to(dist.device), config)
+            _fit(stage, config, sets, settings, dist)
+            windows = windows_of(config, sets, settings, dist)
+            store = Vault(folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=screen.say)
+            trainer = Trainer(settings.train, stage, windows, dist, store, trackers, screen.watch, pulse, limit=limit)
+            outcomes[name] = trainer.fit()
+            learnt |= {f"{name}.{key}": value for key, value in trainer.weights().items()}
+        if dist.leads:
+            facts = {"config": fingerprint(config), "seed": config.seed, "steps": outcomes["operator"].steps}
+            fresh(config, sets, learnt).save(folder.artifact("simulator"), facts)
+            folder.write(folder.stages, {name: outcome.facts() for name, outcome in outcomes.items()})
+        dist.barrier()
+
+
+def assess(config: RunConfig, folder: RunDir, screen: Screen) -> Report:
+    """Judge the simulator that training left, and write the report."""
+    outcomes = {name: Outcome(**facts) for name, facts in folder.read(folder.stages).items()}
+    with ExitStack() as stack, Dist.alone(config.device) as dist:
+        place = folder.cache("data")
+        sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
+        simulator = Simulator.load(folder.artifact("simulator"), dist.device)
+        report = judge(config, simulator, sets, outcomes, dist.device, screen)
+        report.write(folder.folder)
+    return report
+
+
+def fresh(config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tensor]) -> Simulator:
+    """A simulator that knows the statistics of its training data; its weights are new, or those `learnt` so far."""
     parts = [data.part("train") for data in sets]
     tasks = [part.task for part in parts]
     grids = {part.task.name: part.shape for part in parts}
@@ -63,17 +129,19 @@ def fresh(config: RunConfig, sets: Sequence[DataSet]) -> Simulator:
     simulator = build(tasks, model.codec, model.operator, model.simulator, grids, config.seed)
     for part in parts:
         simulator.codec.fit_statistics(part.task, *part.statistics())
+        if part.task.inputs:
+            given = part.inputs.flatten(0, -2)
+            simulator.operator.fit_inputs(part.task.name, given.mean(0), given.std(0))
         simulator.operator.fit_ranges(part.task.name, part.params.amin(0), part.params.amax(0))
         simulator.fit_dt(part.task, part.dt, part.dt)
+    simulator.load_state_dict({**simulator.state_dict(), **learnt}, strict=True)
     return simulator
 
 
-@torch.no_grad()
-def _fit_increments(simulator: Simulator, windows: Windows, device: torch.device) -> None:
-    """Tell the operator how much the tokens of each task change in one step, from one batch of each."""
-    simulator.to(device)
-    for i, part in enumerate(windows.train):
-        window = windows.batch(i).to(device)
-        ahead = simulator.codec.encode(window.targets[:, 0], part.task, window.periodic).z
-        change = ahead - simulator.codec.encode(window.state, part.task, window.periodic).z
-        simulator.operator.fit_increments(part.task.name, change.square().mean().sqrt())
+def _fit(
+    stage: CodecStage | OperatorStage, config: RunConfig, sets: Sequence[DataSet], settings: StageConfig, dist: Dist
+) -> None:
+    """Tell a stage how much its tasks change in one step, from one whole batch of each, the same on every rank."""
+    windows = windows_of(config, sets, settings, Dist())
+    for i in range(len(windows.train)):
+        stage.fit(windows.batch(i).to(dist.device))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ups.data import Source, open_source
 from ups.data.splits import Split, make_split
-from ups.data.windows import Trajectories, Windows
+from ups.data.windows import Ranks, Trajectories, Windows
 from ups.engine.train import Progress
 from ups.eval.report import DataFact
 from ups.jobs.generate import Report as Following
@@ -29,6 +29,15 @@ class Screen:
     following: Following
     watch: Watch
 
+    @classmethod
+    def silent(cls) -> Screen:
+        """For ranks whose words nobody reads."""
+        return cls(_nothing, _nothing, _nothing)
+
+
+def _nothing(_: object) -> None:
+    """Not shown."""
+
 
 @dataclass
 class DataSet:
@@ -37,9 +46,13 @@ class DataSet:
     config: DataConfig
     source: Source
     split: Split
+    parts: dict[str, Trajectories] = field(default_factory=dict)
 
     def part(self, name: str) -> Trajectories:
-        return Trajectories(self.source, self.split.part(name), self.config.reduce)
+        """The trajectories of one part; read once, where they fit in memory."""
+        if name not in self.parts:
+            self.parts[name] = Trajectories(self.source, self.split.part(name), self.config.reduce)
+        return self.parts[name]
 
     def fact(self) -> DataFact:
         made = self.source.attributes().get("ups_identity")
@@ -63,8 +76,8 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Dat
         yield DataSet(data, source, make_split(source.ids, data.split.convention, data.split.fractions, data.seed))
 
 
-def windows_of(config: RunConfig, sets: Sequence[DataSet], settings: StageConfig) -> Windows:
+def windows_of(config: RunConfig, sets: Sequence[DataSet], settings: StageConfig, ranks: Ranks) -> Windows:
     """What a stage is trained and validated on."""
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
     context = config.model.operator.context
-    return Windows(train, valid, settings.batch, context, settings.unroll, config.seed)
+    return Windows(train, valid, settings.batch, context, settings.unroll, config.seed, ranks=ranks)

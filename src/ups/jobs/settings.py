@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
 from ups.data.windows import Reduction
+from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
+from ups.launch.limits import Limits
 from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.stages.codec import CodecLoss
 from ups.stages.operator import OperatorLoss
@@ -136,7 +138,7 @@ class StageConfig(Config):
 class CodecStageConfig(StageConfig):
     """Stage codec."""
 
-    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=200, lr=1e-3, ema=0.99))
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=200, lr=1e-3, ema=0.99, validate_first=True))
     """Budget and optimizer."""
     loss: CodecLoss = Field(default_factory=CodecLoss)
     """Weights of the losses."""
@@ -158,10 +160,31 @@ class EvalConfig(Config):
     """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
     baselines: tuple[Literal["fno", "uno"], ...] = ()
     """Trained for the same time on the same data; needs the extra `baselines`."""
+    zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    """Finer grids to judge on, as multiples of the trained resolution: 2 is twice the cells per axis."""
+    unseen: dict[str, tuple[dict[str, float | str], ...]] = Field(default_factory=dict)
+    """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
+    samples: int = Field(default=16, ge=2)
+    """Trajectories that are made for each, where the run's own file has none on such a grid."""
+
+    @field_validator("unseen")
+    @classmethod
+    def _solvable(
+        cls, unseen: dict[str, tuple[dict[str, float | str], ...]]
+    ) -> dict[str, tuple[dict[str, float | str], ...]]:
+        try:
+            made = {
+                task: tuple(GenerateConfig(task=task, params=p).params for p in sets) for task, sets in unseen.items()
+            }
+        except ValidationError as error:
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        return made
 
 
 class RunConfig(Config):
     """A run: data, model, stages, evaluation."""
+
+    incidental = frozenset({"dist", "limits", "out", "device"})
 
     name: str = Field(default="run", pattern=r"^[\w.-]+$")
     """The run's folder is `<out>/<name>`."""
@@ -171,6 +194,10 @@ class RunConfig(Config):
     """Seed of everything that is random and has no seed of its own."""
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """auto, cpu, cuda or cuda:N."""
+    dist: DistConfig = Field(default_factory=DistConfig)
+    """On how many processes it trains, and how the model lives on them."""
+    limits: Limits = Field(default_factory=Limits)
+    """How long a process may stand still before it counts as hung, and how often a run is started again."""
     data: dict[str, DataConfig] = Field(default_factory=dict)
     """Data sets, by a name of your choice."""
     model: ModelConfig = Field(default_factory=ModelConfig)

@@ -30,8 +30,8 @@ class Asked:
 
     @classmethod
     def of(cls, given: Any, task: TaskSpec, device: torch.device) -> Asked:
-        raw = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(getattr(given, "values", given)))
-        x = raw.to(device=device, dtype=torch.float32)
+        x = _tensor(given, device)
+        shape = tuple(x.shape)
         n, channels = task.ndim, len(task.channels)
         if x.ndim == n and channels == 1:
             x = x.unsqueeze(-1)
@@ -43,16 +43,23 @@ class Asked:
             names = ", ".join(task.channels)
             raise ConfigError(
                 f"{task.name} has {n} axes and the channels {names}, so a state is (*S, {channels}), "
-                f"(B, *S, {channels}) or (B, K, *S, {channels}), not {tuple(raw.shape)}."
+                f"(B, *S, {channels}) or (B, K, *S, {channels}), not {shape}."
             )
         if not bool(x.isfinite().all()):
             raise ConfigError(f"the initial state of {task.name} has values that are not finite; mend or leave it out.")
         return cls(x, given, task)
 
+    @classmethod
+    def nothing(cls, like: Any, inputs: Tensor, task: TaskSpec) -> Asked:
+        """The start of a steady task: a zero field on the grid of its inputs `(B, *S, C_in)`, which came as `like`."""
+        if hasattr(like, "drop_vars") and like.ndim > task.ndim:  # the names of its channels are not the answer's
+            like = like.drop_vars(like.dims[-1], errors="ignore")
+        return cls(inputs.new_zeros(len(inputs), 1, *inputs.shape[1:-1], len(task.channels)), like, task)
+
     def answer(self, frames: Tensor, dt: float, points: bool) -> Any:
         """`(B, steps, …, C)` as the kind, type and rank of what was given: no batch or channel axis if it had none."""
         rank = len(self.given.shape) if hasattr(self.given, "shape") else np.ndim(self.given)
-        flat = rank == self.task.ndim
+        flat = rank == self.task.ndim and len(self.task.channels) == 1
         out = frames[0] if rank <= self.task.ndim + 1 else frames
         out = out[..., 0] if flat else out
         if isinstance(self.given, Tensor):
@@ -69,11 +76,47 @@ class Asked:
 
         n = self.task.ndim
         old = tuple(str(d) for d in self.given.dims)
-        space = ("point",) if points else old[:n] if flat else old[-n - 1 : -1]
-        dims = (*old[:1] * batched, "time", *space, *old[-1:] * (not flat))
+        bare = len(old) == n  # no axis of channels
+        space = ("point",) if points else old[:n] if bare else old[-n - 1 : -1]
+        channel = () if flat else ("channel",) if bare else old[-1:]
+        dims = (*old[:1] * batched, "time", *space, *channel)
         kept = {d: self.given.coords[d].values for d in dims if d in self.given.coords}
         times = {"time": dt * np.arange(1, array.shape[int(batched)] + 1)}
         return xarray.DataArray(array, dims=dims, coords={**kept, **times})
+
+
+def _tensor(given: Any, device: torch.device) -> Tensor:
+    raw = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(getattr(given, "values", given)))
+    return raw.to(device=device, dtype=torch.float32)
+
+
+def inputs_of(given: Any, task: TaskSpec, batch: int | None, device: torch.device) -> Tensor | None:
+    """What a task is driven by, `(B, *S, C_in)`, from `(*S,)` (one channel), `(*S, C_in)` or one of these per sample.
+
+    None for a task without inputs, which must be given none.
+    """
+    names = [channel for f in task.inputs for channel in f.channels]
+    if given is None and not names:
+        return None
+    if given is None or not names:
+        fact = f"is driven by {', '.join(names)}; give inputs=…" if names else "has no inputs; leave inputs out"
+        raise ConfigError(f"{task.name} {fact}.")
+    x = _tensor(given, device)
+    shape, n = tuple(x.shape), task.ndim
+    if x.ndim == n and len(names) == 1:
+        x = x.unsqueeze(-1)
+    if x.ndim == n + 1:
+        x = x.unsqueeze(0)
+    if x.ndim != n + 2 or x.shape[-1] != len(names):
+        raise ConfigError(
+            f"the inputs {', '.join(names)} of {task.name} are (*S, {len(names)}) or (B, *S, {len(names)}) with "
+            f"{n} axes, not {shape}."
+        )
+    if not bool(x.isfinite().all()):
+        raise ConfigError(f"the inputs of {task.name} have values that are not finite; mend or leave them out.")
+    if batch is not None and len(x) not in (1, batch):
+        raise ConfigError(f"there are inputs for {len(x)} samples, but {batch} states; give one, or one per sample.")
+    return x if batch is None else x.expand(batch, *x.shape[1:])
 
 
 def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRange, batch: int) -> Tensor:
@@ -107,12 +150,17 @@ def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRan
 
 def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str) -> None:
     """Warn where a value lies outside what training saw (up to rounding)."""
+    sentence = beyond(name, least, most, low, high, task)
+    if sentence:
+        warnings.warn(sentence, stacklevel=5)
+
+
+def beyond(name: str, least: float, most: float, low: float, high: float, task: str) -> str:
+    """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
     slack = 1e-5 * max(abs(low), abs(high))
     if not (math.isfinite(least) and math.isfinite(most)):
         raise ConfigError(f"{task}: {name} is not a finite number.")
-    if least < low - slack or most > high + slack:
-        value = least if least < low - slack else most
-        warnings.warn(
-            f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess.",
-            stacklevel=4,
-        )
+    if low - slack <= least and most <= high + slack:
+        return ""
+    value = least if least < low - slack else most
+    return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess."

@@ -18,7 +18,7 @@ from ups.types import DataError, Field, Param, Storage, TaskSpec
 
 FILE_NAME = "simulator.safetensors"
 FORMAT = "ups-simulator"
-VERSION = 1
+VERSION = 2
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -63,10 +63,11 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
-    if header.get("version") != VERSION:
-        raise DataError(
-            f"{path}: has format version {header.get('version')}, and this program reads {VERSION}; update the program."
-        )
+    version = header.get("version")
+    if version != VERSION:
+        old = isinstance(version, int) and version < VERSION
+        remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
+        raise DataError(f"{path}: has format version {version}, and this program reads {VERSION}; {remedy}.")
     return header
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
 
 from ups.models.decoder import PointDecoder
-from ups.models.encoders import GridEncoder
+from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Space, check_grid, resample
 from ups.tensors import LatentState
 from ups.types import ConfigError, TaskSpec
@@ -36,18 +35,6 @@ class CodecConfig:
             raise ConfigError(f"codec.width {self.width} is not a multiple of codec.heads {self.heads}; change one.")
 
 
-class Statistics(nn.Module):
-    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("std", torch.ones(channels))
-
-
 class Codec(nn.Module):
     """Encodes frames of known tasks and decodes them again, physical units in and out.
 
@@ -55,6 +42,9 @@ class Codec(nn.Module):
     grid are resampled to it first, and decoded frames are resampled from it, so that the tokens always mean the same:
     what an operator learnt about neighbouring tokens holds at any resolution that is asked of it.
     """
+
+    # It has no `forward`: these are the methods through which it is run.
+    entries = ("encode", "decode", "query")
 
     def __init__(
         self,
@@ -75,6 +65,10 @@ class Codec(nn.Module):
         self.decoder = PointDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
         self.decoder.start_as_inverse_of(self.encoder, tasks)
 
+    def shard_units(self) -> list[nn.Module]:
+        """The repeated blocks, each with a `forward` of its own."""
+        return [*self.encoder.blocks, *self.decoder.blocks]
+
     def task(self, task: TaskSpec | str) -> TaskSpec:
         """The task of that name as the codec knows it."""
         name = task if isinstance(task, str) else task.name
@@ -89,10 +83,7 @@ class Codec(nn.Module):
 
     def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
         """Record mean and standard deviation `(C,)` of the training frames; a channel that never varies counts as 1."""
-        kept = self.statistics_of(task)
-        std = torch.as_tensor(std)
-        kept.mean.copy_(torch.as_tensor(mean))
-        kept.std.copy_(torch.where(std > 1e-12, std, torch.ones_like(std)))
+        self.statistics_of(task).fit(mean, std)
 
     def tokens(self, task: TaskSpec | str) -> tuple[int, ...]:
         """The shape of the token grid of a task."""
@@ -105,8 +96,7 @@ class Codec(nn.Module):
         if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
             wanted = f"{spec.ndim} axes and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
-        kept = self.statistics_of(spec)
-        x = (frames.float() - kept.mean) / kept.std
+        x = self.statistics_of(spec)(frames)
         return LatentState(self.encoder(resample(x, self.grids[spec.name], periodic), spec, periodic), periodic)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:

@@ -1,7 +1,8 @@
-"""What drives a step besides the state: parameters, time between frames, boundary and task, as one vector."""
+"""What drives a step besides the state: parameters, time between frames, boundary, box and task, as one vector."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ups.models.grids import table
 from ups.models.layers import AXES, fourier_features
 from ups.tensors import numbers_of
 from ups.types import ConfigError, TaskSpec
@@ -19,12 +21,18 @@ DT_WAVES = 3
 
 @dataclass(frozen=True)
 class Condition:
-    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task."""
+    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
+
+    `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
+    `box` is the length of each axis; the task's own where it is None.
+    """
 
     params: Tensor
     dt: Tensor
     periodic: tuple[bool, ...]
     task: str
+    inputs: Tensor | None = None
+    box: tuple[float, ...] | None = None
 
 
 class ParamRange(nn.Module):
@@ -58,6 +66,11 @@ class ParamRange(nn.Module):
         return torch.where(self.low > 0, x.clamp_min(tiny).log(), torch.asinh(x / size))
 
 
+@table
+def _stretch(logs: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(logs, dtype=torch.float32, device=device).unsqueeze(1)
+
+
 class Conditioner(nn.Module):
     """Embeds a `Condition` as `(B, width)`: the sum of what its parts say, through a small network."""
 
@@ -74,6 +87,9 @@ class Conditioner(nn.Module):
         self.task = nn.Parameter(torch.randn(len(names), width) / 2)
         self.boundary = nn.Parameter(torch.randn(AXES, 2, width) / 2)
         self.leave = nn.Linear(width, width)
+        # How the box is stretched beside the task's own; an unstretched one adds nothing.
+        self.lengths = {task.name: tuple(hi - lo for lo, hi in task.bounds) for task in tasks}
+        self.box = nn.Parameter(torch.zeros(AXES, width))
 
     def range_of(self, task: str) -> ParamRange:
         if task not in self.index:
@@ -87,6 +103,11 @@ class Conditioner(nn.Module):
         total = self.task[self.index[name]] + self.dt(fourier_features(condition.dt.float().log() / 4, DT_WAVES))
         for axis, wraps in enumerate(condition.periodic):
             total = total + self.boundary[axis, int(wraps)]
+        if condition.box is not None:
+            logs = tuple(math.log(a / b) for a, b in zip(condition.box, self.lengths[name], strict=True))
+            # Coordinates in files are rounded; a box is another one only beyond that.
+            if any(abs(x) > 1e-3 for x in logs):
+                total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
             total = total + self.params[name](fourier_features(scaled, PARAM_WAVES).flatten(1))

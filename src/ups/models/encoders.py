@@ -1,15 +1,38 @@
-"""Grid encoder: overlapping patches of a normalised field become tokens, one per patch."""
+"""Grid encoders: overlapping patches of a normalised field become tokens, one per patch."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ups.models.grids import Space, patches
+from ups.models.grids import Space, patches, resample
 from ups.models.layers import LocalMix
-from ups.types import TaskSpec
+from ups.types import ConfigError, TaskSpec
+
+
+class Statistics(nn.Module):
+    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("std", torch.ones(channels))
+
+    def fit(self, mean: Tensor, std: Tensor) -> None:
+        """A channel that never varies counts as 1."""
+        std = torch.as_tensor(std)
+        self.mean.copy_(torch.as_tensor(mean))
+        self.std.copy_(torch.where(std > 1e-12, std, torch.ones_like(std)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Physical units to about ±1."""
+        return (x.float() - self.mean) / self.std
 
 
 def isometry(dim: int, values: int) -> Tensor:
@@ -58,3 +81,38 @@ class GridEncoder(nn.Module):
         for block in self.blocks:
             z = block(z, space)
         return z
+
+
+class InputEncoder(nn.Module):
+    """What drives a task rather than being predicted, `(B, *S, C_in)` in physical units, to one token per patch.
+
+    Inputs on another grid than the tokens' are resampled to it, as frames are. Tasks without inputs are not in `tasks`.
+    """
+
+    HALO = 2
+
+    def __init__(self, tasks: Sequence[TaskSpec], dim: int, patch: Sequence[int]) -> None:
+        super().__init__()
+        given = [dataclasses.replace(task, fields=task.inputs, inputs=()) for task in tasks if task.inputs]
+        self.tasks = {task.name: task for task in given}
+        self.statistics = nn.ModuleDict({task.name: Statistics(len(task.channels)) for task in given})
+        self.encoder = GridEncoder(given, dim, patch, self.HALO, blocks=0)
+
+    def statistics_of(self, task: str) -> Statistics:
+        found = self.statistics[task]
+        assert isinstance(found, Statistics)
+        return found
+
+    def forward(self, inputs: Tensor | None, task: str, space: Space) -> Tensor:
+        """Inputs of a task to tokens `(B, *G, D)` on the token grid of `space`."""
+        spec = self.tasks[task]
+        if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
+            found = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
+            raise ConfigError(
+                f"{task} is driven by the inputs {', '.join(spec.channels)}, (B, *S, {len(spec.channels)}) with "
+                f"{spec.ndim} axes, and was given {found}; give inputs=…."
+            )
+        grid = tuple(n * self.encoder.patch[spec.ndim - 1] for n in space.shape)
+        x = resample(self.statistics_of(task)(inputs), grid, space.periodic)
+        y: Tensor = self.encoder(x, spec, space.periodic)
+        return y

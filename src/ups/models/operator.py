@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ups.models.blocks import BlockShape
+from ups.models.blocks import Block, BlockShape
 from ups.models.conditions import Condition, Conditioner
+from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
 from ups.models.layers import Walls, modulate, rms_norm
 from ups.models.transformer import Transformer
@@ -105,7 +106,7 @@ CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": _
 
 
 class LatentOperator(nn.Module):
-    """z(t + dt) = z(t) + s_task · head(core(enter(z(t), increments before it), condition)).
+    """z(t + dt) = z(t) + s_task · head(core(enter(z(t), increments before it) + inputs, condition)).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
     order one whatever dt is. The head starts at zero: an untrained operator predicts no change. The only random
@@ -113,8 +114,13 @@ class LatentOperator(nn.Module):
     """
 
     scale: Tensor
+    # Methods other than `forward` through which it is run.
+    entries: tuple[str, ...] = ()
 
-    def __init__(self, config: OperatorConfig, dim: int, tasks: Sequence[TaskSpec]) -> None:
+    def __init__(
+        self, config: OperatorConfig, dim: int, tasks: Sequence[TaskSpec], patch: Sequence[int] = (4, 4, 2)
+    ) -> None:
+        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D."""
         super().__init__()
         size = config.shape
         self.config, self.dim = config, dim
@@ -131,6 +137,11 @@ class LatentOperator(nn.Module):
         for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(tensor)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
+        self.inputs = InputEncoder(tasks, size.width * config.streams, patch)
+
+    def shard_units(self) -> list[nn.Module]:
+        """The repeated blocks, each with a `forward` of its own."""
+        return [module for module in self.core.modules() if isinstance(module, Block)]
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
@@ -141,6 +152,11 @@ class LatentOperator(nn.Module):
         """Record the range `(P,)` of each parameter in training, in the order of `numbers_of(task)`."""
         self.conditioner.range_of(task).fit(low, high)
 
+    def fit_inputs(self, task: str, mean: Tensor, std: Tensor) -> None:
+        """Record mean and standard deviation `(C_in,)` of the training inputs; nothing where a task has none."""
+        if task in self.inputs.tasks:
+            self.inputs.statistics_of(task).fit(mean, std)
+
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens of the last frames `z (B, K, *G, D)` to those of the next, `(B, *G, D)`."""
         if z.shape[1] != self.config.context:
@@ -150,6 +166,8 @@ class LatentOperator(nn.Module):
         last = z[:, -1]
         past = (z.diff(dim=1) / scale).unbind(1)
         x = self.enter(torch.cat((last, *past), -1)) + self.walls(space, z.device)
+        if condition.task in self.inputs.tasks:
+            x = x + self.inputs(condition.inputs, condition.task, space)
         c = self.conditioner(condition)
         streams = self.config.streams
         mixed = self._streams(x, c, space) if streams > 1 else self.core(x, c, space)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import ups
 from ups.models import artifact
-from ups.models.arrays import Asked, parameters, warn_outside
+from ups.models.arrays import Asked, beyond, inputs_of, parameters, warn_outside
 from ups.models.codec import Codec, CodecConfig
 from ups.models.conditions import Condition
 from ups.models.operator import LatentOperator, OperatorConfig
@@ -60,7 +60,8 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
 class Simulator(nn.Module):
     """A codec and an operator that know the same tasks.
 
-    `sim.rollout(u0, steps=100, params={"nu": 0.01})` is the whole of its use. The spacing in time is that of training.
+    `sim.rollout(u0, steps=100, params={"nu": 0.01})` is the whole of its use, or `sim.solve(inputs)` where the task is
+    steady: one step of length 1 from a zero field to the solution. The spacing in time is that of training.
     """
 
     dt: Tensor
@@ -77,7 +78,7 @@ class Simulator(nn.Module):
         self.config = config or SimulatorConfig()
         self.provenance: dict[str, Any] = dict(provenance or {})
         # The least and the greatest time between frames in training, per task.
-        steps = [[max(t.dt, 1e-12)] * 2 for t in codec.tasks.values()]
+        steps = [[1.0 if t.steady else max(t.dt, 1e-12)] * 2 for t in codec.tasks.values()]
         self.register_buffer("dt", torch.tensor(steps, dtype=torch.float32))
 
     @property
@@ -85,7 +86,9 @@ class Simulator(nn.Module):
         return tuple(self.codec.tasks.values())
 
     def fit_dt(self, task: TaskSpec | str, low: float, high: float) -> None:
-        """Record the range of the time between frames in training."""
+        """Record the range of the time between frames in training; that of a steady task is 1 whatever its data say."""
+        if self.codec.task(task).steady:
+            return
         self.dt[list(self.codec.tasks).index(self.codec.task(task).name)] = torch.tensor([low, high])
 
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
@@ -97,6 +100,21 @@ class Simulator(nn.Module):
             dt = self.dt[i].tolist()
             found[task.name] = {**dict(zip(numbers_of(task), pairs, strict=True)), "dt": (dt[0], dt[1])}
         return found
+
+    def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
+        """A sentence for each parameter, and for dt, that lies outside what training saw.
+
+        `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numbers_of(task)`.
+        """
+        spec = self._asked_task(task)
+        names, trained = numbers_of(spec), self.ranges()[spec.name]
+        if not isinstance(params, Mapping):
+            table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
+            params = dict(zip(names, table.unbind(1), strict=False))
+        given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
+        values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
+        said = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], spec.name) for k, v in values.items()]
+        return [sentence for sentence in said if sentence]
 
     def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
         """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the operator's K.
@@ -152,6 +170,7 @@ class Simulator(nn.Module):
         task: TaskSpec | str | None = None,
         periodic: tuple[bool, ...] | None = None,
         points: Any = None,
+        inputs: Any = None,
     ) -> Any:
         """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
 
@@ -160,13 +179,52 @@ class Simulator(nn.Module):
         context, the first stands for those before it. `params` maps names to a number, or to one per sample;
         one outside the trained range warns. `dt` is the trained one unless given. `task` is needed where the simulator
         knows several. `points (P, n)`, in the task's own coordinates, asks for values there instead of on the grid.
+        `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a force), where it is driven.
         """
         spec = self._asked_task(task)
         if steps < 1:
             raise ConfigError(f"a rollout has at least one step, not {steps}.")
-        device = self.dt.device
-        asked = Asked.of(u0, spec, device)
-        batch = len(asked.frames)
+        if spec.steady:
+            raise ConfigError(
+                f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …)."
+            )
+        asked = Asked.of(u0, spec, self.dt.device)
+        given = inputs_of(inputs, spec, len(asked.frames), self.dt.device)
+        return self._answer(asked, steps, params, dt, spec, periodic, points, given)
+
+    def solve(
+        self,
+        inputs: Any,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+        points: Any = None,
+    ) -> Any:
+        """The solution of a steady task driven by `inputs` (`(*S,)`, `(*S, C_in)` or `(B, *S, C_in)`), as the kind of
+        array that is: `(*S, C)` or `(B, *S, C)`, or `(*S,)` where it came so. The rest as in `rollout`."""
+        spec = self._asked_task(task)
+        if not spec.steady:
+            raise ConfigError(f"{spec.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
+        given = inputs_of(inputs, spec, None, self.dt.device)
+        if given is None:
+            raise ConfigError(f"{spec.name} has no inputs that would drive it, so there is nothing to solve.")
+        asked = Asked.nothing(inputs, given, spec)
+        found = self._answer(asked, 1, params, None, spec, periodic, points, given)
+        one = np.ndim(inputs) <= spec.ndim + 1
+        return found.isel(time=0, drop=True) if hasattr(found, "isel") else found[0] if one else found[:, 0]
+
+    def _answer(
+        self,
+        asked: Asked,
+        steps: int,
+        params: Any,
+        dt: float | None,
+        spec: TaskSpec,
+        periodic: tuple[bool, ...] | None,
+        points: Any,
+        inputs: Tensor | None,
+    ) -> Any:
+        batch, device = len(asked.frames), self.dt.device
         given = {} if params is None else params
         kept = self.operator.conditioner.range_of(spec.name)
         numbers = parameters(given, spec, kept, batch).to(device)
@@ -174,7 +232,7 @@ class Simulator(nn.Module):
         step = low if dt is None else float(dt)
         warn_outside("dt", step, step, low, high, spec.name)
         wraps = periodic or spec.periodicity(given if isinstance(given, Mapping) else {})
-        condition = Condition(numbers, torch.full((batch,), step, device=device), tuple(wraps), spec.name)
+        condition = Condition(numbers, torch.full((batch,), step, device=device), tuple(wraps), spec.name, inputs)
         places = None if points is None else self._places(points, spec, condition.periodic).to(device)
         training = self.training
         self.eval()
@@ -262,5 +320,5 @@ def build(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         eyes = Codec(codec, tasks, grids)
-        heart = LatentOperator(operator, codec.dim, tasks)
+        heart = LatentOperator(operator, codec.dim, tasks, codec.patch)
     return Simulator(eyes, heart, config)

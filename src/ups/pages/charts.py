@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 
-from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _uri
+from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _settle, _uri
 from ups.types import Array
 
 
@@ -35,7 +35,8 @@ def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False
     colours = itertools.cycle(ACCENTS)
     for curve in curves:
         colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
-        panel.plot(curve.x, _shown(curve.y), style, color=colour, lw=1.6, label=curve.label)
+        # A point between two gaps has no line to be seen by.
+        panel.plot(curve.x, _shown(curve.y), style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
         if curve.low is not None and curve.high is not None:
             panel.fill_between(curve.x, _shown(curve.low), _shown(curve.high), color=colour, alpha=0.18, lw=0)
     panel.grid(alpha=0.25)
@@ -66,6 +67,7 @@ def film_forecast_lines(
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
     panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
+    _settle(figure)
     pictures = []
     for t in shown:
         for c, (guess, true, gap, error) in enumerate(lines):

@@ -65,6 +65,7 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
         for s, colour in zip(samples, ACCENTS, strict=False)
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
+    _settle(figure)
     pictures = []
     for t in shown:
         for line, s in zip(lines, samples, strict=False):
@@ -122,6 +123,12 @@ def _balanced(low: float, high: float) -> tuple[float, float]:
 
 def _map(limit: tuple[float, float]) -> str:
     return "RdBu_r" if limit[0] < 0 < limit[1] else "viridis"
+
+
+def _settle(figure: Figure) -> None:
+    """Lay a figure out for good: a film's frames share one layout, whose search costs more than their drawing."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def _png(figure: Figure, dpi: int = 110) -> str:

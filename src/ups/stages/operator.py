@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ups.models import Codec, Condition, LatentOperator, Simulator
-from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved
+from ups.stages.terms import drift, edges, nrmse, share, spectral
 from ups.tensors import LatentState, Losses, Window
+from ups.types import ConfigError
+
+# What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
+LOST = 1e6
 
 
 @dataclass(frozen=True)
 class OperatorLoss:
-    """Weights of the operator's losses; 0 leaves a term out."""
+    """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
 
     # Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task.
     increment: float = 1.0
@@ -30,10 +35,20 @@ class OperatorLoss:
     boundary: float = 0.0
     # Noise added to the tokens of the context, in their own deviations: steadies long rollouts.
     noise: float = 0.0
+    # The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the start.
+    curriculum: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.curriculum <= 1:
+            raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
 
 
 class OperatorStage:
-    """Trains a latent operator behind a frozen codec, over as many steps as the windows have targets."""
+    """Trains a latent operator behind a frozen codec, over as many steps as the windows have targets.
+
+    Every term is a mean over samples of a value that depends on that sample and on constants of its task alone
+    (`fit`), so that the loss of a batch is the mean of the losses of its parts, weighted by their samples.
+    """
 
     name = "operator"
 
@@ -41,6 +56,8 @@ class OperatorStage:
         self.simulator, self.weights = simulator, weights or OperatorLoss()
         self.module: nn.Module = self.operator
         self.codec.requires_grad_(False)
+        # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
+        self.changes: dict[str, tuple[float, float]] = {}
 
     @property
     def codec(self) -> Codec:
@@ -50,6 +67,34 @@ class OperatorStage:
     def operator(self) -> LatentOperator:
         return self.simulator.operator
 
+    @torch.no_grad()
+    def fit(self, window: Window) -> None:
+        """Measure on a batch how much a step changes its task; the losses and the operator count in units of that.
+
+        Call it once per task before training, after the codec has its weights, with the same windows on every rank.
+        """
+        task, steps = window.task, window.targets.shape[1]
+        frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
+        z = self._encoded(dataclasses.replace(window, targets=frames))
+        self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
+        normal = frames / self.codec.statistics_of(task).std
+        shares = [share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1)).mean().item() for x in (normal, z)]
+        if not steps or not all(math.isfinite(s) for s in shares):
+            raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
+        self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
+
+    def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
+        """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""
+        told = self.operator.scale[self.operator.conditioner.index[task]].square().mean()
+        return self.changes.get(task, (told, told))
+
+    def view(self, window: Window, progress: float) -> Window:
+        """The window's first targets: 1 at first, all of them once `curriculum` of the budget is used."""
+        most, part = window.targets.shape[1], self.weights.curriculum
+        grown = 1.0 if part == 0 else min(1.0, progress / part)
+        count = 1 + int(grown * (most - 1) + 1e-9)
+        return window if count >= most else dataclasses.replace(window, targets=window.targets[:, :count])
+
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
@@ -58,22 +103,21 @@ class OperatorStage:
             z = self.simulator.encode_context(window.context, task, window.periodic)
             wanted = self._encoded(window) if w.latent else window.targets[:, :0]
         if w.noise:
-            z = z + w.noise * torch.randn_like(z) * z.detach().std()
-        last, totals = z[:, -1], dict.fromkeys(self._terms(), torch.zeros((), device=z.device))
-        previous = window.state
+            size = z.flatten(1).std(1).reshape(-1, *(1,) * (z.ndim - 1))
+            z = z + w.noise * torch.randn_like(z) * size
+        totals = dict.fromkeys(self._terms(), torch.zeros(len(z), device=z.device))
         for i in range(window.targets.shape[1]):
             z_next = self.operator(z, condition)
             if w.latent:
-                totals["latent"] = totals["latent"] + w.latent * _share(z_next, wanted[:, i], last)
-                last = wanted[:, i]
+                error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
+                totals["latent"] = totals["latent"] + w.latent * error
             if self._needs_frames():
                 truth = window.targets[:, i]
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
-                for name, value in self._physical(found, truth, previous, window).items():
+                for name, value in self._physical(found, truth, window).items():
                     totals[name] = totals[name] + value
-                previous = truth
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
-        return {name: value / window.targets.shape[1] for name, value in totals.items()}
+        return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
 
     def _terms(self) -> list[str]:
         w = self.weights
@@ -87,70 +131,33 @@ class OperatorStage:
         state = self.codec.encode(frames.flatten(0, 1), window.task, window.periodic)
         return torch.unflatten(state.z, 0, frames.shape[:2])
 
-    def _physical(self, found: Tensor, truth: Tensor, previous: Tensor, window: Window) -> dict[str, Tensor]:
-        w, scale = self.weights, self.codec.statistics_of(window.task).std
-        found, truth, previous = found.float() / scale, truth / scale, previous / scale
+    def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
+        """Terms of one decoded frame, per sample, weighted."""
+        w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).std
+        found, truth = found.float() / scale, truth / scale
         terms: dict[str, Tensor] = {}
         if w.increment:
-            terms["increment"] = w.increment * _share(found, truth, previous)
-        axes = tuple(range(1, 1 + window.task.ndim))
+            terms["increment"] = w.increment * share(found - truth, truth) / self._change(task.name)[0]
         if w.spectral:
-            gap = torch.fft.rfftn(found - truth, dim=axes, norm="ortho").abs()
-            size = torch.fft.rfftn(truth, dim=axes, norm="ortho").abs()
-            terms["spectral"] = w.spectral * (gap / (size + size.mean())).square().mean()
+            terms["spectral"] = w.spectral * spectral(found, truth)
         if w.conserved:
-            terms["conserved"] = w.conserved * self._drift(found * scale, truth * scale, window)
+            terms["conserved"] = w.conserved * drift(found * scale, truth * scale, task)
         if w.boundary:
-            terms["boundary"] = w.boundary * _edges(found - truth, window.periodic)
+            terms["boundary"] = w.boundary * edges(found - truth, window.periodic)
         return terms
 
-    def _drift(self, found: Tensor, truth: Tensor, window: Window) -> Tensor:
-        """Mean square gap between the integrals of predicted and true frames, over their size."""
-        laws = EQUATIONS[window.task.name]().laws() if window.task.name in EQUATIONS else ()
-        total = found.new_zeros(())
-        axes = tuple(range(1, 1 + window.task.ndim))
-        for law in laws:
-            if isinstance(law, Conserved):
-                q, p = law.density(found), law.density(truth)
-                total = total + ((q - p).mean(axes) / p.abs().mean(axes).clamp_min(1e-6)).square().mean()
-        return total
-
     @torch.no_grad()
-    def evaluate(self, windows: Iterable[Window]) -> dict[str, float]:
-        """nRMSE of whole rollouts per task, in physical units; the score is the geometric mean over tasks."""
-        found: dict[str, list[Tensor]] = {}
-        for window in windows:
-            steps = window.targets.shape[1]
-            rollout = self.simulator.simulate(window.context, steps, condition_of(window))
-            gap = (rollout - window.targets).flatten(2, -2).square().mean(2).sqrt()
-            size = window.targets.flatten(2, -2).square().mean(2).sqrt().clamp_min(1e-12)
-            found.setdefault(window.task.name, []).append((gap / size).mean((1, 2)).nan_to_num(1e6))
-        scores = {f"{name} nRMSE": float(torch.cat(v).mean()) for name, v in found.items()}
-        logs = torch.tensor(list(scores.values())).clamp_min(1e-12).log()
-        return {**scores, "score": float(logs.mean().exp())}
+    def evaluate(self, window: Window) -> dict[str, Tensor]:
+        """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
+        rollout = self.simulator.simulate(window.context, window.targets.shape[1], condition_of(window))
+        return {f"{window.task.name} nRMSE": nrmse(rollout, window.targets).nan_to_num(LOST, LOST).clamp_max(LOST)}
+
+    def score(self, means: Mapping[str, float]) -> float:
+        """The geometric mean over tasks, so that none is too small to count."""
+        return math.exp(sum(math.log(max(value, 1e-12)) for value in means.values()) / len(means))
 
 
 def condition_of(window: Window) -> Condition:
     """What drives the steps of a window."""
-    return Condition(window.params, window.dt, window.periodic, window.task.name)
-
-
-def _share(found: Tensor, truth: Tensor, previous: Tensor) -> Tensor:
-    """Square error over square change, each sample weighted by the inverse of its size: 0 is perfect, 1 "no change".
-
-    The weight makes a faint field count as much as a strong one, as nRMSE does.
-    """
-    axes = tuple(range(1, truth.ndim))
-    weight = 1 / truth.square().mean(axes).clamp_min(1e-6)
-    error, change = (found.float() - truth).square().mean(axes), (truth - previous).square().mean(axes)
-    return (weight * error).mean() / (weight * change).mean().clamp_min(1e-12)
-
-
-def _edges(gap: Tensor, periodic: tuple[bool, ...]) -> Tensor:
-    """Mean square of `(B, *S, C)` on the first and last cells of bounded axes; 0 where all axes wrap."""
-    total = gap.new_zeros(())
-    for axis, wraps in enumerate(periodic, start=1):
-        if not wraps:
-            ends = torch.stack([gap.select(axis, 0), gap.select(axis, gap.shape[axis] - 1)])
-            total = total + ends.square().mean()
-    return total
+    inputs = window.inputs if window.task.inputs else None
+    return Condition(window.params, window.dt, window.periodic, window.task.name, inputs, window.box)

@@ -1,0 +1,51 @@
+"""`ups estimate`: what a run will cost, before it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from ups.screen import table
+from ups.types import ConfigError
+
+
+def estimate(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    device: Literal["cpu", "cuda"] | None = None,
+    measure: bool = False,
+    price: float | None = None,
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> None:
+    """Say what a run of CONFIG will take: parameters, FLOPs, memory, disk and time, and whether it fits.
+
+    CONFIG is a YAML file; any key is a flag, with dots for the levels, for example `--operator.batch 256`. No data are
+    made or needed, nothing is trained or written: memory and FLOPs come from the real steps run on tensors without
+    numbers. Times come from a few real steps on random numbers where that takes seconds, else from FLOPs, bytes moved
+    and what this device was measured to reach.
+
+    Parameters
+    ----------
+    device
+        Where the run would be; the config's own device by default.
+    measure
+        Run some real steps for the times, however long they take.
+    price
+        Of an hour of this device, in your currency: the run's cost is said too.
+    json_out
+        Also write all numbers (bytes, seconds) to this file.
+    """
+    from ups.config import file_and_flags, load
+    from ups.jobs.forecast import forecast
+    from ups.jobs.settings import RunConfig
+
+    file, overrides = file_and_flags(arguments)
+    if file is None:
+        raise ConfigError("no config was named; write `ups estimate CONFIG`.")
+    found = forecast(load(RunConfig, file, overrides), device, measure, price)
+    print(f"{found.name} on {found.device}\n")
+    print(table(found.rows()) + "\n")
+    print("\n".join(found.lines()))
+    if json_out:
+        found.write(json_out)

@@ -1,0 +1,69 @@
+"""`ups run`: a whole run, in processes that a supervisor starts, watches and starts again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ups.screen import following, show, training
+from ups.types import ConfigError
+
+
+def run(
+    *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+    ranks: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    nodes: int | None = None,
+    node_rank: int = 0,
+    rendezvous: str = "",
+    here: bool = False,
+) -> int:
+    """Make the data, train codec and operator, judge the simulator on unseen trajectories, and write a report.
+
+    CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
+    example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator
+    (`artifacts/simulator.safetensors`), `results.json`, `report.html` and `verdict.json`, which says how it ended.
+
+    The work is done by processes of their own. One that dies, hangs or runs out of memory is ended, named and started
+    again from the last verified checkpoint. The exit code says how the run ended: 0 is success and nothing else.
+
+    Parameters
+    ----------
+    ranks
+        Processes on this machine, one per GPU or group of cores; short for `--dist.ranks`.
+    resume
+        Go on with a run that was stopped; with another number of ranks, if you like.
+    overwrite
+        Start again in a folder that holds a run.
+    nodes
+        Machines that run this command together on a shared folder; short for `--dist.nodes`.
+    node_rank
+        Which of them this one is, from 0.
+    rendezvous
+        HOST:PORT of the first machine, where all meet.
+    here
+        Work in this very process, without a supervisor: for a debugger.
+    """
+    from ups.config import file_and_flags, load
+    from ups.jobs.settings import RunConfig
+
+    file, overrides = file_and_flags(arguments)
+    if file is None:
+        raise ConfigError("no config was named; write `ups run CONFIG`.")
+    given = {"dist.ranks": ranks, "dist.nodes": nodes}
+    settings = load(RunConfig, file, {**overrides, **{key: value for key, value in given.items() if value is not None}})
+    if here:
+        from ups.jobs.run import run as job
+        from ups.jobs.sets import Screen
+
+        with following() as report:
+            folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
+        show(found.headline(), found.said(), folder.report)
+        return 0
+    from ups.jobs.supervise import supervise
+
+    return supervise(
+        settings, resume=resume, overwrite=overwrite, node=node_rank, rendezvous=rendezvous, command="ups.cli.worker"
+    )

@@ -1,0 +1,110 @@
+"""What of FSDP2 is not public, in one place: votes inside its collectives, its groups, and its state in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
+from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+
+class GatedAllGather(DefaultAllGather):
+    """Votes between the allocation of the buffers and the launch."""
+
+    def __init__(self, gate: Callable[[str], None], name: str) -> None:
+        super().__init__()
+        self.gate, self.name = gate, name
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
+        self.gate(f"all-gather of {self.name} ({output_tensor.numel()} numbers)")
+        return super().__call__(output_tensor, input_tensor, group, async_op)
+
+
+class GatedReduceScatter(DefaultReduceScatter):
+    """Votes between the allocation of the buffers and the launch."""
+
+    def __init__(self, gate: Callable[[str], None], name: str) -> None:
+        super().__init__()
+        self.gate, self.name = gate, name
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
+        self.gate(f"reduce-scatter of {self.name} ({input_tensor.numel()} numbers)")
+        return super().__call__(output_tensor, input_tensor, group, op, async_op)
+
+
+def state_of(module: Any) -> Any:
+    return module._get_fsdp_state()
+
+
+def groups(root: Any) -> Iterator[Any]:
+    """The groups of parameters that are gathered together, in every unit."""
+    for state in root._state_ctx.all_states:
+        yield from groups_of(state)
+
+
+def groups_of(state: Any) -> list[Any]:
+    if hasattr(state, "_fsdp_param_groups"):
+        return list(state._fsdp_param_groups)
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []  # torch before 2.13
+
+
+def undo(module: Any, device: torch.device) -> None:
+    """After an exception anywhere in forward or backward: every group resharded, and no part of a gradient left."""
+    root = state_of(module)
+    if hasattr(module, "reset_iter_state"):
+        module.reset_iter_state()
+    else:  # torch before 2.13
+        _reset(root, device)
+    for group in groups(root):
+        for piece in group.fsdp_params:
+            # What a block's backward or an earlier microbatch left would be added to the next attempt's gradient.
+            piece.unsharded_accumulated_grad = None
+            if hasattr(piece, "_unsharded_param"):
+                piece._unsharded_param.grad = None
+            piece.free_unsharded_param()
+
+
+def before_end_of_backward(module: Any, call: Callable[[], None]) -> None:
+    """Have `call` run after each backward and before FSDP2 reduces what is left and finishes it."""
+    for state in state_of(module)._state_ctx.all_states:
+        end = state._root_post_backward_final_callback
+
+        def both(end: Callable[[], None] = end) -> None:
+            call()
+            end()
+
+        state._root_post_backward_final_callback = both
+
+
+def reduce_at_end(part: Any) -> None:
+    """Make the end of this backward reduce the part's gradient, though its backward is over."""
+    for group in groups_of(state_of(part)):
+        group._training_state = TrainingState.IDLE
+
+
+def _reset(root: Any, device: torch.device) -> None:
+    """What `reset_iter_state` does where there is none: everything launched has ended, and every unit is at rest."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    shared = root._comm_ctx
+    shared.all_gather_state = None
+    if hasattr(shared, "reduce_scatter_states"):
+        shared.reduce_scatter_states.clear()
+    else:
+        shared.reduce_scatter_state = None
+    getattr(shared, "_last_post_reduce_events", {}).clear()
+    shared.post_forward_order.clear()
+    for state in root._state_ctx.all_states:
+        state._training_state = TrainingState.IDLE
+        state._modules_to_run_forward.clear()
+    for group in groups(root):
+        group._all_gather_result = group._post_reduce_event = group._all_reduce_state = None
+        group._reshard_after_forward_event = group._partial_reduce_output = None
+        group._post_forward_indices.clear()
+        group._training_state = TrainingState.IDLE
+        group._to_sharded()
+    root._state_ctx.iter_forward_root = None
+    root._state_ctx.post_backward_final_callback_queued = False

@@ -1,0 +1,226 @@
+"""What a training step costs, found without computing it: live storages, FLOPs and bytes moved on fake tensors."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import flop_registry
+
+from ups.engine.dist import DistConfig
+from ups.engine.graph import LEAD, tensors_of
+from ups.engine.optim import _hidden, decays, trained
+from ups.engine.train import TrainConfig
+from ups.tensors import Losses, Window
+
+GRAIN = {"cpu": 64, "cuda": 512}  # an allocation is a whole number of so many bytes
+
+
+def rounded(nbytes: int, device: str) -> int:
+    """What an allocation of `nbytes` takes."""
+    grain = GRAIN[device]
+    return -(-nbytes // grain) * grain
+
+
+def bytes_of(tensors: Iterable[Tensor], device: str) -> int:
+    """What tensors take that share no memory."""
+    return sum(rounded(t.numel() * t.element_size(), device) for t in tensors)
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all storages made inside it for as long as they live, real or fake; knows the peak.
+
+    Storages that were there before do not count. `moved` adds up what every operation reads and writes, views apart,
+    `operations` how many there were, and `flops` those of matrix products, convolutions and attention. What a kernel
+    takes for itself and gives back is not seen.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.device = device
+        self.live = self.peak = self.moved = self.operations = self.flops = 0
+        self._held: dict[int, weakref.ref[Any]] = {}
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:  # a fake tensor's device is asked for in every line of a model
+            return getattr(args[0], "fake_device", None) or func(*args)
+        given = list(_tensors((*args, *kwargs.values()) if kwargs else args))
+        for tensor in given:  # what is read and was not made here was there before
+            self._known.add(tensor.untyped_storage())
+        out = func(*args, **(kwargs or {}))
+        made = list(_tensors((out,)))
+        for tensor in made:
+            self._enter(tensor.untyped_storage())
+        if not func.is_view:
+            self.moved += sum(t.numel() * t.element_size() for t in (*given, *made))
+            self.operations += 1
+            count = flop_registry.get(func._overloadpacket)
+            self.flops += int(count(*args, **(kwargs or {}), out_val=out)) if count else 0
+        return out
+
+    def _enter(self, storage: Any) -> None:
+        if storage in self._known:
+            return
+        self._known.add(storage)
+        size, key = rounded(storage.nbytes(), self.device), id(storage)
+
+        def left(_: object) -> None:
+            self.live -= size
+            self._held.pop(key, None)
+
+        self._held[key] = weakref.ref(storage, left)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+    """Those among an operation's arguments or results; lists nest no deeper than one level."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from (item for item in value if isinstance(item, Tensor))
+
+
+@contextmanager
+def fake(device: str) -> Iterator[FakeTensorMode]:
+    """Inside, every new tensor has a shape, a type and a device, and no numbers; nothing is computed."""
+    with FakeTensorMode() as mode, torch.device(device):
+        yield mode
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a piece of code costs: bytes beyond those that were there before, and how much there is to do."""
+
+    peak: int  # bytes at the peak, gradients included
+    saved: int  # bytes kept for the backward pass when it begins
+    flops: int  # floating-point operations of matrix products, convolutions and attention; a multiply-add is two
+    moved: int  # bytes read and written
+    operations: int
+
+
+def training_work(
+    loss: Callable[[Window], Losses], window: Window, device: str, microbatch: int | None = None, bf16: bool = False
+) -> Work:
+    """Forward and backward over a window, a microbatch at a time, as the loop does them. Leaves gradients behind."""
+    parts = list(window.split(min(microbatch or len(window), len(window))))
+    few = parts[:2]  # later ones find gradients there as the second does
+    saved = 0
+    with Ledger(device) as ledger:
+        for part in few:
+            before = ledger.live
+            with precision(device, bf16):
+                terms = loss(part)
+            total = functools.reduce(torch.add, (value.float() for value in terms.values()))
+            del terms
+            saved = max(saved, ledger.live - before)
+            total.backward()  # type: ignore[no-untyped-call]
+            del total
+    share = len(window) / sum(len(part) for part in few)
+    counts = (round(share * n) for n in (ledger.flops, ledger.moved, ledger.operations))
+    return Work(ledger.peak, saved, *counts)
+
+
+def forward_work(run: Callable[[], object], device: str) -> Work:
+    """Anything without gradients."""
+    with torch.no_grad(), Ledger(device) as ledger:
+        held = run()
+        del held
+    return Work(ledger.peak, 0, ledger.flops, ledger.moved, ledger.operations)
+
+
+def precision(device: str, bf16: bool) -> AbstractContextManager[Any]:
+    return torch.autocast(device, torch.bfloat16) if bf16 else nullcontext()
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that stay for a whole stage, and those its optimizer takes for a moment after the backward pass."""
+
+    weights: int
+    gradients: int
+    moments: int
+    average: int
+    best: int
+    reduced: int  # the buffer in which replicas add up their gradients
+    step: int
+
+    @property
+    def kept(self) -> int:
+        """Without the gradients, which a step makes and the next one drops."""
+        return self.weights + self.moments + self.average + self.best + self.reduced
+
+
+def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, device: str, ranks: DistConfig) -> Held:
+    """For a stage that trains `module`, a part of what is `present` on the device."""
+    learnt = trained(module)
+    others = {id(t): t for t in (*present.parameters(), *present.buffers())}
+    shards = (ranks.shard or ranks.world) if ranks.strategy == "fsdp" else 1
+    whole, decay = bytes_of(learnt.values(), device), decays(module)
+    fixed = bytes_of((t for key, t in others.items() if key not in {id(p) for p in learnt.values()}), device)
+    muon = [p for n, p in learnt.items() if config.optimizer == "muon" and _hidden(p, decay[n])]
+    wave = [p for p in learnt.values() if p.is_complex()]
+    turned = bytes_of(muon, device)
+    counters = rounded(4, device) * (len(learnt) - len(muon))
+    # Those that cannot skip a step by themselves are copied, state and all, and mixed back one by one.
+    largest = max((rounded(p.numel() * p.element_size(), device) for p in (*muon, *wave)), default=0)
+    copied = 2 * turned + 3 * bytes_of(wave, device) + 4 * largest
+    changed = whole if device == "cuda" else 0  # the average's update, all weights at once
+    # A sharded module is gathered block by block: two of the largest at once, weights and gradients.
+    units = units_of(module) if shards > 1 else []
+    gathered = 4 * max((bytes_of(unit.parameters(), device) for unit in units), default=0)
+    mine = whole // shards
+    return Held(
+        weights=fixed + mine + gathered,
+        gradients=mine,
+        moments=(2 * whole - turned) // shards + counters,
+        average=mine,
+        best=mine,
+        reduced=whole if ranks.world > 1 and shards == 1 else 0,
+        step=max(copied, changed) // shards,
+    )
+
+
+def batches_memory(windows: Sequence[Window], config: TrainConfig, device: str, captured: bool) -> int:
+    """The windows on the device at once: the one in use, those built ahead, and on a GPU those whose step is not over
+    and the static inputs of one graph per task."""
+    sizes = [bytes_of(tensors_of(window).values(), device) for window in windows]
+    count = config.prefetch + 1 + (LEAD if device == "cuda" else 0)
+    return count * max(sizes) + (sum(sizes) if captured else 0)
+
+
+def units_of(module: nn.Module) -> list[nn.Module]:
+    """The blocks a module names for sharding and recomputation; none where it names none."""
+    named: Any = getattr(module, "shard_units", list)
+    return list(named())
+
+
+def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
+    """Whether steps are captured as CUDA graphs."""
+    alone = ranks.world == 1 and ranks.strategy == "ddp" and config.activations == "keep"
+    return device == "cuda" and config.graph is not False and alone
+
+
+@contextmanager
+def recomputed(module: nn.Module, config: TrainConfig) -> Iterator[None]:
+    """Inside, the blocks of `module` forget their activations and compute them again, if the config wants it so."""
+    units = units_of(module) if config.activations == "recompute" else []
+    before = [unit.forward for unit in units]
+    for unit, forward in zip(units, before, strict=True):
+        unit.forward = functools.partial(checkpoint, forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for unit, forward in zip(units, before, strict=True):
+            unit.forward = forward

@@ -1,0 +1,83 @@
+"""Seams: where blocks begin, gradients are added up in one order, whether the blocks are sharded or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class _Seam(torch.autograd.Function):
+    """The identity, as one node: what flows back into a block's inputs is summed here before it goes on.
+
+    FSDP2 puts such a node before every block. Where a tensor goes to a block and elsewhere too (a skip connection), the
+    node makes g + (a + b) of (g + a) + b: other bits. With a seam in both, replicated and sharded agree.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # noqa: ARG004
+        return gradients
+
+
+def add_seams(module: nn.Module, units: Iterable[nn.Module]) -> None:
+    """Put a seam before each of `units`, before the module itself and before its `entries`; no name changes."""
+    for unit in (*units, module):
+        if unit._compiled_call_impl is None:  # a compiled block adds up as its compiler likes
+            unit.register_forward_pre_hook(_before, with_kwargs=True)
+    for entry in getattr(module, "entries", ()):
+        setattr(module, entry, _through(getattr(module, entry)))
+
+
+def _before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    led: tuple[tuple[Any, ...], dict[str, Any]] = seam((args, kwargs))
+    return led
+
+
+def _through(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = seam((args, kwargs))
+        return method(*args, **kwargs)
+
+    return run
+
+
+def seam(value: Any) -> Any:
+    """`value` with every tensor in it that needs a gradient led through one seam."""
+    found: list[Tensor] = []
+    if not torch.is_grad_enabled():
+        return value
+
+    def find(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    _each(value, find)
+    if not found:
+        return value
+    led: Iterator[Tensor] = iter(_Seam.apply(*found))  # type: ignore[no-untyped-call]
+    return _each(value, lambda _: next(led))
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of tuples, lists, dicts and dataclasses in which every tensor that needs a gradient is changed."""
+    if isinstance(value, Tensor):
+        return change(value) if value.requires_grad else value
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_each(part, change) for part in value))
+    if isinstance(value, tuple | list):
+        return type(value)(_each(part, change) for part in value)
+    if isinstance(value, dict):
+        return {key: _each(part, change) for key, part in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: _each(part, change) for name, part in parts.items()})
+    return value

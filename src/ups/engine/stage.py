@@ -1,0 +1,46 @@
+"""What the training loop asks of others: a Stage to learn, Batches to learn from, Trackers to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from ups.tensors import Losses, Window
+
+
+class Stage(Protocol):
+    """What is learnt. `view` is the part of a window that is trained on at `progress` (0 … 1) of the budget.
+
+    `loss` gives named, weighted terms whose sum is minimised; each is a mean over samples of what depends on that
+    sample alone, so that microbatches and ranks add up to the whole batch. It decides nothing by the value of a
+    tensor and changes no state. `evaluate` gives per-sample values `(B,)` in physical space, by name, and `score` of
+    their means is what "best" means, lower being better.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def module(self) -> nn.Module: ...
+    def view(self, window: Window, progress: float) -> Window: ...
+    def loss(self, window: Window) -> Losses: ...
+    def evaluate(self, window: Window) -> Mapping[str, Tensor]: ...
+    def score(self, means: Mapping[str, float]) -> float: ...
+
+
+class Tracker(Protocol):
+    """Where numbers and notes go. It never raises into the training."""
+
+    def log(self, step: int, values: Mapping[str, float | str]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Batches(Protocol):
+    """The data of one rank. `batch` is a pure function of the step, safe to call from another thread; so a resumed run
+    sees what the uninterrupted one would have seen. `count` is the samples of all ranks in a step, the rank's own
+    being its share of them. Validation windows are whole, and the trainer takes its rows of each."""
+
+    def batch(self, step: int) -> Window: ...
+    def count(self, step: int) -> int: ...
+    def validation(self) -> Iterable[Window]: ...

@@ -1,0 +1,56 @@
+"""What a checkpoint holds, and the contract of whatever keeps checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a checkpoint is made of. Names, shapes and facts are the same on every rank."""
+
+    step: int
+    tensors: Mapping[str, Tensor]  # plain: the same bits on every rank; DTensor: each rank's shard
+    facts: Mapping[str, Any] = field(default_factory=dict)  # whatever JSON can say; rank 0's are kept
+    own: Mapping[str, Any] = field(default_factory=dict)  # of this rank alone: JSON and small tensors
+
+
+@dataclass(frozen=True)
+class Found:
+    """A verified checkpoint; its tensors are still on disk. `own` is this rank's, or derived if the world differs."""
+
+    step: int
+    facts: Mapping[str, Any]
+    own: Mapping[str, Any]
+    world: int = 1
+    path: Path = Path()
+
+
+class Store(Protocol):
+    """Where a trainer keeps its state between lives. Every method is called by all ranks alike."""
+
+    def save(self, saved: Saved) -> None: ...
+    def wait(self) -> None: ...
+    def newest(self) -> Found | None: ...
+    def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class Nowhere:
+    """No checkpoints: nothing is saved, nothing is found."""
+
+    def save(self, saved: Saved) -> None:
+        """Forget it."""
+
+    def wait(self) -> None:
+        """Nothing is under way."""
+
+    def newest(self) -> Found | None:
+        return None
+
+    def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
+        """Nothing was found."""

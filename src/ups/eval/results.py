@@ -1,0 +1,221 @@
+"""What was measured: a task's evaluations and costs, their verdict, and every number of them as a record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.eval.metrics import Metric, over, paired
+from ups.eval.rollout import Evaluation
+from ups.files import write_atomic
+from ups.types import DataError
+
+RECONSTRUCTION = "reconstruction"
+FEW = 4  # trajectories, under which an interval means little and the verdict says so
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a predictor took: learnt real numbers, training steps, wall seconds of training, and where.
+
+    −1 steps: trained, but nothing records how long.
+    """
+
+    params: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    device: str = "none"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An evaluation and what its predictor cost; a forecast that is not learnt costs nothing."""
+
+    evaluation: Evaluation
+    cost: Cost = Cost()
+
+
+@dataclass(frozen=True)
+class DataFact:
+    """The data of one task: where they come from, their version (what decides their bytes), and how much there is."""
+
+    task: str
+    source: str
+    version: str
+    samples: str
+    grid: str
+    frames: int
+    params: str
+
+    @property
+    def fingerprint(self) -> str:
+        """The version, or a hash of it where it is long."""
+        if len(self.version) <= 24:
+            return self.version
+        return hashlib.sha256(self.version.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
+
+    `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
+    is. `unseen` are sentences on parameters outside the trained range.
+    """
+
+    ours: Entry
+    persistence: Entry
+    baselines: tuple[Entry, ...] = ()
+    reconstruction: Entry | None = None
+    beyond: tuple[Entry, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+    def entries(self) -> Iterator[Entry]:
+        yield self.ours
+        yield from self.baselines
+        yield self.persistence
+        if self.reconstruction is not None:
+            yield self.reconstruction
+        yield from self.beyond
+
+    @cached_property
+    def verdict(self) -> tuple[str, bool]:
+        """A sentence, and whether it is a good one.
+
+        Better means: on the same samples, with 95 % confidence, and by more than a twentieth: few samples are sure of
+        very little.
+        """
+        mine, theirs = self.ours.evaluation, self.persistence.evaluation
+        steps = self.ours.cost.steps
+        if steps == 0:
+            return "UNTRAINED: no training step was taken; these numbers are those of random weights", False
+        lost = int(mine.diverged.sum())
+        after = f" after {steps} training step{'s' if steps > 1 else ''}" if steps > 0 else ""
+        tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
+        tail += f" (on {len(mine)} trajector{'y' if len(mine) == 1 else 'ies'} only)" if len(mine) < FEW else ""
+        unsure = paired(mine.per_sample(), theirs.per_sample(), mine.protocol.label).high >= 0
+        if unsure or mine.score > 0.95 * theirs.score:
+            return f"NOT LEARNT: no better than persistence{after}{tail}", False
+        if mine.score >= 1:
+            return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
+        return f"learnt{tail}", not lost
+
+    def persistence_for(self, entry: Entry) -> Entry | None:
+        """The forecast that nothing changes on the very samples of `entry`; none for persistence and the codec."""
+        e = entry.evaluation
+        name = self.persistence.evaluation.predictor
+        if e.predictor in (name, RECONSTRUCTION):
+            return None
+        still = (other for other in self.entries() if other.evaluation.predictor == name)
+        return next((other for other in still if _same_samples(e, other.evaluation)), None)
+
+
+def _same_samples(a: Evaluation, b: Evaluation) -> bool:
+    return (a.split, a.ids, len(a), a.steps) == (b.split, b.ids, len(b), b.steps)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line of results.json: a number, or a point of a curve.
+
+    `axis` names what a curve runs along ("time" after the last given frame, "wavenumber"), and `at` where on it the
+    point lies; a number over the whole rollout has no axis, and `at` is 0. `low` and `high` bound the 95 % interval
+    over `n` samples. `steps`, `seconds` and `params` are the cost of training the predictor.
+    """
+
+    task: str
+    split: str
+    metric: str
+    mode: str
+    protocol: str
+    predictor: str
+    axis: str
+    at: float
+    value: float
+    low: float
+    high: float
+    n: int
+    rollout_steps: int
+    steps: int
+    seconds: float
+    params: int
+    device: str
+    config: str
+    data: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A metric, and where on a curve it lies."""
+
+    metric: Metric
+    predictor: str
+    axis: str = ""
+    at: float = 0.0
+
+
+def points_of(task: TaskResult, entry: Entry) -> list[Point]:
+    """Every number of an entry: its metrics, its ratio to persistence, its error against time, its spectrum."""
+    e, still = entry.evaluation, task.persistence_for(entry)
+    found = e.metrics()
+    if still is not None:
+        mine, theirs = e.per_sample(), still.evaluation.per_sample()
+        found.append(over(mine, theirs, e.protocol.label, "nrmse-over-persistence"))
+    points = [Point(metric, e.predictor) for metric in found]
+    label, n = e.protocol.label, len(e)
+    times = times_of(e)
+    for at, value, low, high in zip(times, *e.against_time(), strict=True):
+        metric = Metric("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
+        points.append(Point(metric, e.predictor, "time", float(at)))
+    kept = int((~e.diverged).sum())
+    curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
+    for who, power in curves:
+        for wave, value in enumerate(np.asarray(power)[1:].sum(-1), start=1):
+            metric = Metric("power", "strict", label, float(value), float(value), float(value), kept)
+            points.append(Point(metric, who, "wavenumber", float(wave)))
+    return points
+
+
+def times_of(e: Evaluation) -> Any:
+    """The times of the predicted frames after the last given one, `(T,)`."""
+    return np.arange(1, e.steps + 1) * float(e.dt.mean())
+
+
+def rows_of(records: Sequence[Record]) -> list[dict[str, object]]:
+    """Records as JSON can say them."""
+    return [{k: _encoded(v) for k, v in asdict(r).items()} for r in records]
+
+
+def write_results(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """results.json, replaced in one step."""
+    write_atomic(path, "[\n" + ",\n".join(json.dumps(row, allow_nan=False) for row in rows) + "\n]\n")
+
+
+def read_results(path: Path) -> list[Record]:
+    """The records of a results.json."""
+    try:
+        rows = json.loads(path.read_text())
+        return [Record(**{k: _decoded(k, v) for k, v in row.items()}) for row in rows]
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is not a results.json of this version ({error}); evaluate the run again.") from error
+
+
+def _encoded(value: object) -> object:
+    """JSON has no infinity: such a number is written as a word that Python's `float` and JavaScript's `Number` read."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decoded(key: str, value: Any) -> Any:
+    floats = ("value", "low", "high", "seconds", "at")
+    return float(value) if key in floats and isinstance(value, str | int) else value

@@ -1,0 +1,197 @@
+"""Heartbeats: where each rank is, in a small mapped file that an outsider can read while the rank runs or hangs."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+PHASES = (
+    "start",
+    "data",
+    "forward",
+    "backward",
+    "vote",
+    "reduce",
+    "step",
+    "log",
+    "validate",
+    "save",
+    "finish",
+    "judge",
+    "idle",
+)
+# In these a healthy rank waits for its peers, so a long stay says nothing about the rank itself.
+WAITING = frozenset({"vote", "reduce", "finish"})
+# Steps whose durations teach nothing: imports, allocation, compilation and graph capture happen in them.
+WARM_UP = 3
+# Readings of a file before it counts as holding nothing whole.
+LOOKS = 5
+
+_INDEX = {name: i for i, name in enumerate(PHASES)}
+# count, rank, pid, step, phase, flags, time of this beat, microbatch, op; then per phase: how often, longest
+_RECORD = struct.Struct(f"<qqqqiidq32s{len(PHASES)}I{len(PHASES)}f")
+_CHECK = struct.Struct("<I")
+_SLOT = _RECORD.size + _CHECK.size
+_WARM, _DONE = 1, 2
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a rank last said. `time` is CLOCK_MONOTONIC of its machine; `count` rises with every beat.
+
+    `seen[p]` and `longest[p]` say how often phase p was left and how long it took at most, warm-up not counted.
+    `done`: the rank left on purpose. `microbatch`: samples it takes at once, 0 where it never said.
+    """
+
+    rank: int
+    pid: int
+    step: int
+    phase: str
+    op: str
+    time: float
+    count: int
+    warm: bool
+    done: bool
+    microbatch: int
+    seen: tuple[int, ...]
+    longest: tuple[float, ...]
+
+
+class Fire(Protocol):
+    """A fault plan: called with the phase and the step of each beat, and free to do what a real fault would do."""
+
+    def __call__(self, phase: str, step: int) -> None: ...
+
+
+class Pulse:
+    """A rank's side of the heartbeat. One writer; the record is written into two slots in turn, each with a checksum.
+
+    A kill in the middle of a write, therefore, leaves the beat before it readable. `path` None: beats go nowhere.
+    `fire` is called at the end of every beat, inside the phase it names: the place where a real fault would strike.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        rank: int,
+        fire: Fire | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rank = rank
+        self.phase = "start"
+        self.step = 0
+        self._fire = fire
+        self._clock = clock
+        self._map = None if path is None else _create(path)
+        self._count = 0
+        self._since = clock()
+        self._steps = 0
+        self._op = b""
+        self.microbatch = 0
+        self._done = False
+        self._seen = [0] * len(PHASES)
+        self._longest = [0.0] * len(PHASES)
+        self._write()
+
+    def beat(self, phase: str, step: int | None = None, op: str = "") -> None:
+        """I enter `phase` of `step` (the same as before where none is given), doing `op` (32 bytes are kept)."""
+        now = self._clock()
+        if self._steps > WARM_UP:
+            left = _INDEX[self.phase]
+            self._seen[left] += 1
+            self._longest[left] = max(self._longest[left], now - self._since)
+        if step is not None and step != self.step:
+            self._steps = 0 if step < self.step else self._steps + 1
+            self.step = step
+        if phase == "start":
+            self._steps = 0
+        _INDEX[phase]  # an unknown phase is an error here, not in the reader
+        self.phase = phase
+        self._since = now
+        self._op = op.encode()[:32]
+        self._write()
+        if self._fire is not None:
+            self._fire(phase, self.step)
+
+    def note(self, microbatch: int) -> None:
+        """How many samples are now taken at once; kept where a death without a word cannot lose it."""
+        self.microbatch = microbatch
+        self._write()
+
+    def close(self) -> None:
+        """I leave on purpose: an exit without an error after this is not a disappearance."""
+        self._done = True
+        self._write()
+
+    def _write(self) -> None:
+        if self._map is None:
+            return
+        self._count += 1
+        flags = (_WARM if self._steps <= WARM_UP else 0) | (_DONE if self._done else 0)
+        record = _RECORD.pack(
+            self._count,
+            self.rank,
+            os.getpid(),
+            self.step,
+            _INDEX[self.phase],
+            flags,
+            self._since,
+            self.microbatch,
+            self._op,
+            *self._seen,
+            *self._longest,
+        )
+        start = (self._count % 2) * _SLOT
+        self._map[start : start + _SLOT] = record + _CHECK.pack(zlib.crc32(record))
+
+
+def read(path: Path) -> Beat | None:
+    """A rank's latest whole beat; None where there is no such file or nothing whole has been written yet."""
+    for _ in range(LOOKS):  # a writer that beats twice while the file is read spoils both slots of this reading
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        slots = (content[start : start + _SLOT] for start in (0, _SLOT)) if len(content) >= 2 * _SLOT else ()
+        found = [beat for slot in slots if (beat := _parse(slot)) is not None]
+        if found:
+            return max(found, key=lambda beat: beat.count)
+    return None
+
+
+def _parse(slot: bytes) -> Beat | None:
+    record = slot[: _RECORD.size]
+    if _CHECK.unpack(slot[_RECORD.size :])[0] != zlib.crc32(record):
+        return None
+    count, rank, pid, step, phase, flags, at, microbatch, op, *rest = _RECORD.unpack(record)
+    return Beat(
+        rank=rank,
+        pid=pid,
+        step=step,
+        phase=PHASES[phase],
+        op=op.rstrip(b"\0").decode(errors="replace"),
+        time=at,
+        count=count,
+        warm=bool(flags & _WARM),
+        done=bool(flags & _DONE),
+        microbatch=microbatch,
+        seen=tuple(rest[: len(PHASES)]),
+        longest=tuple(rest[len(PHASES) :]),
+    )
+
+
+def _create(path: Path) -> mmap.mmap:
+    """A new mapped file whose blocks exist: writing to a hole of a full disk would be a bus error, not an exception."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        os.posix_fallocate(handle, 0, 2 * _SLOT)
+        return mmap.mmap(handle, 2 * _SLOT)
+    finally:
+        os.close(handle)

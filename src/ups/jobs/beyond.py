@@ -1,0 +1,175 @@
+"""Data beyond training: the same task on finer grids and at other parameters, from the run's own file or made."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.config import fingerprint, load
+from ups.data import Source, open_source
+from ups.data.windows import Reduction, Trajectories
+from ups.jobs.generate import generate
+from ups.jobs.sets import DataSet, Screen
+from ups.jobs.settings import GenerateConfig, RunConfig
+from ups.models import Simulator
+from ups.physics import EQUATIONS, TASKS
+from ups.tensors import numbers_of
+from ups.types import ConfigError, Params, UpsError
+
+# Added to the seed of the training data: what is made for judging shares no trajectory with it.
+APART = 1_000_003
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Trajectories to judge on: the name of the split, and sentences on where they leave what training saw."""
+
+    split: str
+    part: Trajectories
+    outside: tuple[str, ...] = ()
+
+
+def exams(
+    config: RunConfig, data: DataSet, simulator: Simulator, place: Path, screen: Screen, stack: ExitStack
+) -> Iterator[Exam | str]:
+    """The zero-shot resolutions and unseen parameters that the config asks of one task, one after the other.
+
+    One that cannot be had is a sentence in its place: it does not cost the run its report.
+    """
+    made = Maker(config, data, simulator, place, screen, stack)
+    for factor in config.evaluation.zero_shot:
+        cells = tuple(n * factor for n in trained_grid(data))
+        try:
+            yield made.at_resolution(cells, "test")
+        except UpsError as error:
+            yield f"{data.source.task.name} at {_cells(cells)} could not be judged: {error}"
+    for params in config.evaluation.unseen.get(data.source.task.name, ()):
+        try:
+            yield made.at_parameters(params)
+        except UpsError as error:
+            yield f"{data.source.task.name} at {_named(params)} could not be judged: {error}"
+
+
+@dataclass
+class Maker:
+    """Gives trajectories of one task that training did not have; files it makes are kept in `place`."""
+
+    config: RunConfig
+    data: DataSet
+    simulator: Simulator
+    place: Path
+    screen: Screen
+    stack: ExitStack
+
+    def at_resolution(self, cells: tuple[int, ...], split: str, samples: int | None = None) -> Exam:
+        """Trajectories on a grid of `cells`: those of `split` where the run's file is fine enough, else new ones."""
+        data, trained = self.data, trained_grid(self.data)
+        step = thinning(data.source.domain.shape, cells)
+        label = f"{_cells(cells)}{' (zero-shot)' if cells != trained else ''}"
+        if step is not None:
+            ids = data.split.part(split)[:samples]
+            part = Trajectories(data.source, ids, dataclasses.replace(data.config.reduce, space=step))
+            return Exam(f"{split}, {label}", part)
+        part = self._made({}, cells, samples)
+        return Exam(f"new trajectories, {label}", part)
+
+    def at_parameters(
+        self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
+    ) -> Exam:
+        """New trajectories at other parameters, on the trained grid or on one of `cells`."""
+        trained = trained_grid(self.data)
+        part = self._made(params, cells or trained, samples)
+        label = _named(params) + (f", {_cells(cells)}" if cells and cells != trained else "")
+        outside = self.simulator.outside(part.params, self.data.source.task.name)
+        kind = "outside the trained range" if outside else "within the trained range"
+        return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
+
+    def _made(
+        self, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int | None = None
+    ) -> Trajectories:
+        """New trajectories by the scheme of the training data, from a seed of their own."""
+        data, source = self.data, self.data.source
+        name = source.task.name
+        if name not in EQUATIONS:
+            raise ConfigError(f"{name} has no equation here that could make new data; name a file with --file.")
+        trained = trained_grid(data)
+        thin = data.config.reduce.space if cells == trained else 1
+        known = data.config.model_dump(include=set(GenerateConfig.model_fields))
+        scheme = data.config.scheme or source.attributes().get("ups_scheme")
+        wanted = {
+            **known,
+            "params": {**source.params, **params},
+            "scheme": None if scheme is None else str(scheme),
+            "resolution": cells[0] * thin,
+            "samples": samples or self.config.evaluation.samples,
+            "seed": data.config.seed + APART,
+            "batch": None,
+        }
+        made = load(GenerateConfig, overrides=wanted)
+        found = tuple(n // thin for n in EQUATIONS[name](**made.params).domain(made.resolution or cells[0]).shape)
+        if found != cells:
+            raise ConfigError(f"{name} is solved on {_cells(found)}, not on {_cells(cells)}; choose such a resolution.")
+        path = generate(made, self.place / fingerprint(made), self.screen.following)
+        fresh = self.stack.enter_context(open_source(path, TASKS, name))
+        return Trajectories(fresh, fresh.ids, spaced(fresh, trained_step(data), data, thin))
+
+
+def trained_grid(data: DataSet) -> tuple[int, ...]:
+    """Cells per axis that a run trains on."""
+    return tuple(n // data.config.reduce.space for n in data.source.domain.shape)
+
+
+def trained_step(data: DataSet) -> float:
+    """Time between two frames that a run trains on; 0 for a steady task."""
+    times = data.source.times[data.config.reduce.start :: data.config.reduce.time]
+    return float(times[1] - times[0]) if len(times) > 1 else 0.0
+
+
+def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
+    """Every how many cells of `shape` make a grid of `cells`; None if no whole number does, the same on all axes."""
+    if len(shape) != len(cells) or any(c < 1 or n % c for n, c in zip(shape, cells, strict=True)):
+        return None
+    steps = {n // c for n, c in zip(shape, cells, strict=True)}
+    return steps.pop() if len(steps) == 1 else None
+
+
+def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:
+    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on."""
+    if len(source.times) < 2 or dt <= 0:
+        return Reduction(space=thin)
+    own = float(source.times[1] - source.times[0])
+    start = 0
+    if data is not None and data.config.reduce.start:
+        begun = float(data.source.times[data.config.reduce.start] - data.source.times[0])
+        start = round(begun / own)
+    return Reduction(time=max(1, round(dt / own)), space=thin, start=start)
+
+
+def told(source: Source, params: Params) -> Source:
+    """The same source, its parameters replaced by `params` where given; every number of its task must then be known."""
+    known = source.params_of
+
+    def params_of(index: int) -> Params:
+        return {**known(index), **params}
+
+    source.params_of = params_of  # type: ignore[method-assign]
+    names = [p.name for p in source.task.parameters]
+    for name in params:
+        if name not in names:
+            has = f"its parameters are {', '.join(names)}" if names else "it has none"
+            raise ConfigError(f"{source.task.name} has no parameter '{name}'; {has}.")
+    for name in numbers_of(source.task):
+        if name not in params_of(0):
+            raise ConfigError(f"{source.path}: says nowhere what its {name} is; give it with --params {name}=….")
+    return source
+
+
+def _cells(cells: tuple[int, ...]) -> str:
+    return f"{' × '.join(map(str, cells))} cells"
+
+
+def _named(params: Mapping[str, float | str]) -> str:
+    return ", ".join(f"{k} = {v:g}" if isinstance(v, float | int) else f"{k} = {v}" for k, v in params.items())

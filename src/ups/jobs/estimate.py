@@ -1,0 +1,341 @@
+"""What a run will cost, said before it: parameters, FLOPs, memory, disk and time, on fake tensors alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ups.data import open_source
+from ups.data.layouts import LAYOUTS, Plan
+from ups.data.splits import make_split
+from ups.data.windows import RESIDENT
+from ups.engine.memory import (
+    Work,
+    batches_memory,
+    bytes_of,
+    captures,
+    fake,
+    forward_work,
+    held_memory,
+    recomputed,
+    training_work,
+)
+from ups.engine.stage import Stage
+from ups.eval.rollout import protocol
+from ups.jobs.run import STAGES
+from ups.jobs.settings import DataConfig, RunConfig
+from ups.models import Simulator, build
+from ups.physics import EQUATIONS, TASKS
+from ups.stages import OperatorStage
+from ups.tensors import Window, numbers_of
+from ups.types import ConfigError, TaskSpec
+
+KEPT = 2  # checkpoints of a stage on disk; a third while it is written
+# What is held over what is given out, in blocks that fit nothing else: by torch on a GPU, by glibc on a CPU.
+FRAGMENTS = {"cuda": 1.15, "cpu": 1.35}
+# A workspace of cuBLAS, one per thread and stream: from Hopper on, and before.
+WORKSPACES = (65 * 2**19, 65 * 2**17)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One data set as it will be: nothing of it needs to be there."""
+
+    task: TaskSpec
+    grid: tuple[int, ...]
+    frames: int
+    counts: Mapping[str, int]  # trajectories for train, valid and test
+    periodic: tuple[bool, ...]
+    disk: int  # bytes of its file
+    made: bool  # by the run itself
+
+    @property
+    def frame(self) -> int:
+        """Numbers in a frame."""
+        return math.prod(self.grid) * len(self.task.channels)
+
+    def window(self, batch: int, context: int, targets: int) -> Window:
+        """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
+        spec, channels = self.task, len(self.task.channels)
+        given = sum(len(f.channels) for f in spec.inputs)
+        return Window(
+            task=spec,
+            context=torch.rand(batch, context, *self.grid, channels),
+            targets=torch.rand(batch, targets, *self.grid, channels),
+            inputs=torch.rand(batch, *self.grid, given),
+            params=torch.rand(batch, len(numbers_of(spec))),
+            dt=torch.ones(batch),
+            periodic=self.periodic,
+            box=tuple(hi - lo for lo, hi in spec.bounds),
+        )
+
+    @property
+    def stored(self) -> int:
+        """Frames of all trajectories."""
+        return self.frames * sum(self.counts.values())
+
+    def whole(self, batch: int, context: int, part: str) -> tuple[int, int, int]:
+        """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
+        size = max(1, min(batch, 2**26 // max(1, self.frames * math.prod(self.grid)), self.counts[part] or 1))
+        return size, max(1, self.frames - context), -(-self.counts[part] // size)
+
+    def resident(self, *parts: str) -> int:
+        """Bytes of host memory for the parts that are kept there."""
+        sizes = [4 * self.counts[part] * self.frames * self.frame for part in parts]
+        return sum(size for size in sizes if size <= RESIDENT)
+
+
+def planned(data: DataConfig) -> Planned:
+    """The data set of a config: from its equation, or from the header of its file."""
+    if data.file:
+        path = Path(data.file)
+        with open_source(path, TASKS, data.task) as source:
+            task, domain, times, ids = source.task, source.domain, source.times, source.ids
+        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+        disk = sum(p.stat().st_size for p in files)
+    else:
+        equation = EQUATIONS[data.task](**data.params)
+        task, domain = equation.spec(), equation.domain(data.resolution or equation.task.resolution)
+        times = np.asarray(equation.times()[: data.frames])
+        ids = tuple(str(i) for i in range(data.samples))
+        disk = LAYOUTS[task.storage.kind](Plan(task, equation.params(), domain, times, len(ids), {})).nbytes()
+    reduce, split = data.reduce, data.split
+    for axis, n in enumerate(domain.shape):
+        if n % reduce.space:
+            raise ConfigError(f"{task.name}: axis {axis} has {n} cells, which {reduce.space} does not divide.")
+    grid = tuple(n // reduce.space for n in domain.shape)
+    cut = make_split(ids, split.convention, split.fractions, data.seed)
+    counts = {part: len(cut.part(part)) for part in ("train", "valid", "test")}
+    return Planned(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """A stage: what it holds in memory at the peak, part by part, and how much there is to compute."""
+
+    name: str
+    batch: int
+    microbatch: int
+    memory: dict[str, int]  # by part; the parts add up to the peak
+    gradients: int  # of all trained weights; among the temporaries above
+    validation: int  # bytes at the peak of a validation
+    reserved: int  # what is taken from the GPU or by the process then, a graph's own pool included
+    captured: bool  # as a CUDA graph
+    work: Work  # of a step, averaged over tasks
+    checked: int  # bytes a validation takes beside what is there
+    checking: Work  # of one validation
+    saved: int  # bytes of one checkpoint
+
+    @property
+    def peak(self) -> int:
+        """Bytes given out at most."""
+        return max(sum(self.memory.values()), self.validation)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A run before its clock is known."""
+
+    device: str  # kind
+    parameters: dict[str, int]
+    stages: tuple[StageCost, ...]
+    evaluation: int  # bytes at the peak of the last evaluation
+    judging: Work
+    disk: dict[str, int]
+    resident: int  # bytes of data kept in host memory
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def needed(self) -> int:
+        """Bytes of the device's memory at the peak of the whole run."""
+        held = self.resident if self.device == "cpu" else 0
+        return max(self.evaluation, *(s.reserved for s in self.stages)) + held
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        stages = {s.name: {**asdict(s), "peak": s.peak} for s in self.stages}
+        return {**asdict(self), "stages": stages, "needed": self.needed}
+
+
+def simulator_of(config: RunConfig, sets: Sequence[Planned]) -> Simulator:
+    """A simulator with fresh weights on the current device."""
+    model, grids = config.model, {data.task.name: data.grid for data in sets}
+    return build([data.task for data in sets], model.codec, model.operator, model.simulator, grids, config.seed)
+
+
+def costs(config: RunConfig, device: str, microbatch: int | None = None, known: Costs | None = None) -> Costs:
+    """What a run of `config` takes on a device of a kind; `microbatch` replaces that of the config, and what does not
+    depend on it is taken from `known`."""
+    if not config.data:
+        raise ConfigError("the config names no data; add a data set under `data:`.")
+    sets = [planned(data) for data in config.data.values()]
+    _check(config, sets)
+    # Fake tensors on a GPU need a torch that could use one; without it the CPU's kernels stand for them.
+    stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
+    with fake(stand_in):
+        place = Place(config, device, stand_in, microbatch, known)
+        found = tuple(_stage(name, place, simulator_of(config, sets), sets) for name in STAGES)
+        spaces = place.workspaces(len(STAGES))
+        if known is not None:
+            return dataclasses.replace(known, stages=found)
+        simulator = simulator_of(config, sets).eval()
+        given = protocol(config.evaluation.protocol, config.model.operator.context).context
+        stage = OperatorStage(simulator)
+        rollouts, judging = _together([_evaluated(stage, data, 32, given, "test", stand_in) for data in sets])
+        weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
+        numbers = _counted(simulator)
+        tokens = sum(math.prod(simulator.codec.tokens(data.task)) * data.stored for data in sets)
+    evaluation = weights + rollouts + spaces
+    disk = {
+        "data": sum(data.disk for data in sets if data.made),
+        "checkpoints": sum((KEPT + 1) * stage.saved for stage in found),
+        "artifact": weights,
+        "tokens of all frames": 4 * config.model.codec.dim * tokens,
+    }
+    resident = sum(data.resident("train", "valid", "test") for data in sets)
+    notes = () if stand_in == device else ("torch here knows no CUDA: the CPU's kernels stood for the GPU's.",)
+    return Costs(device, numbers, found, evaluation, judging, disk, resident, notes)
+
+
+def _check(config: RunConfig, sets: Sequence[Planned]) -> None:
+    for data in sets:
+        for settings in (config.codec, config.operator):
+            asked = config.model.operator.context + settings.unroll
+            if data.frames < asked and not data.task.steady:
+                raise ConfigError(
+                    f"{data.task.name}: has {data.frames} frames, too few for {asked - settings.unroll} frames of "
+                    f"context and {settings.unroll} after them; reduce time less or ask for less context."
+                )
+
+
+def _counted(simulator: Simulator) -> dict[str, int]:
+    """Parameters in all, of each network, and of each of its parts."""
+    found = {"total": sum(p.numel() for p in simulator.parameters())}
+    for name in ("codec", "operator"):
+        network = getattr(simulator, name)
+        found[name] = sum(p.numel() for p in network.parameters())
+        parts = {f"{name}.{part}": sum(p.numel() for p in m.parameters()) for part, m in network.named_children()}
+        own = sum(p.numel() for p in network.parameters(recurse=False))
+        found |= {part: count for part, count in parts.items() if count} | ({f"{name}.own": own} if own else {})
+    return found
+
+
+def total(works: Sequence[Work], share: float = 1.0) -> Work:
+    """The sum of several, times `share`; the peak is the highest."""
+    sums = [round(share * sum(getattr(w, name) for w in works)) for name in ("flops", "moved", "operations")]
+    return Work(max(w.peak for w in works), max(w.saved for w in works), *sums)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run is to happen: on a device of this kind, whose kernels those of `stand_in` are taken for."""
+
+    config: RunConfig
+    device: str
+    stand_in: str
+    microbatch: int | None
+    known: Costs | None
+
+    def captured(self, stage: str) -> bool:
+        """Whether its steps are CUDA graphs."""
+        return captures(STAGES[stage].settings(self.config).train, self.device, self.config.dist)
+
+    def workspaces(self, stages: int) -> int:
+        """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph."""
+        if self.device != "cuda":
+            return 0
+        graphs = [self.captured(name) for name in list(STAGES)[:stages]]
+        old = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 9
+        return WORKSPACES[old] * ((1 if all(graphs) else 2) + 2 * sum(graphs))
+
+
+def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned]) -> StageCost:
+    config, device = place.config, place.device
+    stage, settings = STAGES[name].make(simulator, config), STAGES[name].settings(config)
+    train, context, ranks = settings.train, config.model.operator.context, config.dist
+    share = -(-settings.batch // ranks.world)
+    size = min(place.microbatch or train.microbatch or share, share)
+    windows = [data.window(share, context, settings.unroll) for data in sets]
+    steps = []
+    with recomputed(stage.module, train):
+        for window in windows:
+            steps.append(training_work(stage.loss, window, place.stand_in, size, train.precision == "bf16"))
+            stage.module.zero_grad(set_to_none=True)
+    held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
+    captured = place.captured(name)
+    batches = batches_memory(windows, train, device, captured)
+    workspace = place.workspaces(list(STAGES).index(name) + 1)
+    step = max(work.peak, held.gradients + held.step)
+    memory = {
+        "weights": held.weights,
+        "optimizer moments": held.moments,
+        "average and best copy": held.average + held.best,
+        "activations": work.saved,
+        "gradients and temporaries": max(0, step - work.saved) + held.reduced,
+        "batches": batches,
+        "CUDA workspaces": workspace,
+    }
+    simulator.eval()
+    earlier = next((s for s in place.known.stages if s.name == name), None) if place.known else None
+    checked, checking = (
+        (earlier.checked, earlier.checking)
+        if earlier
+        else _together([_evaluated(stage, d, settings.batch, context, "valid", place.stand_in) for d in sets])
+    )
+    # The averaged weights are swapped in, and a new best copy is made before the old one goes.
+    validation = held.kept + held.gradients + held.best + batches + workspace + checked
+    reserved = max(sum(memory.values()), validation)
+    if captured:  # a graph keeps its memory to itself, beside what a validation or another task's first steps take
+        others = sorted(work.peak for work in steps)[-2:-1]
+        reserved = sum(memory.values()) + max(held.best + checked, *others, 0)
+    return StageCost(
+        name=name,
+        batch=settings.batch,
+        microbatch=size,
+        memory={part: value for part, value in memory.items() if value},
+        gradients=held.gradients,
+        validation=validation,
+        reserved=round(reserved * FRAGMENTS[device]),
+        captured=captured,
+        work=work,
+        checked=checked,
+        checking=checking,
+        saved=bytes_of((*stage.module.parameters(), *stage.module.buffers()), "cpu") + held.moments + 2 * held.best,
+    )
+
+
+def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
+    """The highest peak, and the work of all."""
+    return max(peak for peak, _ in found), total([work for _, work in found])
+
+
+def _evaluated(stage: Stage, data: Planned, batch: int, context: int, part: str, device: str) -> tuple[int, Work]:
+    """Bytes at the peak, and the work, of evaluating every trajectory of a part to its end.
+
+    One frame ahead and two tell what a frame costs where frames come one after the other; otherwise all at once.
+    """
+    size, ahead, count = data.whole(batch, context, part)
+
+    def over(frames: int) -> Work:
+        window = data.window(size, context, frames)
+        return forward_work(lambda: stage.evaluate(window), device)
+
+    short, longer = over(1), over(min(2, ahead))
+    if longer.operations == short.operations:
+        short, left = over(ahead), 0
+    else:
+        left = ahead - 1
+    sums = [
+        round(count * (a + left * (b - a)))
+        for a, b in ((getattr(short, n), getattr(longer, n)) for n in ("flops", "moved", "operations"))
+    ]
+    frame = 4 * size * data.frame
+    stepping = max(short.peak + left * max(0, longer.peak - short.peak), 3 * ahead * frame if left else 0)
+    return (context + ahead) * frame + stepping, Work(stepping, 0, *sums)

@@ -1,0 +1,237 @@
+"""A finished run judged again: on its own parts, or on data, grids and parameters that it has never seen."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ups.config import load as load_config
+from ups.data import Source, open_source
+from ups.data.source import fingerprints
+from ups.data.splits import PARTS
+from ups.data.windows import Trajectories
+from ups.engine.dist import device_of
+from ups.eval.baselines import require
+from ups.eval.report import Cost, DataFact, Report
+from ups.jobs.beyond import Exam, Maker, spaced, thinning, trained_grid
+from ups.jobs.judge import Judge, Kind, cost_of, judged
+from ups.jobs.predict import fitting
+from ups.jobs.predict import load as load_simulator
+from ups.jobs.sets import DataSet, Screen, opened
+from ups.jobs.settings import DataConfig, RunConfig
+from ups.models import Simulator
+from ups.physics import TASKS
+from ups.rundir import RunDir
+from ups.types import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Question:
+    """On what a run is judged again; by default on its own test part.
+
+    `file` is judged whole (or its first `samples`), with `params` in the place of what it says. Without a file,
+    `resolution` and `params` are those of trajectories that are taken from the run's data or made.
+    """
+
+    file: Path | None = None
+    task: str | None = None
+    split: str = "test"
+    resolution: tuple[int, ...] = ()
+    params: Mapping[str, float | str] = field(default_factory=dict)
+    baselines: tuple[Kind, ...] = ()
+    samples: int | None = None
+    out: Path | None = None
+    device: str = "auto"
+
+
+def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Report]:
+    """Judge the simulator of a run, write results.json and report.html, and return their folder and the report."""
+    folder = RunDir.at(run)
+    config = load_config(RunConfig, folder.config)
+    simulator = load_simulator(run, asked.device)
+    _check(config, simulator, asked)
+    out = asked.out or _place(folder, config, asked)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: is a file, and the report needs a folder; choose another --out.")
+    device = device_of(asked.device)
+    cost = _cost(folder, simulator, str(device))
+    judge = Judge(config, simulator, cost, device, screen, asked.baselines)
+    with ExitStack() as stack:
+        session = Session(folder, config, judge, asked, stack)
+        report = session.on_file(asked.file) if asked.file else session.on_own_data()
+    try:
+        report.write(out)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror or error}); choose another --out.") from None
+    return out, report
+
+
+@dataclass
+class Session:
+    """One question to one run; what it opens stays open until `stack` closes."""
+
+    folder: RunDir
+    config: RunConfig
+    judge: Judge
+    asked: Question
+    stack: ExitStack
+
+    def on_own_data(self) -> Report:
+        """One part of the run's data, or trajectories on another grid or at other parameters."""
+        asked = self.asked
+        chosen = [d for d in self.config.data.values() if asked.task in (None, d.task)]
+        if not (asked.resolution or asked.params or asked.samples):
+            return judged(self.judge, [self._open(d) for d in chosen], self.folder, asked.split)
+        if len(chosen) > 1:
+            names = ", ".join(d.task for d in chosen)
+            raise ConfigError(f"the run knows {names}, and this is asked of one task; say which with --task.")
+        data = self._open(chosen[0])
+        place = self.folder.cache("beyond")
+        maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
+        cells = grid_of(asked.resolution, trained_grid(data), data.source.task.name)
+        if asked.params:
+            exam = maker.at_parameters(asked.params, cells, asked.samples)
+        else:
+            exam = maker.at_resolution(cells, asked.split, asked.samples)
+        self._say_if_trained(exam, data)
+        fact = _fact(exam.part, exam.split)
+        return self.judge.report(self._title(exam), [self.judge.task(exam, data)], [fact], on=f"on {exam.split}")
+
+    def on_file(self, path: Path) -> Report:
+        """All trajectories of a file that this run may never have seen; where it has, that is said."""
+        asked, simulator = self.asked, self.judge.simulator
+        source = self.stack.enter_context(open_source(path, TASKS, asked.task))
+        spec = fitting(simulator, source, asked.params, 1)
+        data = self._known(spec.name)
+        step = simulator.ranges()[spec.name]["dt"][0]
+        cells = grid_of(asked.resolution, source.domain.shape, spec.name)
+        thin = thinning(source.domain.shape, cells)
+        if thin is None:
+            raise ConfigError(
+                f"{path}: has {_cells(source.domain.shape)}, of which {_cells(cells)} cannot be picked; choose others."
+            )
+        part = Trajectories(source, source.ids[: asked.samples], spaced(source, step, data, thin))
+        outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
+        split, seen = self._seen(part, data)
+        label = f"{split}, {_cells(cells)}"
+        exam = Exam(label, part, (*outside, *seen, *self._box(source, data)))
+        on = f"on {path.name} ({label})"
+        return self.judge.report(self._title(exam), [self.judge.task(exam, data)], [_fact(part, split)], on=on)
+
+    def _open(self, data: DataConfig) -> DataSet:
+        return self.stack.enter_context(opened(data, self.folder.cache("data"), self.judge.screen.following))
+
+    def _known(self, name: str) -> DataSet | None:
+        """The run's own data of a task, where they are still there or a baseline is to be trained on them."""
+        for data in self.config.data.values():
+            here = Path(data.file).exists() if data.file else self.folder.cache("data").is_dir()
+            if data.task == name and (here or self.asked.baselines):
+                return self._open(data)
+        return None
+
+    def _seen(self, part: Trajectories, data: DataSet | None) -> tuple[str, tuple[str, ...]]:
+        """The name of the split of a file, and what there is to say of trajectories that the run was trained on."""
+        if data is None:
+            return "file", ("The run's own data are gone, so nobody knows whether it was trained on this file.",)
+        own = fingerprints(data.source)
+        used = {own[name] for name in (*data.split.train, *data.split.valid)}
+        theirs = fingerprints(part.source)
+        count = sum(theirs[name] in used for name in part.ids)
+        if not count:
+            return "unseen file", ()
+        which = "All" if count == len(part) else f"{count} of {len(part)}"
+        sentence = f"{which} trajectories of this file are ones the run was trained or validated on: it is NOT unseen."
+        return "file SEEN IN TRAINING" if count == len(part) else "file partly SEEN IN TRAINING", (sentence,)
+
+    def _say_if_trained(self, exam: Exam, data: DataSet) -> None:
+        if set(exam.part.ids) & set(data.split.train) and exam.part.source is data.source:
+            self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
+
+    @staticmethod
+    def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:
+        if data is None:
+            return ()
+        pairs = zip(source.domain.lengths, data.source.domain.lengths, strict=True)
+        if all(abs(a - b) <= 1e-3 * abs(b) for a, b in pairs):
+            return ()
+        return (f"The box of this file is {source.domain.bounds}, and training knew {data.source.domain.bounds}.",)
+
+    def _title(self, exam: Exam) -> str:
+        return f"{self.config.name}: {exam.split}"
+
+
+def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
+    """The grid asked for: `like` by default; one number is for the first axis, and the others follow in proportion."""
+    if not asked:
+        return like
+    cells = tuple(asked)
+    if len(cells) == 1 and len(like) > 1:
+        scaled = [n * cells[0] / like[0] for n in like]
+        if any(n != int(n) for n in scaled):
+            raise ConfigError(f"{cells[0]} cells along the first axis of {_cells(like)} fit no grid; name all axes.")
+        cells = tuple(int(n) for n in scaled)
+    if len(cells) != len(like) or min(cells) < 2:
+        raise ConfigError(f"{task} has {len(like)} axes, so --resolution is {len(like)} numbers of at least 2.")
+    return cells
+
+
+def _check(config: RunConfig, simulator: Simulator, asked: Question) -> None:
+    """What is wrong with a question is said before any data are read."""
+    if asked.split not in PARTS:
+        raise ConfigError(f"there is no split '{asked.split}'; choose {', '.join(PARTS)}.")
+    if asked.file is not None and asked.split != "test":
+        raise ConfigError("a file is judged whole; leave --split out, or leave --file out.")
+    if asked.samples is not None and asked.samples < 2:
+        raise ConfigError(f"an error needs at least 2 samples for its interval, not {asked.samples}.")
+    if asked.baselines:
+        require()
+    if asked.file is None:
+        tasks = [data.task for data in config.data.values()]
+        if asked.task is not None and asked.task not in tasks:
+            raise ConfigError(f"the run was not trained on '{asked.task}'; it knows {', '.join(tasks)}.")
+        for name in tasks:
+            simulator.codec.task(name)
+
+
+def _cost(folder: RunDir, simulator: Simulator, device: str) -> Cost:
+    """What training took, as the run recorded it; −1 steps where it did not."""
+    if not folder.stages.is_file():
+        return replace(cost_of(simulator, {}, device), steps=int(simulator.provenance.get("steps", -1)))
+    kept = folder.read(folder.stages)
+    try:
+        spent = {name: (int(facts["steps"]), float(facts["seconds"])) for name, facts in kept.items()}
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{folder.stages}: does not say what training took; resume the run to write it.") from None
+    return cost_of(simulator, spent, device)
+
+
+def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
+    """The run's folder if its own report is made again, with nothing missing; else one of its own within it."""
+    special = asked.file or asked.resolution or asked.params or asked.samples or asked.task
+    if not special and asked.split == "test" and set(config.evaluation.baselines) <= set(asked.baselines):
+        return folder.folder
+    words = [_named(asked.file) if asked.file else asked.split, asked.task or ""]
+    words += ["x".join(map(str, asked.resolution)), *(f"{k}{v}" for k, v in asked.params.items())]
+    return folder.folder / "evaluations" / "-".join(w for w in words if w)
+
+
+def _named(path: Path) -> str:
+    """A name for a file that another of the same name elsewhere does not have."""
+    return f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}"
+
+
+def _fact(part: Trajectories, samples: str) -> DataFact:
+    source = part.source
+    made = source.attributes().get("ups_identity")
+    version = str(made) if made is not None else f"{source.path.stat().st_size} bytes"
+    params = ", ".join(f"{k} = {v}" for k, v in source.params_of(part.rows[0]).items())
+    counts = f"{len(part)} ({samples})"
+    grid = " × ".join(map(str, part.shape))
+    return DataFact(source.task.name, source.path.name, version, counts, grid, len(part.times), params)
+
+
+def _cells(cells: Sequence[int]) -> str:
+    return f"{' × '.join(map(str, cells))} cells"

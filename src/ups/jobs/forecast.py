@@ -1,0 +1,248 @@
+"""`ups estimate`: what a run costs and how long it takes on a device, whether it fits, and the table that says so."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ups.engine.dist import device_of
+from ups.engine.train import TrainConfig
+from ups.files import write_atomic
+from ups.jobs.estimate import Costs, StageCost, costs, planned
+from ups.jobs.run import STAGES
+from ups.jobs.settings import RunConfig
+from ups.jobs.trial import INTERVALS, Ceilings, Timed, ceilings, trial
+from ups.types import ConfigError, DataError
+
+PATIENCE = 15.0  # seconds a trial may take unasked
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """A stage by the clock."""
+
+    step: float  # seconds
+    steps: int
+    flops: float  # of all steps
+    seconds: float  # of all steps and validations
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """All that is said of a run before it. Sizes in bytes, times in seconds."""
+
+    name: str
+    device: str  # in words
+    costs: Costs
+    times: Mapping[str, StageTime]  # empty where there is no such device to measure
+    measured: bool  # by real steps, not from FLOPs and bytes
+    evaluation: float | None
+    taken: Mapping[str, Timed]  # the trial's own memory, where one was made
+    free: int | None  # of the device's memory, now
+    microbatch: int | None  # the largest that fits, where the config's does not; 0: not even one sample does
+    price: float | None  # of an hour
+
+    @property
+    def seconds(self) -> float | None:
+        """Training and evaluation; the making of the data is not in it."""
+        return sum(t.seconds for t in self.times.values()) + self.evaluation if self.evaluation is not None else None
+
+    @property
+    def money(self) -> float | None:
+        return None if self.price is None or self.seconds is None else self.price * self.seconds / 3600
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        derived = {"seconds": self.seconds, "money": self.money}
+        return {**asdict(self), "costs": self.costs.facts(), **derived}
+
+    def write(self, path: Path) -> None:
+        """The facts as a JSON file."""
+        try:
+            write_atomic(path, json.dumps(self.facts(), indent=1, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror or error}); choose another --json.") from None
+
+    def rows(self) -> list[list[str]]:
+        """A table with a column per stage, the header first."""
+        stages = self.costs.stages
+        rows = [["", *(s.name for s in stages)]]
+
+        def row(title: str, values: list[str]) -> None:
+            rows.append([title, *values])
+
+        row("parameters", [number(self.costs.parameters[s.name]) for s in stages])
+        row("batch (microbatch)", [f"{s.batch} ({s.microbatch})" for s in stages])
+        row("FLOPs of a step", [number(s.work.flops) for s in stages])
+        for part in dict.fromkeys(part for s in stages for part in s.memory):
+            row(part, [size(s.memory.get(part, 0)) for s in stages])
+        row("peak of a step", [size(sum(s.memory.values())) for s in stages])
+        row("peak of a validation", [size(s.validation) for s in stages])
+        whose = "from the GPU" if self.costs.device == "cuda" else "by the process"
+        row(f"taken {whose} at most", [size(s.reserved) for s in stages])
+        if self.costs.device == "cuda" and self.taken:
+            row("  the trial's own peak", [size(self.taken[s.name].allocated) for s in stages])
+        if self.times:
+            row("time of a step", [duration(self.times[s.name].step) for s in stages])
+            row("steps", [f"{self.times[s.name].steps:,}" for s in stages])
+            row("FLOPs in all", [number(self.times[s.name].flops) for s in stages])
+            row("time", [duration(self.times[s.name].seconds) for s in stages])
+        return rows
+
+    def lines(self) -> list[str]:
+        """What the table does not say; the last line says whether it fits."""
+        c = self.costs
+        parts = ", ".join(f"{name} {number(n)}" for name, n in c.parameters.items() if "." in name)
+        disk = ", ".join(f"{name} {size(n)}" for name, n in c.disk.items() if name != TOKENS)
+        lines = [
+            f"parameters   {number(c.parameters['total'])} in all: {parts}",
+            f"evaluation   {size(c.evaluation)} at the peak",
+            f"host memory  {size(c.resident)} of data kept in it",
+            f"disk         {disk}; a cache of the tokens of all frames would be {size(c.disk[TOKENS])}",
+        ]
+        if self.seconds is not None and self.evaluation is not None:
+            how = "real steps on random numbers" if self.measured else "FLOPs, bytes and what this device reaches"
+            cost = "" if self.money is None else f", {self.money:.2f} at {self.price:g} an hour"
+            lines.append(
+                f"time         {duration(self.seconds)}, {duration(self.evaluation)} of it evaluation, without making "
+                f"the data (from {how}){cost}"
+            )
+        return [*lines, *(f"note: {note}" for note in c.notes), self.verdict]
+
+    @property
+    def verdict(self) -> str:
+        """Whether it fits, and what would."""
+        need = f"{size(self.costs.needed)} of memory at the peak"
+        if self.free is None:
+            return f"needs {need}; whether it fits cannot be said here, where there is no {self.costs.device} device."
+        if self.costs.needed <= self.free:
+            return f"fits: {need}, {size(self.free)} are free on {self.device}."
+        lacks = f"does not fit: {need}, and only {size(self.free)} are free on {self.device};"
+        if self.microbatch:
+            return f"{lacks} with train.microbatch {self.microbatch} it would."
+        return (
+            f"{lacks} not even with train.microbatch 1, so use a smaller model or grid, or train.activations recompute."
+        )
+
+
+TOKENS = "tokens of all frames"
+
+
+def forecast(
+    config: RunConfig, device: str | None = None, measure: bool = False, price: float | None = None
+) -> Forecast:
+    """What `config` would cost on `device` (that of the config by default). Nothing is made, trained or written."""
+    kind, here = _device(device or config.device)
+    if price is not None and price < 0:
+        raise ConfigError(f"--price is {price:g}; an hour costs at least nothing.")
+    found = costs(config, kind)
+    free = _free(here) if here is not None else None
+    fits = free is None or found.needed <= free
+    times: dict[str, StageTime] = {}
+    taken: dict[str, Timed] = {}
+    evaluation = None
+    if measure and (here is None or not fits):
+        why = f"there is no {kind} device here" if here is None else f"it needs {size(found.needed)} and would not fit"
+        raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
+    if here is not None:
+        bf16 = config.operator.train.precision == "bf16"
+        roof = ceilings(here, bf16)
+        reckoned = {s.name: roof.seconds(s.work, s.captured) for s in found.stages}
+        steps = (2 * INTERVALS + 4) * len(config.data)
+        if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
+            taken = trial(config, [planned(data) for data in config.data.values()], here, PATIENCE)
+        for s in found.stages:
+            step = taken[s.name].seconds if taken else reckoned[s.name]
+            slower = step / reckoned[s.name]
+            times[s.name] = _by_the_clock(s, STAGES[s.name].settings(config).train, step, slower, roof)
+            evaluation = roof.seconds(found.judging) * slower
+    name = torch.cuda.get_device_name(here) if here is not None and here.type == "cuda" else kind
+    largest = None if fits or free is None else _largest(config, kind, free, found)
+    return Forecast(config.name, name, found, times, bool(taken), evaluation, taken, free, largest, price)
+
+
+def _device(name: str) -> tuple[str, torch.device | None]:
+    """Its kind, and the device itself where there is one here."""
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        return "cuda", None
+    found = device_of(name)
+    return found.type, found
+
+
+def _free(device: torch.device) -> int:
+    """Bytes of memory that can still be had."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:  # what can be had without swapping, caches of files included
+        rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        return 1024 * int(rows["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: float, roof: Ceilings) -> StageTime:
+    """From the seconds of a step; a validation is as much slower than its ceilings as a step is."""
+    checking = roof.seconds(stage.checking) * slower
+    every = train.validate_every
+    if train.steps is None:
+        assert train.seconds is not None
+        checks = max(1, int(1 / every)) if every and not isinstance(every, int) else 1
+        steps = max(1, int((train.seconds - checks * checking) / step))
+        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds)
+    checks = max(1, math.ceil(train.steps / every if isinstance(every, int) else 1 / every)) if every else 1
+    seconds = train.steps * step + checks * checking
+    if train.seconds is not None and seconds > train.seconds:
+        steps = max(1, int(train.steps * train.seconds / seconds))
+        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds)
+    return StageTime(step, train.steps, float(train.steps * stage.work.flops), seconds)
+
+
+def _largest(config: RunConfig, kind: str, free: int, found: Costs) -> int:
+    """The largest microbatch that fits, 0 if none does: memory grows in a straight line with it, then is checked."""
+    most = max(s.microbatch for s in found.stages)
+    least = costs(config, kind, 1, found).needed
+    if least > free or most == 1:
+        return 0
+    size = max(1, min(most - 1, int(1 + (free - least) * (most - 1) / max(found.needed - least, 1))))
+    while size > 1 and costs(config, kind, size, found).needed > free:
+        size = max(1, int(size * 0.9))
+    return size
+
+
+def size(count: float) -> str:
+    """Bytes for people: 12.3 MB."""
+    return f"{_scaled(count)}B"
+
+
+def number(count: float) -> str:
+    """A count for people: 12.3 M."""
+    return _scaled(count).strip()
+
+
+def _scaled(count: float) -> str:
+    for unit in ("", "k", "M", "G", "T"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} P"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 4 ms, 12 s, 3 min, 2.5 h."""
+    for limit, scale, unit in (
+        (1e-3, 1e-6, "µs"),
+        (1, 1e-3, "ms"),
+        (120, 1, "s"),
+        (7200, 60, "min"),
+        (172800, 3600, "h"),
+    ):
+        if seconds < limit:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 86400:.3g} days"

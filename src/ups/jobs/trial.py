@@ -1,0 +1,140 @@
+"""A trial on this machine: what it can multiply and move, and how long a training step really takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ups.engine.dist import Dist
+from ups.engine.graph import WARM
+from ups.engine.loop import Trainer
+from ups.engine.memory import Work
+from ups.engine.stage import Stage
+from ups.engine.train import Progress, TrainConfig
+from ups.jobs.estimate import Planned, simulator_of
+from ups.jobs.run import STAGES
+from ups.jobs.settings import RunConfig
+from ups.tensors import Window
+
+INTERVALS = 3  # timed ones, after those that warm up
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a device reaches at best: floating-point operations and bytes a second, and seconds to start a kernel."""
+
+    flops: float
+    bytes: float
+    launch: float
+
+    def seconds(self, work: Work, captured: bool = False) -> float:
+        """How long work takes that reaches both; a captured graph starts its kernels for free."""
+        return work.flops / self.flops + work.moved / self.bytes + (0.0 if captured else work.operations * self.launch)
+
+
+@torch.no_grad()
+def ceilings(device: torch.device, bf16: bool) -> Ceilings:
+    """Measured in a fraction of a second."""
+    on_gpu = device.type == "cuda"
+    n, size = (4096, 2**28) if on_gpu else (768, 2**23)
+    a = torch.rand(n, n, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+    big, small = torch.rand(size, device=device), torch.rand(8, device=device)
+    other = torch.empty_like(big)
+
+    def many() -> None:
+        for _ in range(200):
+            small.add(1.0)
+
+    product, copy, start = (_best(f, device) for f in (lambda: a @ a, lambda: other.copy_(big), many))
+    return Ceilings(2 * n**3 / product, 8 * size / copy, start / 200)
+
+
+def _best(work: Callable[[], object], device: torch.device) -> float:
+    """The least of a few timings in seconds, the first not counted."""
+    found = []
+    for _ in range(5):
+        _wait(device)
+        begun = time.perf_counter()
+        work()
+        _wait(device)
+        found.append(time.perf_counter() - begun)
+    return min(found[1:])
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Invented:
+    """Batches of random numbers in the shapes of the data; made once, so that only the step is timed."""
+
+    def __init__(self, windows: Sequence[Window]) -> None:
+        self.windows = tuple(windows)
+
+    def batch(self, step: int) -> Window:
+        return self.windows[step % len(self.windows)]
+
+    def count(self, step: int) -> int:
+        return len(self.batch(step))
+
+    def validation(self) -> Iterator[Window]:
+        for window in self.windows:
+            yield next(window.split(1))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A stage on this machine."""
+
+    seconds: float  # of one step
+    allocated: int  # bytes torch had given out at the peak; 0 on a CPU
+    reserved: int  # bytes torch had taken from the GPU; 0 on a CPU
+
+
+def trial(config: RunConfig, sets: Sequence[Planned], device: torch.device, most: float) -> dict[str, Timed]:
+    """Some real steps of each stage, with throw-away weights on random numbers, for roughly `most` seconds each."""
+    context, found = config.model.operator.context, {}
+    for name, plan in STAGES.items():
+        settings = plan.settings(config)
+        share = -(-settings.batch // config.dist.world)
+        windows = [data.window(share, context, settings.unroll) for data in sets]
+        stage = plan.make(simulator_of(config, sets).to(device), config)
+        found[name] = _steps(stage, Invented(windows), settings.train, device, most)
+    return found
+
+
+def _steps(stage: Stage, batches: Invented, train: TrainConfig, device: torch.device, most: float) -> Timed:
+    tasks, ticks = len(batches.windows), list[tuple[int, float]]()
+    each = 2 * tasks  # steps between two readings of the clock, each task twice
+    warm = -(-(WARM + 1) * tasks // each)
+
+    def tick(progress: Progress) -> None:
+        if progress.step and (not ticks or progress.step > ticks[-1][0]):
+            ticks.append((progress.step, time.perf_counter()))
+
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    short = dataclasses.replace(
+        train,
+        steps=(warm + INTERVALS) * each,
+        seconds=most,
+        validate_every=0,
+        checkpoint_steps=None,
+        checkpoint_seconds=None,
+        log_every=each,
+    )
+    Trainer(short, stage, batches, Dist(device=device), report=tick).fit()
+    speeds = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(ticks)]
+    speed = statistics.median(speeds[-INTERVALS:]) if speeds else most
+    taken = (torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)) if on_gpu else (0, 0)
+    return Timed(speed, *taken)

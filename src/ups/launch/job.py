@@ -1,0 +1,105 @@
+"""What is to be run: the command of a rank, how many of them, where they meet, and the environment they find."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ups.types import ConfigError
+
+NESTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
+
+
+@dataclass(frozen=True)
+class Job:
+    """`ranks` processes of `command` on this node, of `nodes` nodes of which `least` must be there.
+
+    `node` is this one's number; node 0 writes the verdict and holds the rendezvous, which all reach as `rendezvous`
+    (HOST:PORT). A job of one node needs none: the kernel assigns a port.
+    """
+
+    command: tuple[str, ...]
+    ranks: int = 1
+    nodes: int = 1
+    least: int = 0
+    node: int = 0
+    rendezvous: str = ""
+    name: str = "ups"
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1 or self.nodes < 1:
+            raise ConfigError(f"{self.ranks} ranks on {self.nodes} nodes cannot be started; ask for at least one each.")
+        if not 0 <= self.least <= self.nodes:
+            raise ConfigError(f"at least {self.least} of {self.nodes} nodes cannot be met; ask for fewer.")
+        if not 0 <= self.node < self.nodes:
+            raise ConfigError(f"node {self.node} is not one of {self.nodes}; they are counted from 0.")
+        if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdigit():
+            raise ConfigError(f"{self.nodes} nodes need a place to meet; give --rendezvous HOST:PORT of node 0.")
+
+    @property
+    def alone(self) -> bool:
+        """One process, which meets nobody."""
+        return self.ranks == 1 and self.nodes == 1
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a job's ranks on this node: `folder` for what they say while they run, `logs` for their output."""
+
+    job: Job
+    attempt: int
+    folder: Path
+    logs: Path
+    env: Mapping[str, str]
+
+
+def new_token() -> str:
+    """A name by which every process of a supervisor is found again, whoever its parent became."""
+    return secrets.token_hex(8)
+
+
+def refuse_nesting(environ: Mapping[str, str] | None = None) -> None:
+    """A launcher inside a launcher makes two worlds that look like one; variables left behind do the same."""
+    found = {name: value for name in NESTED if (value := (os.environ if environ is None else environ).get(name))}
+    if found:
+        named = ", ".join(f"{name}={value}" for name, value in found.items())
+        raise ConfigError(
+            f"the environment says {named}, so another launcher has started this process or has left this behind; "
+            f"ups starts its ranks itself: run it without torchrun, or `unset {' '.join(found)}`."
+        )
+
+
+def environment(job: Job, attempt: int, folder: Path, logs: Path, home: Path, token: str) -> dict[str, str]:
+    """What every rank finds: who watches it, where to beat, and how many threads are its share.
+
+    `folder` holds what the ranks say while they run, `home` is the run's folder. A value that is already set wins.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    defaults = {
+        "OMP_NUM_THREADS": str(max(1, cores // job.ranks)),
+        "TORCH_FR_BUFFER_SIZE": "2000",
+        "TORCH_FR_DUMP_TEMP_FILE": str(folder / "flight-"),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    ours = {
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONUNBUFFERED": "1",
+        "UPS_RUN": str(folder),
+        "UPS_LOGS": str(logs),
+        "UPS_HOME": str(home),
+        "UPS_ATTEMPT": str(attempt),
+        "UPS_SUPERVISOR": str(os.getpid()),
+        "UPS_PARENT": str(os.getpid()),
+        "UPS_TOKEN": token,
+    }
+    return {**defaults, **os.environ, **job.env, **ours}
+
+
+def nanny(role: str, command: tuple[str, ...]) -> list[str]:
+    """The command line that runs `command` under a nanny."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("nanny.py")), role, *command]

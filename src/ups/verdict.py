@@ -1,0 +1,244 @@
+"""How a run ended and why: exit codes, the record a failing rank leaves, and verdict.json."""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+import traceback as traces
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from ups.files import write_atomic
+from ups.types import UpsError
+
+
+class Ending(IntEnum):
+    """The exit code of a rank and of a run. 0 is returned only with a written SUCCESS."""
+
+    SUCCESS = 0
+    CRASH = 1
+    USER = 2
+    OOM = 10
+    NOT_FINITE = 11
+    DIVERGED = 12
+    HANG = 13
+    RANK_DIED = 14
+    PREEMPTED = 15
+    CORRUPT = 16
+    NO_PROGRESS = 17
+    STORAGE = 18
+    INTERRUPTED = 130
+
+
+MEANING = {
+    Ending.SUCCESS: "everything asked for was done, verified and written",
+    Ending.CRASH: "an exception nobody expected; its traceback is in verdict.json",
+    Ending.USER: "a mistake in a config, a command or a data file; the cause says what to change",
+    Ending.OOM: "memory ran out and no smaller microbatch was left",
+    Ending.NOT_FINITE: "losses or gradients stopped being finite more often than allowed",
+    Ending.DIVERGED: "ranks differed: in their config, their operations or their parameters",
+    Ending.HANG: "a rank stood still longer than its limit",
+    Ending.RANK_DIED: "a rank was killed, or left without a word",
+    Ending.PREEMPTED: "asked to stop (SIGTERM, SIGUSR1); a checkpoint was made, --resume goes on",
+    Ending.CORRUPT: "what was to be read back is damaged and nothing older verifies",
+    Ending.NO_PROGRESS: "restarted several times without getting any further; the cause is the last fault's",
+    Ending.STORAGE: "the disk is full, read-only or failing",
+    Ending.INTERRUPTED: "stopped by Ctrl-C; --resume goes on",
+}
+# A restart from the last verified checkpoint may mend these; it cannot mend a mistake.
+RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
+
+_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV}
+_BY_NAME = {
+    "OutOfMemoryError": Ending.OOM,
+    "MemoryError": Ending.OOM,
+    "DesyncError": Ending.DIVERGED,
+    "DriftError": Ending.DIVERGED,
+    "NotFiniteError": Ending.NOT_FINITE,
+    "CorruptError": Ending.CORRUPT,
+    "KeyboardInterrupt": Ending.INTERRUPTED,
+}
+_ECHOES = {"LostPeer", "PeerFailed", "PeerError", "DistNetworkError", "DistStoreError"}
+_ECHO_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Timed out waiting")
+_MEMORY_TEXTS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
+_MACHINE_TEXTS = ("CUDA error", "NCCL", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
+_MACHINE = {"DistBackendError", "AcceleratorError"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an exception means: the ending, whether it began here or echoes a peer's death, whether a restart helps."""
+
+    ending: Ending
+    first_hand: bool = True
+    transient: bool = False
+
+
+def classify(error: BaseException) -> Kind:
+    """The kind of an exception; one with an attribute `ending` speaks for itself, others are known by name and text."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    stated = getattr(error, "ending", None)
+    if isinstance(stated, Ending):
+        return Kind(stated, first_hand=not names & _ECHOES)
+    if names & _ECHOES:
+        return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
+    for name, ending in _BY_NAME.items():
+        if name in names:
+            return Kind(ending)
+    if isinstance(error, OSError) and error.errno in _STORAGE:
+        return Kind(Ending.STORAGE)
+    if isinstance(error, UpsError):
+        return Kind(Ending.USER)
+    if isinstance(error, RuntimeError | ConnectionError):
+        text = str(error)
+        if any(words in text for words in _MEMORY_TEXTS):
+            return Kind(Ending.OOM)
+        if isinstance(error, ConnectionError) or any(words in text for words in _ECHO_TEXTS):
+            return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
+        if names & _MACHINE or any(words in text for words in _MACHINE_TEXTS):
+            return Kind(Ending.CRASH, transient=True)
+    return Kind(Ending.CRASH)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a failing rank says of itself. `clock` is CLOCK_MONOTONIC: a wall clock may be wrong or jump."""
+
+    rank: int
+    step: int
+    phase: str
+    ending: Ending
+    kind: str
+    sentence: str
+    traceback: str
+    first_hand: bool
+    transient: bool
+    clock: float
+    time: str
+    microbatch: int = 0
+
+    @classmethod
+    def of(cls, error: BaseException, rank: int, step: int, phase: str, microbatch: int = 0) -> Failure:
+        """The record of an exception; of the one being handled, where the last is only an echo met on the way out."""
+        error = next((e for e in _handled(error) if classify(e).first_hand), error)
+        kind = classify(error)
+        text = "".join(traces.format_exception(error))
+        sentence = " ".join(str(error).split()) or type(error).__name__
+        return cls(
+            rank=rank,
+            step=step,
+            phase=getattr(error, "phase", phase),
+            ending=kind.ending,
+            kind=type(error).__name__,
+            sentence=sentence if len(sentence) <= 600 else sentence[:600] + " …",
+            traceback=text if len(text) <= 20000 else text[:4000] + "\n…\n" + text[-16000:],
+            first_hand=kind.first_hand,
+            transient=kind.transient,
+            clock=time.monotonic(),
+            time=now(),
+            microbatch=microbatch,
+        )
+
+    def write(self, folder: Path) -> None:
+        """As `failure-<rank>.json`, whole or not at all."""
+        write_atomic(folder / f"failure-{self.rank}.json", json.dumps(asdict(self), indent=2, ensure_ascii=False))
+
+
+def failures(folder: Path) -> list[Failure]:
+    """The records in a folder, by rank."""
+    found = []
+    for path in folder.glob("failure-*.json"):
+        values = read_json(path)
+        if values.keys() >= {f.name for f in fields(Failure)}:
+            found.append(Failure(**{**values, "ending": Ending(values["ending"])}))
+    return sorted(found, key=lambda record: record.rank)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How it ended, in one sentence, and who was first. `attempts` has one entry per start of the ranks.
+
+    `transient`: a restart may mend it although the ending alone does not say so. `echo`: nobody here failed first.
+    """
+
+    ending: Ending
+    cause: str
+    rank: int | None = None
+    phase: str | None = None
+    step: int | None = None
+    kind: str = ""
+    traceback: str = ""
+    transient: bool = False
+    echo: bool = False
+    microbatch: int = 0
+    time: str = ""
+    attempts: tuple[Mapping[str, Any], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def restarts(self) -> bool:
+        """Whether starting again from the last verified checkpoint may help."""
+        return self.ending in RESTARTED or self.transient
+
+    def to_dict(self) -> dict[str, Any]:
+        values = {
+            "verdict": self.ending.name,
+            "code": int(self.ending),
+            "time": self.time or now(),
+            "cause": self.cause,
+            "rank": self.rank,
+            "phase": self.phase,
+            "step": self.step,
+            "kind": self.kind,
+            "traceback": self.traceback,
+            "attempts": list(self.attempts),
+        }
+        return {**values, **{key: value for key, value in self.facts.items() if key not in values}}
+
+    def write(self, path: Path) -> None:
+        """verdict.json, whole or not at all."""
+        write_atomic(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, default=str) + "\n")
+
+    @classmethod
+    def read(cls, path: Path) -> Verdict | None:
+        """A written verdict; None where there is none, or none that names an ending."""
+        values = read_json(path)
+        if values.get("verdict") not in Ending.__members__:
+            return None
+        known = {"rank", "phase", "step", "kind", "traceback", "time"}
+        told = {key: values.pop(key) for key in known & values.keys()}
+        ending, attempts = Ending[values.pop("verdict")], tuple(values.pop("attempts", ()))
+        cause = str(values.pop("cause", ""))
+        values.pop("code", None)
+        return cls(ending, cause, attempts=attempts, facts=values, **told)
+
+
+def succeed(path: Path, **facts: Any) -> None:
+    """Rank 0's last act before teardown: everything is written and verified. What comes after cannot undo it."""
+    write_atomic(path, json.dumps({"time": now(), "facts": facts}, ensure_ascii=False, default=str))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where there is no such file, or something else in it."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def now() -> str:
+    """The wall clock, for people; nothing is decided by it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def _handled(error: BaseException) -> Iterator[BaseException]:
+    """The error, then those it was raised while handling; not those it names as its own reason."""
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = None if found.__suppress_context__ else found.__context__

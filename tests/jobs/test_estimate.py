@@ -1,0 +1,306 @@
+"""What `ups estimate` says before a run, against what the run then takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from ups.cli import main
+from ups.config import load
+from ups.engine.dist import Dist
+from ups.engine.loop import Trainer
+from ups.engine.memory import Ledger, fake, training_work
+from ups.jobs import forecast as module
+from ups.jobs.estimate import Planned, StageCost, costs, planned, simulator_of
+from ups.jobs.forecast import duration, forecast, number, size
+from ups.jobs.generate import generate
+from ups.jobs.run import STAGES
+from ups.jobs.settings import GenerateConfig, RunConfig
+from ups.jobs.trial import Invented, ceilings
+from ups.tensors import Window
+from ups.types import ConfigError, UpsError
+
+LINE = {"a": {"task": "advection1d", "samples": 20, "resolution": 64, "reduce": {"time": 20}}}
+PLANE = {"r": {"task": "reacdiff2d", "samples": 20, "resolution": 32, "reduce": {"time": 10}}}
+TINY = {"codec": {"dim": 8}, "operator": {"width": 16, "depth": 1, "heads": 2}}
+STEPS = {"steps": 3, "validate_every": 1, "prefetch": 0, "checkpoint_seconds": None}
+
+
+def settings(data: dict[str, object], model: object = TINY, batch: int = 8, **train: object) -> RunConfig:
+    stage = {"batch": batch, "train": {**STEPS, **train}}
+    return RunConfig.model_validate({"data": data, "model": model, "codec": stage, "operator": stage, "device": "cpu"})
+
+
+class Real(Invented):
+    """Windows of the shapes of a run, validation ones included."""
+
+    def __init__(self, config: RunConfig, sets: list[Planned], stage: str, device: str) -> None:
+        part, self.context = STAGES[stage].settings(config), config.model.operator.context
+        self.sets, self.batch_size, self.device = sets, part.batch, device
+        super().__init__([data.window(part.batch, self.context, part.unroll) for data in sets])
+
+    def validation(self):  # type: ignore[no-untyped-def]
+        for data in self.sets:
+            many, ahead, _ = data.whole(self.batch_size, self.context, "valid")
+            yield data.window(many, self.context, ahead)
+
+
+def trained(config: RunConfig, stage: str, device: str = "cpu") -> None:
+    """A real training of one stage; everything it needs is made here."""
+    sets = [planned(data) for data in config.data.values()]
+    simulator = simulator_of(config, sets).to(device)
+    part = STAGES[stage].settings(config)
+    made = STAGES[stage].make(simulator, config)
+    Trainer(part.train, made, Real(config, sets, stage, device), Dist(device=torch.device(device))).fit()
+
+
+def peak_on_the_cpu(work: Callable[[], None]) -> int:
+    """Bytes torch's CPU allocator had given out at the peak, by its own account."""
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    live = peak = 0
+    for event in seen.profiler.kineto_results.events():  # type: ignore[union-attr]
+        if event.name() == "[memory]":
+            live += event.nbytes()
+            peak = max(peak, live)
+    return peak
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(settings(LINE), id="1D"),
+        pytest.param(settings(PLANE, precision="bf16", microbatch=4), id="2D bf16 microbatches"),
+        pytest.param(settings({**LINE, **PLANE}, {"operator": {"depth": 1, "mixing": "attention"}}), id="two tasks"),
+        pytest.param(settings(LINE, {"operator": {"size": "small"}}, 4, optimizer="muon"), id="many weights, muon"),
+    ],
+)
+def test_the_peak_on_a_cpu_is_what_a_real_training_takes(config: RunConfig) -> None:
+    for said in costs(config, "cpu").stages:
+        real = peak_on_the_cpu(lambda name=said.name: trained(config, name))  # type: ignore[misc]
+        assert said.peak == pytest.approx(real, rel=0.2), said.name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("graph", [False, "auto"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_peak_on_a_gpu_is_what_torch_has_allocated(precision: str, graph: object) -> None:
+    model = {"operator": {"size": "small"}}
+    config = settings({**LINE, **PLANE}, model, 32, precision=precision, graph=graph, steps=12, validate_every=6)
+    said = {s.name: s for s in costs(config, "cuda").stages}
+    for stage in ("codec", "operator"):
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        trained(config, stage, "cuda:0")
+        real = torch.cuda.max_memory_allocated() - before
+        spaces = said[stage].memory["CUDA workspaces"] - said["codec"].memory["CUDA workspaces"]  # of earlier stages
+        assert said[stage].peak - spaces == pytest.approx(real, rel=0.2), stage
+
+
+@pytest.mark.slow
+def test_the_process_grows_by_the_peak_where_it_is_large() -> None:
+    code = (
+        f"import resource, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import test_estimate as t\n"
+        "peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "t.trained(t.settings(t.LINE), 'operator'); before = peak()\n"
+        "t.trained(t.settings(t.PLANE, {'operator': {'size': 'small'}}, 128), 'operator'); print(peak() - before)\n"
+    )
+    said = costs(settings(PLANE, {"operator": {"size": "small"}}, 128), "cpu").stages[1]
+    assert said.peak > 5e8
+    # With a fixed threshold glibc gives back what is freed; by default it keeps some of it.
+    for environment, expected in (({"MALLOC_MMAP_THRESHOLD_": "65536"}, said.peak), ({}, said.reserved)):
+        run = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        assert expected == pytest.approx(int(run.stdout), rel=0.2)
+
+
+def test_parameters_are_counted_exactly() -> None:
+    config = settings(LINE)
+    said = costs(config, "cpu").parameters
+    built = simulator_of(config, [planned(data) for data in config.data.values()])
+    assert said["total"] == sum(p.numel() for p in built.parameters()) == said["codec"] + said["operator"]
+    for network in ("codec", "operator"):
+        assert said[network] == sum(n for name, n in said.items() if name.startswith(f"{network}."))
+
+
+def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
+    batch, cells, inner, outer = 6, 64, 32, 5
+    (data,) = (planned(d) for d in settings(LINE).data.values())
+    with fake("cpu"):
+        net = nn.Sequential(nn.Linear(1, inner, bias=False), nn.Linear(inner, outer, bias=False))
+
+        def loss(window: Window) -> dict[str, torch.Tensor]:
+            return {"a": net(window.state).square().mean()}
+
+        whole = training_work(loss, data.window(batch, 1, 1), "cpu")
+        split = training_work(loss, data.window(batch, 1, 1), "cpu", microbatch=2)
+    # Forward, gradient by weight, and gradient by input (not for the first layer's), two operations each.
+    first, second = batch * cells * inner, batch * cells * inner * outer
+    assert whole.flops == 2 * (2 * first + 3 * second) == split.flops
+
+
+def test_a_ledger_counts_what_lives_and_only_what_is_new() -> None:
+    old = torch.zeros(1024)
+    with Ledger("cpu") as ledger:
+        a = old.view(2, 512) + 1
+        b = a.t()
+        assert ledger.live == 4096
+        del a
+        assert ledger.live == 4096
+        del b
+        assert ledger.live == 0
+        old.add_(1)
+    assert ledger.peak == 4096
+
+
+def test_less_at_once_takes_less_memory() -> None:
+    model = {"codec": {"dim": 8}, "operator": {"width": 16, "depth": 3, "heads": 2}}
+
+    known = costs(settings(LINE, model, 32), "cpu")
+
+    def peak(**train: object) -> StageCost:
+        return costs(settings(LINE, model, 32, **train), "cpu", known=known).stages[1]
+
+    whole = known.stages[1]
+    parts, half, again = peak(microbatch=8), peak(precision="bf16"), peak(activations="recompute")
+    for less in (parts, half, again):
+        assert less.memory["activations"] < 0.8 * whole.memory["activations"]
+        assert sum(less.memory.values()) < sum(whole.memory.values())
+    assert again.work.flops > 1.1 * whole.work.flops
+    assert parts.work.flops == pytest.approx(whole.work.flops, rel=0.01)  # weights are made ready for each part
+
+
+def test_shards_hold_their_share_of_the_weights() -> None:
+    alone = settings(LINE)
+    four = alone.model_copy(update={"dist": dataclasses.replace(alone.dist, ranks=4, strategy="fsdp")})
+    known = costs(alone, "cpu")
+    kept = "average and best copy"
+    one, part = known.stages[1].memory[kept], costs(four, "cpu", known=known).stages[1].memory[kept]
+    assert part == pytest.approx(one / 4, rel=0.1)
+
+
+def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
+    config = settings(
+        {"r": {"task": "advection1d", "scheme": "accurate", "samples": 300, "resolution": 64, "device": "cpu"}}
+    )
+    said = costs(config, "cpu").disk
+    keys = set(GenerateConfig.model_fields)
+    made = GenerateConfig.model_validate(config.data["r"].model_dump(include=keys))
+    file = generate(made, tmp_path, lambda _: None)
+    assert said["data"] == pytest.approx(file.stat().st_size, rel=0.1)
+    saved = simulator_of(config, [planned(d) for d in config.data.values()]).save(tmp_path / "x.safetensors")
+    assert said["artifact"] == pytest.approx(saved.stat().st_size, rel=0.2)
+    read = planned(config.data["r"].model_copy(update={"file": str(file)}))
+    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(planned(config.data["r"]), disk=0)
+
+
+def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings(LINE, batch=32)
+    whole, one = (found := costs(config, "cpu")).needed, costs(config, "cpu", 1, found).needed
+    monkeypatch.setattr(module, "_free", lambda device: (whole + one) // 2)  # noqa: ARG005
+    said = forecast(config)
+    assert said.microbatch
+    assert 4 <= said.microbatch < 32
+    assert costs(config, "cpu", said.microbatch, found).needed <= (whole + one) // 2
+    assert f"train.microbatch {said.microbatch}" in said.lines()[-1]
+    assert module._largest(config, "cpu", 1000, found) == 0
+
+
+def test_times_come_from_real_steps_and_add_up() -> None:
+    found = forecast(settings(LINE, steps=7), measure=True, price=2.0)
+    assert found.measured
+    assert found.times["operator"].steps == 7
+    assert found.times["operator"].seconds >= 7 * found.times["operator"].step > 0
+    assert found.seconds is not None
+    assert found.money == pytest.approx(2.0 * found.seconds / 3600)
+    budget = forecast(settings(LINE, steps=None, seconds=100.0))
+    assert budget.times["operator"].seconds == 100
+    reach = ceilings(torch.device("cpu"), bf16=False)
+    assert 1e8 < reach.flops < 1e14
+    assert 1e8 < reach.bytes < 1e13
+
+
+def test_the_command_needs_no_data_and_writes_nothing_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.yaml").write_text(json.dumps(settings(LINE).model_dump(mode="json")))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate", "c.yaml", "--operator.batch", "4"])
+    assert ended.value.code == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1].startswith("fits: ")
+    assert any(line.split()[:1] == ["activations"] for line in out)
+    assert any(line.split()[-2:] == ["4", "(4)"] for line in out)
+    with pytest.raises(SystemExit):
+        main(["estimate", "c.yaml", "--device", "cuda", "--json", "e.json"])
+    said = json.loads((tmp_path / "e.json").read_text())
+    assert said["costs"]["device"] == "cuda"
+    assert said["costs"]["stages"]["codec"]["memory"]["weights"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"data.a.reduce.time": 300}, "too few"),
+        ({"data.a.resolution": 30}, "divi"),
+        ({"data.a.reduce.space": 3}, "divi"),
+        ({"data.a.file": "nowhere.h5"}, "nowhere.h5"),
+        ({"model.operator.widht": 3}, "width"),
+    ],
+)
+def test_a_bad_config_is_one_sentence(tmp_path: Path, change: dict[str, object], word: str) -> None:
+    (tmp_path / "c.yaml").write_text(json.dumps(settings(LINE).model_dump(mode="json")))
+    with pytest.raises(UpsError, match=word) as raised:
+        forecast(load(RunConfig, tmp_path / "c.yaml", change))
+    assert "\n" not in str(raised.value)
+
+
+def test_questions_that_have_no_answer_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigError, match="names no data"):
+        forecast(RunConfig(device="cpu"))
+    with pytest.raises(ConfigError, match="--price"):
+        forecast(settings(LINE), price=-1)
+    with pytest.raises(SystemExit) as ended:
+        main(["estimate"])
+    assert ended.value.code == 2
+    assert "no config was named" in capsys.readouterr().err
+
+
+def test_numbers_are_written_for_people() -> None:
+    assert [size(n) for n in (12, 1234, 5.6e6, 999.6e6, 7.8e9)] == ["12 B", "1.23 kB", "5.6 MB", "1 GB", "7.8 GB"]
+    assert number(350_608) == "351 k"
+    assert [duration(s) for s in (2e-5, 0.012, 45, 600, 9000, 3e6)] == [
+        "20 µs", "12 ms", "45 s", "10 min", "2.5 h", "34.7 days",
+    ]  # fmt: skip
+
+
+def test_its_help_does_not_import_torch() -> None:
+    code = (
+        "import sys\nfrom ups.cli import app\napp(['estimate', '--help'], result_action='return_value')\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)

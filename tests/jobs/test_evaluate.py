@@ -1,0 +1,447 @@
+"""A run judged again: on its own parts, on unseen files, on other grids, at other parameters; and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import ups
+from ups.cli import main
+from ups.config import load
+from ups.data import open_source
+from ups.data.splits import make_split
+from ups.data.windows import Reduction, Trajectories, whole
+from ups.eval.report import Cost, Report, read_results
+from ups.eval.rollout import evaluate, persistence, protocol
+from ups.jobs import demo
+from ups.jobs.evaluate import Question, evaluate_run
+from ups.jobs.generate import generate
+from ups.jobs.judge import Judge, SimulatorPredictor, judge
+from ups.jobs.predict import fitting
+from ups.jobs.sets import Screen, opened
+from ups.jobs.settings import GenerateConfig, RunConfig
+from ups.models import build
+from ups.physics import TASKS
+from ups.rundir import RunDir
+from ups.types import ConfigError, Field, UpsError
+
+CONFIG = """
+name: small
+device: cpu
+data:
+  a: {task: advection1d, scheme: accurate, samples: 20, resolution: 64, device: cpu, reduce: {time: 40, space: 2}}
+  k: {task: kdv1d, samples: 10, resolution: 32, device: cpu, reduce: {time: 5}, frames: 21}
+model:
+  codec: {dim: 8}
+  operator: {width: 16, depth: 1, heads: 2}
+evaluation: {zero_shot: [2], samples: 4, unseen: {advection1d: [{beta: 2.0}]}}
+"""
+OUTCOME = {"steps": 6, "seconds": 1.5}
+
+
+def silent(*_: object) -> None:
+    """Nothing is shown."""
+
+
+SCREEN = Screen(silent, silent, silent)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder as training leaves it; what the weights are does not matter here."""
+    base = tmp_path_factory.mktemp("made")
+    (base / "small.yaml").write_text(CONFIG)
+    config = load(RunConfig, base / "small.yaml", {"out": str(base / "runs")})
+    with RunDir.open(base / "runs" / "small", config) as folder:
+        parts = []
+        for data in config.data.values():
+            with opened(data, folder.cache("data"), silent) as known:
+                parts.append(known.part("train"))
+        model = config.model
+        grids = {part.task.name: part.shape for part in parts}
+        simulator = build([p.task for p in parts], model.codec, model.operator, model.simulator, grids, 3)
+        for part in parts:
+            simulator.codec.fit_statistics(part.task, *part.statistics())
+            simulator.operator.fit_ranges(part.task.name, part.params.amin(0), part.params.amax(0))
+            simulator.fit_dt(part.task, part.dt, part.dt)
+        with torch.no_grad():  # a little off what it starts as, so that it differs from persistence
+            for weight in simulator.operator.parameters():
+                weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        simulator.save(folder.artifact("simulator"), {"config": "f00d", "seed": 0})
+        folder.write(folder.stages, {"codec": OUTCOME, "operator": OUTCOME})
+        folder.succeed()
+    return folder.folder
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """The same run in a place of its own."""
+    shutil.copytree(made, tmp_path / "small")
+    return tmp_path / "small"
+
+
+@pytest.fixture(scope="module")
+def again(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    """The run, judged again on its own test part."""
+    run = tmp_path_factory.mktemp("again") / "small"
+    shutil.copytree(made, run)
+    out, report = evaluate_run(run, Question(device="cpu"), SCREEN)
+    assert out == run
+    return run, report
+
+
+@pytest.fixture(scope="module")
+def unseen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Advection on a finer grid, by another seed."""
+    wanted = {"task": "advection1d", "samples": 5, "resolution": 96, "seed": 99, "scheme": "accurate", "device": "cpu"}
+    return generate(load(GenerateConfig, overrides=wanted), tmp_path_factory.mktemp("unseen"), silent)
+
+
+def value(report: Report, who: str = "ups", split: str = "", task: str = "advection1d") -> float:
+    return report.find(task, who, split=split).value
+
+
+def command(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def test_the_test_part_is_judged_again_into_the_run(again: tuple[Path, Report]) -> None:
+    run, report = again
+    assert read_results(run / "results.json") == report.records
+    with open_source(next((run / "cache" / "data").glob("*Advection*")), TASKS) as source:
+        test = make_split(source.ids).part("test")
+        part = Trajectories(source, test, Reduction(time=40, space=2))
+        asked = protocol("A", 1)
+        found = evaluate(SimulatorPredictor(ups.load(run), torch.device("cpu")), whole([part], 1), asked)
+        still = evaluate(persistence, whole([part], 1), asked)
+    assert value(report) == pytest.approx(found.score, rel=1e-6)
+    assert value(report, "persistence") == pytest.approx(still.score, rel=1e-6)
+    assert report.tasks[0].ours.cost.steps == 12
+    assert (run / "report.html").is_file()
+
+
+def test_zero_shot_and_unseen_parameters_stand_in_the_report_with_persistence_beside(
+    again: tuple[Path, Report],
+) -> None:
+    run, report = again
+    splits = {(r.task, r.split, r.predictor) for r in read_results(run / "results.json") if r.metric == "nrmse"}
+    fine, far = "test, 64 cells (zero-shot)", "new trajectories, beta = 2 (outside the trained range)"
+    assert {("advection1d", s, who) for s in (fine, far) for who in ("ups", "persistence")} <= splits
+    made = "new trajectories, 64 cells (zero-shot)"
+    assert {("kdv1d", made, who) for who in ("ups", "persistence")} <= splits
+    advection = report.tasks[0]
+    assert len(advection.beyond[0].evaluation) == 2, "the file is finer: the same test trajectories"
+    assert len(advection.beyond[2].evaluation) == 4
+    assert any("beta = 2 lies outside" in sentence for sentence in advection.unseen)
+    page = report.page()
+    assert "beta = 2 lies outside" in page.sections[0].verdict
+
+
+def test_what_was_made_for_judging_is_kept(again: tuple[Path, Report]) -> None:
+    run, report = again
+    config = load(RunConfig, run / "config.yaml", {"out": str(run.parent)})
+    before = {p: p.stat().st_mtime_ns for p in (run / "cache" / "beyond").rglob("*.*")}
+    with opened(config.data["k"], run / "cache" / "data", silent) as data:
+        twice = judge(config, ups.load(run), [data], {}, torch.device("cpu"), SCREEN)
+    assert {p: p.stat().st_mtime_ns for p in (run / "cache" / "beyond").rglob("*.*")} == before != {}
+    split = "new trajectories, 64 cells (zero-shot)"
+    assert value(twice, split=split, task="kdv1d") == value(report, split=split, task="kdv1d")
+
+
+def test_unseen_parameters_move_persistence_as_the_equation_says(again: tuple[Path, Report]) -> None:
+    _, report = again
+    slow = report.find("advection1d", "persistence", "nrmse-at-time").value
+    far = "new trajectories, beta = 2 (outside the trained range)"
+    fast = report.find("advection1d", "persistence", "nrmse-at-time", split=far).value
+    assert fast > slow, "what is carried faster leaves its place sooner"
+
+
+def test_what_cannot_be_made_is_said_and_costs_no_report(run: Path) -> None:
+    config = load(RunConfig, run / "config.yaml", {"evaluation.unseen": {"burgers1d": [{"nu": 0.1}]}})
+    simulator = ups.load(run)
+    with opened(config.data["k"], run / "cache" / "data", silent) as data:
+        data.config = data.config.model_copy(update={"params": {"nowhere": 1.0}})
+        report = judge(config, simulator, [data], {}, torch.device("cpu"), SCREEN)
+    said = " ".join(report.warnings)
+    assert "evaluation.unseen names burgers1d" in said
+
+
+@pytest.mark.parametrize("split", ["train", "valid"])
+def test_a_part_is_named_and_the_trained_one_warned_of(run: Path, split: str) -> None:
+    out, report = evaluate_run(run, Question(split=split, task="advection1d", device="cpu"), SCREEN)
+    assert out == run / "evaluations" / f"{split}-advection1d"
+    assert {r.split for r in report.records} == {split}
+    assert ("trained on" in " ".join(report.warnings)) == (split == "train")
+    assert ("SEEN IN TRAINING" in report.page().lead) == (split == "train")
+    assert not (run / "results.json").exists(), "the run's own numbers stay what they are"
+
+
+def test_a_file_nobody_has_seen_is_judged_whole_at_its_own_resolution(run: Path, unseen: Path, tmp_path: Path) -> None:
+    out, report = evaluate_run(run, Question(file=unseen, out=tmp_path / "here", device="cpu"), SCREEN)
+    assert out == tmp_path / "here"
+    result = report.tasks[0].ours.evaluation
+    assert (len(result), result.split) == (5, "unseen file, 96 cells")
+    with open_source(unseen, TASKS) as source:
+        part = Trajectories(source, source.ids, Reduction(time=40))
+        found = evaluate(SimulatorPredictor(ups.load(run), torch.device("cpu")), whole([part], 1), protocol("A", 1))
+    assert value(report) == pytest.approx(found.score, rel=1e-6)
+    assert report.data[0].source == unseen.name
+    assert not report.tasks[0].unseen
+
+
+def test_a_file_is_thinned_to_the_resolution_asked_for(run: Path, unseen: Path) -> None:
+    _, report = evaluate_run(run, Question(file=unseen, resolution=(48,), samples=3, device="cpu"), SCREEN)
+    result = report.tasks[0].ours.evaluation
+    assert (len(result), result.split) == (3, "unseen file, 48 cells")
+    assert report.tasks[0].ours.evaluation.examples[0].truth.shape[1] == 48
+    with pytest.raises(ConfigError, match="cannot be picked"):
+        evaluate_run(run, Question(file=unseen, resolution=(50,), device="cpu"), SCREEN)
+
+
+def test_the_files_frames_are_taken_at_the_trained_spacing(run: Path, unseen: Path) -> None:
+    _, report = evaluate_run(run, Question(file=unseen, device="cpu"), SCREEN)
+    times = [r.at for r in report.records if (r.predictor, r.metric) == ("ups", "nrmse-at-time")]
+    assert times == pytest.approx([0.4 * t for t in range(1, 6)])
+
+
+def test_training_trajectories_in_a_file_are_found_out(run: Path) -> None:
+    own = next((run / "cache" / "data").glob("*Advection*"))
+    _, report = evaluate_run(run, Question(file=own, device="cpu"), SCREEN)
+    assert any("18 of 20" in sentence and "NOT unseen" in sentence for sentence in report.tasks[0].unseen)
+    assert "partly SEEN IN TRAINING" in report.tasks[0].ours.evaluation.split
+
+
+def test_a_wrong_parameter_changes_the_answer_and_is_said_to_be_outside(run: Path, unseen: Path) -> None:
+    true = evaluate_run(run, Question(file=unseen, device="cpu"), SCREEN)[1]
+    wrong = evaluate_run(run, Question(file=unseen, params={"beta": 9.0}, device="cpu"), SCREEN)[1]
+    assert value(true) != value(wrong)
+    assert any("beta = 9 lies outside" in sentence for sentence in wrong.tasks[0].unseen)
+
+
+def test_new_trajectories_are_made_at_a_resolution_and_parameters_that_no_file_has(run: Path) -> None:
+    asked = Question(task="advection1d", resolution=(128,), params={"beta": 0.5}, samples=3, device="cpu")
+    out, report = evaluate_run(run, asked, SCREEN)
+    result = report.tasks[0].ours.evaluation
+    assert (len(result), result.examples[0].truth.shape[1]) == (3, 128)
+    assert "beta = 0.5" in result.split
+    assert "128 cells" in result.split
+    assert out.parent == run / "evaluations"
+    with pytest.raises(ConfigError, match="--task"):
+        evaluate_run(run, Question(resolution=(128,), device="cpu"), SCREEN)
+
+
+def test_the_command_prints_a_table_and_the_path_of_the_report(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("evaluate", run, "--file", unseen, "--resolution", "48", "--out", tmp_path / "o", "--device", "cpu")
+    assert command(*words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == str(tmp_path / "o" / "report.html")
+    assert any(line.startswith("advection1d") for line in lines)
+    assert read_results(tmp_path / "o" / "results.json")
+
+
+def truncate(run: Path) -> None:
+    path = run / "artifacts" / "simulator.safetensors"
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def newer(run: Path) -> None:
+    path = run / "artifacts" / "simulator.safetensors"
+    with safe_open(path, "pt") as file:
+        header = json.loads(file.metadata()["ups"])
+    save_file(load_file(path), path, metadata={"ups": json.dumps({**header, "version": 999})})
+
+
+def unfinished(run: Path) -> None:
+    (run / "artifacts" / "simulator.safetensors").unlink()
+
+
+def no_run(run: Path) -> None:
+    (run / "config.yaml").unlink()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (truncate, "cut short"),
+        (newer, "update the program"),
+        (unfinished, "not finished"),
+        (no_run, "not a run folder"),
+    ],
+)
+def test_a_bad_run_is_one_sentence_and_nothing_is_written(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: object, words: str
+) -> None:
+    assert callable(harm)
+    harm(run)
+    out = tmp_path / "out"
+    assert command("evaluate", run, "--out", out) == 2
+    assert command("rollout", run, "--input", unseen, "--steps", 2, "--out", out) == 2
+    for line in capsys.readouterr().err.splitlines():
+        assert words in line
+    with pytest.raises(UpsError, match=words):
+        ups.load(run)
+    assert not out.exists()
+
+
+def foreign(folder: Path) -> Path:
+    wanted = {"task": "ks1d", "samples": 2, "resolution": 32, "device": "cpu", "frames": 11}
+    return generate(load(GenerateConfig, overrides=wanted), folder, silent)
+
+
+def few_frames(folder: Path) -> Path:
+    wanted = {"task": "advection1d", "samples": 2, "resolution": 32, "device": "cpu", "frames": 11}
+    return generate(load(GenerateConfig, overrides=wanted), folder, silent)
+
+
+def wrong_fields(folder: Path) -> Path:
+    path = few_frames(folder)
+    with h5py.File(path, "r+") as file:
+        file["pressure"] = file["tensor"][:]
+        del file["tensor"]
+    return path
+
+
+def nothing(folder: Path) -> Path:
+    return folder / "1D_Advection_Sols_beta0.1.hdf5"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (foreign, "not trained on; it knows advection1d, kdv1d"),
+        (few_frames, "longer trajectories"),
+        (wrong_fields, "'tensor' is missing"),
+        (nothing, "there is no such file|does not exist|No such|not there"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_and_nothing_is_written(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], make: object, words: str
+) -> None:
+    assert callable(make)
+    path, out = make(tmp_path / "data"), tmp_path / "out"
+    before = sorted(run.rglob("*"))
+    assert command("evaluate", run, "--file", path, "--out", out, "--device", "cpu") == 2
+    said = capsys.readouterr().err
+    assert re.search(words, said)
+    assert said.count("\n") == 1
+    if make is not few_frames:  # a rollout needs no truth
+        assert command("rollout", run, "--input", path, "--steps", 2, "--out", out) == 2
+        assert re.search(words, capsys.readouterr().err)
+    assert not out.exists()
+    assert sorted(run.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--task", "burgers1d"), "not trained on 'burgers1d'"),
+        (("--resolution", "wide"), "cells per axis"),
+        (("--params", "beta"), "NAME=VALUE"),
+        (("--params", "nu=1", "--task", "advection1d"), "no parameter 'nu'"),
+        (("--baselines", "cnn"), "fno and uno"),
+        (("--samples", "1"), "at least 2"),
+        (("--split", "all"), "split"),
+        (("--resolution", "32,32", "--task", "kdv1d"), "1 axes"),
+    ],
+)
+def test_a_bad_question_is_one_sentence(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], words: str
+) -> None:
+    assert command("evaluate", run, "--out", tmp_path / "out", "--device", "cpu", *flags) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_that_is_a_file_is_refused_before_work(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("")
+    with pytest.raises(ConfigError, match="choose another --out"):
+        evaluate_run(run, Question(out=tmp_path / "f", device="cpu"), SCREEN)
+
+
+def test_an_unfinished_config_key_of_unseen_is_refused_when_it_is_read() -> None:
+    with pytest.raises(ConfigError, match="no parameter 'mu'"):
+        load(RunConfig, None, {"evaluation.unseen": {"burgers1d": [{"mu": 1.0}]}})
+    with pytest.raises(ConfigError, match="no task"):
+        load(RunConfig, None, {"evaluation.unseen": {"burger": [{"nu": 1.0}]}})
+    with pytest.raises(ConfigError, match="greater than or equal to 2"):
+        load(RunConfig, None, {"evaluation.zero_shot": [1]})
+
+
+def test_a_rollout_warns_of_a_parameter_outside_the_trained_range(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--input", unseen, "--steps", 2, "--out", tmp_path / "o.h5", "--device", "cpu")
+    assert command("rollout", run, *words, "--params", "beta=7") == 0
+    assert "beta = 7 lies outside" in capsys.readouterr().err
+    with h5py.File(tmp_path / "o.h5") as file:
+        assert file["prediction"].shape == (5, 2, 96, 1)
+        assert np.isfinite(file["prediction"][:]).all()
+
+
+def test_a_run_whose_data_are_gone_cannot_say_whether_a_file_was_seen(run: Path, unseen: Path) -> None:
+    shutil.rmtree(run / "cache")
+    _, report = evaluate_run(run, Question(file=unseen, device="cpu"), SCREEN)
+    assert any("nobody knows" in sentence for sentence in report.tasks[0].unseen)
+
+
+def test_a_source_with_other_fields_than_the_task_was_trained_on_is_refused(run: Path, unseen: Path) -> None:
+    simulator = ups.load(run)
+    with open_source(unseen, TASKS) as source:
+        source.task = dataclasses.replace(source.task, fields=(Field.vector("velocity", "u", "v"),))
+        with pytest.raises(UpsError, match=r"has the fields u, v on 1 axes, but the simulator was trained on u on 1"):
+            fitting(simulator, source, {}, 1)
+
+
+def test_a_parameter_that_the_file_does_not_say_must_be_given(run: Path, unseen: Path) -> None:
+    simulator = ups.load(run)
+    with open_source(unseen, TASKS) as source:
+        source.params = {}
+        with pytest.raises(ConfigError, match=r"give it with --params beta="):
+            fitting(simulator, source, {}, 1)
+        assert fitting(simulator, source, {"beta": 0.1}, 1).name == "advection1d"
+        assert source.params_of(0) == {"beta": 0.1}
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    asked: list[RunConfig] = []
+
+    def run(settings: RunConfig, *_: object, **__: object) -> None:
+        asked.append(settings)
+
+    monkeypatch.setattr(demo, "available", lambda: installed)
+    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo, "make_data", lambda config, out, _: (out, dict.fromkeys(config.data, out)))
+    (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
+    demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN)
+    assert asked[0].evaluation.baselines == (("fno",) if installed else ())
+    monkeypatch.setattr("ups.jobs.judge.available", lambda: installed)
+    judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)
+    said = judge.report("demo", [], [], "on nothing").notes[0]
+    assert ("pip install" in said) == (not installed)
+
+
+def test_a_baseline_gets_the_time_of_ours_shared_among_the_tasks(made: Path) -> None:
+    config = load(RunConfig, made / "config.yaml")
+    judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("fno",))
+    assert judge.seconds == 30
+    assert "each trained for 30 s" in judge.report("x", [], [], "").notes[0]
