@@ -52,20 +52,20 @@ def following() -> Iterator[Report]:
 
 def training() -> Watch:
     """A line now and then while a stage is trained, and whatever it has to say."""
-    said: dict[str, float] = {}
+    said: dict[str, tuple[float, str]] = {}
 
     def watch(p: TrainingProgress) -> None:
-        now = time.monotonic()
+        now, (then, before) = time.monotonic(), said.get(p.stage, (-EVERY, ""))
         if p.note:
             print(f"{p.stage}: {p.note}", file=sys.stderr, flush=True)
-        elif now - said.get(p.stage, -EVERY) >= EVERY or p.fraction >= 1:
-            said[p.stage] = now
-            print(
+        elif now - then >= EVERY or p.fraction >= 1:
+            line = (
                 f"{p.stage}: {p.fraction:4.0%}  step {p.step}  loss {p.loss:.3g}  validation {p.score:.3g}  "
-                f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left",
-                file=sys.stderr,
-                flush=True,
+                f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left"
             )
+            if line != before:
+                print(line, file=sys.stderr, flush=True)
+            said[p.stage] = (now, line)
 
     return watch
 

@@ -33,8 +33,11 @@ def two_tasks(toy: SimpleNamespace, bad: tuple[int, ...] = ()) -> Any:
 
     class Both:
         def batch(self, step: int) -> Any:
-            window = toy.Lines(16 if step % 2 else 24, bad=bad).batch(step)
+            window = toy.Lines(self.count(step), bad=bad).batch(step)
             return dataclasses.replace(window, task=dataclasses.replace(toy.task, name=f"toy{step % 2}"))
+
+        def count(self, step: int) -> int:
+            return 16 if step % 2 else 24
 
         def validation(self) -> Iterator[Any]:
             yield self.batch(10**6)
@@ -75,8 +78,8 @@ class TestOnAGpu:
             assert outcome.steps == 60
             found.append([p.detach().clone() for p in module.parameters()])
             if graph:
-                assert isinstance(trainer.update, Graphs)
-                assert len(trainer.update.captured) == 2
+                assert isinstance(trainer.graph, Graphs)
+                assert len(trainer.graph.captured) == 2
         close = 1e-5 if (optimizer, precision) == ("adamw", "fp32") else 5e-3  # bf16 rounds, and Muon works in it
         for a, b in zip(*found, strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=close)
@@ -106,7 +109,7 @@ class TestOnAGpu:
             TrainConfig(steps=8, graph=True), toy.Regression(module), toy.Lines(), Dist(device=torch.device("cuda", 0))
         )
         for step in range(8):
-            trainer.update(toy.Lines().batch(step).to("cuda"))
+            trainer.graph(toy.Lines().batch(step).to("cuda"))
             drawn.append(tuple(module.noise.tolist()))
         assert len(set(drawn)) == 8
 

@@ -673,4 +673,4 @@ def test_memory_refused_by_the_real_allocator_is_recovered_to_the_same_bits() ->
     for end, clean, megabytes in values(run_ranks(capped, 2, timeout=120, env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})):
         assert end.retries == 4, megabytes
         assert same(end, clean)
-        assert megabytes[0] < 64, "nothing of the failed attempts is left on the device"
+        assert megabytes[0] < 96, "nothing of the failed attempts is left on the device"

@@ -26,7 +26,20 @@ def probe(trainer: Trainer) -> None:
     device = trainer.dist.device
     if device.type != "cuda":
         return
-    generators, seen = trainer.keeper.generators(), set()
+    # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
+    stream = trainer.graph.stream if trainer.graph else torch.cuda.current_stream()
+    generators = trainer.keeper.generators()
+    torch.cuda.synchronize(device)
+    with torch.cuda.stream(stream):
+        _every_kind(trainer)
+    torch.cuda.synchronize(device)
+    trainer.optimizer.zero_grad()
+    trainer.keeper.set_generators(generators)
+    torch.cuda.empty_cache()
+
+
+def _every_kind(trainer: Trainer) -> None:
+    device, seen = trainer.dist.device, set()
     for ahead in range(LOOKED_AT):
         window = trainer.stage.view(trainer.batches.batch(trainer.step + ahead).to(device), ALL_OF_IT)
         if signature(window) in seen:
@@ -43,9 +56,6 @@ def probe(trainer: Trainer) -> None:
                 break
             tries = trainer._again(words, attempt, tries)
         trainer.parallel.recover()
-    trainer.optimizer.zero_grad()
-    trainer.keeper.set_generators(generators)
-    torch.cuda.empty_cache()
 
 
 def _spare(device: torch.device) -> None:
