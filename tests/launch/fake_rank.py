@@ -18,7 +18,8 @@ SCENARIO, WORD = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAST = RANK == WORLD - 1
 STEPS, AT = 10, 5
-LONG = {"slow": 1000, "preempted": 1000, "stubborn": 1000, "pair": int(WORD or 400) if SCENARIO == "pair" else 0}
+LONG = dict.fromkeys(("slow", "idle", "preempted", "stubborn"), 1000)
+LONG["pair"] = int(WORD or 400) if SCENARIO == "pair" else 0
 
 
 class LostPeer(UpsError):  # noqa: N818
@@ -86,9 +87,12 @@ def train(seat: Seat) -> None:
         "no-word",
         "linger",
         "pair",
+        "idle",
         "abort-early",
     )
-    pause = 0.1 if SCENARIO in ("slow", "preempted") else 0.01
+    pause = 0.1 if SCENARIO in ("slow", "preempted", "idle") else 0.01
+    if SCENARIO == "idle" and RANK == 0:
+        raise SystemExit(int(Ending.PREEMPTED))  # asked to stop before the ranks have met
     for step in range(1, LONG.get(SCENARIO, STEPS) + 1):
         for phase in ("data", "forward"):
             seat.pulse.beat(phase, step)

@@ -91,3 +91,15 @@ def test_code_0_is_a_disappearance_unless_the_rank_said_goodbye() -> None:
 def test_an_exit_code_without_a_record_keeps_its_meaning() -> None:
     assert first_cause([], {0: Exit(0, 12, 1.0)}, BEATS).ending == Ending.DIVERGED
     assert first_cause([], {0: Exit(0, 77, 1.0)}, BEATS).ending == Ending.CRASH
+
+
+def test_of_ranks_in_a_vote_the_one_that_has_not_cast_its_own_is_named() -> None:
+    inside = dataclasses.replace(beat(0), waits=True)
+    there = [Place(0, 100, "S", inside, 9.0), Place(1, 101, "S", beat(1), 8.9), Place(2, 102, "S", inside, 9.1)]
+    found = culprit(there)
+    assert found is not None
+    assert found.rank == 1
+    sharded = dataclasses.replace(beat(0, "backward"), waits=True)  # at a gate, in the middle of its backward pass
+    found = culprit([Place(0, 100, "S", sharded, 9.0), Place(1, 101, "S", beat(1, "vote"), 5.0)])
+    assert found is not None
+    assert found.rank == 1

@@ -236,3 +236,11 @@ def later(act: Callable[[], None], after: Path) -> None:
         act()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def test_what_one_rank_was_asked_the_others_are_told(supervise: Callable[..., Verdict]) -> None:
+    """One that left on request before the ranks have met leaves others that would idle for ever."""
+    began = time.monotonic()
+    verdict = supervise("idle")
+    assert verdict.ending == Ending.PREEMPTED
+    assert time.monotonic() - began < 10

@@ -11,9 +11,12 @@ from cyclopts import App, Parameter
 
 from ups import __version__
 from ups.cli.bench import bench
+from ups.cli.cache import cache
 from ups.cli.config import config
 from ups.cli.data import data
+from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
+from ups.cli.faults import faults
 from ups.cli.run import run
 from ups.screen import following, show, training
 from ups.types import ConfigError, UpsError
@@ -26,9 +29,11 @@ app = App(
     suppress_keyboard_interrupt=False,
     help_epilogue="Every command explains itself: `ups COMMAND --help`.",
 )
-for sub in (data, config, bench):
+for sub in (data, config, cache, bench):
     app.command(sub)
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(faults)
+app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 
 

@@ -34,3 +34,58 @@ def bench_generate(
     from ups.jobs.bench import bench_generate as job
 
     job(task, device, seconds, json_out, say=print)
+
+
+@bench.command(name="engine")
+def bench_engine(
+    *,
+    rounds: int = 15,
+    batch: int = 32,
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> None:
+    """What the training engine costs on this machine, as four ratios; two cores or more, and nothing else running.
+
+    Its step over that of a bare loop with the same mathematics; every protection on over off, on two ranks; the time a
+    save in the background holds the loop up over the whole save; two ranks over twice one rank, each with a core.
+
+    Parameters
+    ----------
+    rounds
+        How often each is measured, in turn with its peer; medians are reported.
+    batch
+        Samples per rank and step.
+    json_out
+        Also write the numbers, with their provenance, to this file.
+    """
+    from ups.lab.cost import bench_engine as job
+
+    job(rounds, batch, json_out, say=print)
+
+
+@bench.command(name="cache")
+def bench_cache(
+    *,
+    samples: int = 256,
+    seconds: float = 3.0,
+    dim: int = 64,
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> None:
+    """Random windows per second from the latent cache over those from the raw file, each read by two processes.
+
+    On advection data of 1024 cells made for it; also the memory each process has for itself, and the cost of a window
+    in caches of a thousand to a million windows.
+
+    Parameters
+    ----------
+    samples
+        Trajectories of the file that is made.
+    seconds
+        How long to read, each time.
+    dim
+        Numbers per token of the codec, one token per four cells: 4 keeps the size of the data, 64 is the default model.
+    json_out
+        Also write the numbers, with their provenance, to this file.
+    """
+    from ups.jobs.bench_cache import bench_cache as job
+
+    job(samples, seconds, dim, json_out, say=print)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -19,6 +21,8 @@ def run(
     node_rank: int = 0,
     rendezvous: str = "",
     here: bool = False,
+    debug: bool = False,
+    profile: bool | int = False,
 ) -> int:
     """Make the data, train codec and operator, judge the simulator on unseen trajectories, and write a report.
 
@@ -45,6 +49,11 @@ def run(
         HOST:PORT of the first machine, where all meet.
     here
         Work in this very process, without a supervisor: for a debugger.
+    debug
+        Have torch say more in the logs of the ranks, and wait for every kernel, so that an error names its line. Slow.
+    profile
+        Trace 3 steps of every stage, or so many as are named, on every rank: `profile/STAGE/rank-R.json` in the run's
+        folder, for chrome://tracing or Perfetto.
     """
     from ups.config import file_and_flags, load
     from ups.jobs.settings import RunConfig
@@ -54,6 +63,17 @@ def run(
         raise ConfigError("no config was named; write `ups run CONFIG`.")
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
     settings = load(RunConfig, file, {**overrides, **{key: value for key, value in given.items() if value is not None}})
+    if debug:
+        from ups.launch.job import debugging
+
+        os.environ.update(debugging(settings.device))
+    if profile is not False:
+        from ups.engine.profile import request
+
+        steps = 3 if profile is True else profile
+        if steps < 1:
+            raise ConfigError("--profile traces at least 1 step; leave it out for none.")
+        os.environ.update(request(steps, Path(settings.out) / settings.name / "profile"))
     if here:
         from ups.jobs.run import run as job
         from ups.jobs.sets import Screen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -30,19 +31,25 @@ def main(folder: Path) -> None:
         config = load(RunConfig, run.job)
         with following() as report:
             screen = Screen(print, report, training()) if seat.rank == 0 else Screen.silent()
-            ready = folder / f".prepared-{seat.attempt}"
+            # Named by where the ranks of this start meet; one left over from another start would only end the idling.
+            ready = folder / f".prepared-{os.environ.get('MASTER_PORT', '0')}"
             if seat.rank == 0:
-                prepare(config, run, screen)
+                for old in folder.glob(".prepared-*"):
+                    old.unlink(missing_ok=True)
+                with STOP.at_once("data were made"):
+                    prepare(config, run, screen)
                 ready.touch()
-            while not ready.exists():
-                seat.pulse.beat("idle")
-                time.sleep(LOOK)
+            with STOP.at_once("data were made"):
+                while not ready.exists():
+                    seat.pulse.beat("idle")
+                    time.sleep(LOOK)
             seat.pulse.beat("start")
             with Dist.start(config.device, config.dist) as dist:
                 train(config, run, screen, dist, seat.pulse, seat.limit())
             if seat.rank == 0:
                 seat.pulse.beat("judge")
-                found = assess(config, run, screen)
+                with STOP.at_once("the simulator was judged"):
+                    found = assess(config, run, screen)
                 show(found.headline(), found.said(), run.report)
                 ready.unlink(missing_ok=True)
                 seat.succeed(report=run.report.name)

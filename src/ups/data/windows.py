@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ups.data.sampler import Mix, Sampler
 from ups.data.source import Source
 from ups.tensors import Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec
@@ -60,9 +62,18 @@ class Trajectories:
         ).reshape(len(ids), len(numbers))
         self.inputs = torch.stack([self._coarse(source.inputs(row)) for row in self.rows])
 
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which reads what it needs from the file itself."""
+        return {**self.__dict__, "_kept": None}
+
     @property
     def task(self) -> TaskSpec:
         return self.source.task
+
+    @property
+    def origin(self) -> Path:
+        """The file they are read from."""
+        return self.source.path
 
     @property
     def dt(self) -> float:
@@ -134,24 +145,39 @@ class Ranks(Protocol):
     def world(self) -> int: ...
 
 
-class Windows:
-    """Batches of several tasks in turn: batch n holds one task, and every window of a task comes once per epoch.
+class Part(Protocol):
+    """Samples of one task that windows are cut from: trajectories, or what a codec made of them."""
 
-    Batch n is a pure function of (seed, n): the tasks take turns, and the k-th batch of a task takes the k-th stretch
-    of an endless sequence of shuffled epochs. Each rank of `ranks` gets its share of every batch: shares are disjoint,
-    as even as can be, and together the batch that one process would get.
+    @property
+    def task(self) -> TaskSpec: ...
+    @property
+    def times(self) -> Array: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def origin(self) -> Path: ...
+    def __len__(self) -> int: ...
+    def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window: ...
+
+
+class Windows:
+    """Batches of several tasks: batch n holds one task, and every window of a task comes once per epoch of it.
+
+    Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
+    shares are disjoint, as even as can be, and together the batch that one process would get.
     """
 
     def __init__(
         self,
-        train: Sequence[Trajectories],
-        valid: Sequence[Trajectories],
+        train: Sequence[Part],
+        valid: Sequence[Part],
         batch: int,
         context: int,
         targets: int = 1,
         seed: int = 0,
         *,
         ranks: Ranks,
+        mix: Mix | None = None,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
@@ -161,40 +187,39 @@ class Windows:
         for part in (*self.train, *self.valid):
             if len(part.times) < context + targets and not part.task.steady:
                 raise DataError(
-                    f"{part.source.path}: has {len(part.times)} frames, too few for {context} frames of context and "
+                    f"{part.origin}: has {len(part.times)} frames, too few for {context} frames of context and "
                     f"{targets} after them; reduce time less or ask for less context."
                 )
-        self._order: dict[tuple[int, int], Array] = {}
+        names, counts = [part.task.name for part in self.train], [len(part) * self._starts(part) for part in self.train]
+        self.sampler = Sampler(names, counts, batch, mix, seed)
+
+    def _starts(self, part: Part) -> int:
+        """Windows per sample."""
+        return 1 if part.task.steady else len(part.times) - self.context - self.targets + 1
 
     def batch(self, step: int) -> Window:
-        which, turn = step % len(self.train), step // len(self.train)
+        return self.window(*self.indices(step))
+
+    def indices(self, step: int) -> tuple[int, Array]:
+        """The task of a step and this rank's windows of it."""
+        return self.sampler.indices(step, self.rank, self.world)
+
+    def window(self, which: int, chosen: Array) -> Window:
+        """The windows numbered `chosen` of a task."""
         part = self.train[which]
-        targets = 1 if part.task.steady else self.targets
-        starts = 1 if part.task.steady else len(part.times) - self.context - targets + 1
-        total = len(part) * starts
-        first, last = (turn * self.size + self.size * rank // self.world for rank in (self.rank, self.rank + 1))
-        places = np.arange(first, last)
-        chosen = np.array([self._epoch(which, int(p // total), total)[p % total] for p in places])
+        starts, targets = self._starts(part), 1 if part.task.steady else self.targets
         return part.window((chosen // starts).tolist(), (chosen % starts).tolist(), self.context, targets)
 
     def count(self, step: int) -> int:  # noqa: ARG002
         """Samples of all ranks in batch `step`."""
         return self.size
 
-    def _epoch(self, which: int, epoch: int, total: int) -> Array:
-        """The shuffled order of one epoch; only the newest two of a task are kept."""
-        key = (which, epoch)
-        if key not in self._order:
-            self._order.pop((which, epoch - 2), None)
-            self._order[key] = np.random.default_rng((self.seed, which, epoch)).permutation(total)
-        return self._order[key]
-
     def validation(self) -> Iterator[Window]:
         """Whole trajectories of each task: the context, and every frame after it."""
         yield from whole(self.valid, self.context, self.size)
 
 
-def whole(parts: Sequence[Trajectories], context: int, batch: int = 32) -> Iterator[Window]:
+def whole(parts: Sequence[Part], context: int, batch: int = 32) -> Iterator[Window]:
     """Each trajectory once, from its first frame to its last, in batches of one task."""
     for part in parts:
         size = max(1, min(batch, 2**26 // max(1, len(part.times) * int(np.prod(part.shape)))))
@@ -202,3 +227,14 @@ def whole(parts: Sequence[Trajectories], context: int, batch: int = 32) -> Itera
             samples = list(range(first, min(first + size, len(part))))
             ahead = 1 if part.task.steady else len(part.times) - context
             yield part.window(samples, [0] * len(samples), context, ahead)
+
+
+def spread(part: Trajectories, context: int, targets: int, count: int = 64) -> Window:
+    """Windows from all over the trajectories and their times, always the same ones."""
+    steady = part.task.steady
+    targets = 1 if steady else targets
+    starts = 1 if steady else max(1, len(part.times) - context - targets + 1)
+    size = (context + targets) * int(np.prod(part.shape)) * len(part.task.channels)
+    count = max(1, min(count, 2**25 // size, len(part) * starts))
+    places = np.linspace(0, len(part) * starts - 1, count).astype(int)
+    return part.window((places // starts).tolist(), (places % starts).tolist(), context, targets)

@@ -18,15 +18,13 @@ NOTHING, MEMORY, OTHER = range(3)
 
 
 class MemoryStop(UpsError):  # noqa: N818
-    """Out of memory even with a single sample at a time, or again and again."""
+    """Out of memory even with a single sample at a time, or again and again; on this rank or on another."""
 
     ending = Ending.OOM
 
-
-class Preempted(UpsError):  # noqa: N818
-    """Asked to stop; everything is saved, and the run can be resumed."""
-
-    ending = Ending.PREEMPTED
+    def __init__(self, sentence: str, phase: str, mine: bool) -> None:
+        super().__init__(sentence)
+        self.phase, self.first_hand = phase, mine
 
 
 class PeerError(UpsError):

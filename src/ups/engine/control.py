@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 import struct
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
@@ -65,6 +67,7 @@ class Control:
         self._everyone = torch.zeros(world, BALLOT, dtype=torch.int64)
         self._rows = list(self._everyone.unbind())
         self._ids: dict[str, int] = {}
+        self.waiting: Callable[[str], None] = _unheard  # told what is waited for, and "" when it has come
         self._draining = False  # a peer's failure is known here, and `finish` has not been called yet
         self._broken: UpsError | None = None
 
@@ -104,6 +107,13 @@ class Control:
         ballots = self._vote(AGREE, "agree", extra=_bits(value))
         return _float(ballots[0][7])
 
+    @contextmanager
+    def wait(self, op: str) -> Iterator[None]:
+        """Around whatever waits for the other ranks, so that an outsider can tell who waits from who is waited for."""
+        self.waiting(op)
+        yield
+        self.waiting("")
+
     def _vote(self, call: int, op: str, word: Word | None = None, extra: int = 0) -> list[list[int]]:
         """All ballots, by rank, if there is nothing to raise.
 
@@ -133,7 +143,8 @@ class Control:
 
     def _exchange(self, into: list[Tensor], mine: Tensor, op: str) -> None:
         try:
-            dist.all_gather(into, mine, group=self.group)
+            with self.wait(op):
+                dist.all_gather(into, mine, group=self.group)
         except RuntimeError as error:
             late = "timed out" in str(error).lower()
             peer = f"rank {1 - self.rank}" if self.world == 2 else f"one of the other {self.world - 1} ranks"
@@ -161,6 +172,10 @@ class Control:
             "task and count."
         )
         raise self._broken
+
+
+def _unheard(op: str) -> None:
+    """Nobody looks from outside."""
 
 
 def _bits(value: float) -> int:

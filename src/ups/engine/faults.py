@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
 import time
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 VARIABLE = "UPS_FAULTS"
-Kind = Literal["oom", "error", "kill", "segv", "bus", "abort", "stop", "leave", "hang", "grip", "term", "usr1", "slow"]
+Kind = Literal[
+    "oom", "error", "full", "kill", "segv", "bus", "abort", "stop", "leave", "hang", "grip", "term", "usr1", "slow",
+    "boss", "orphan", "nan", "inf", "ulp", "seed", "rate",
+]  # fmt: skip
 SIGNALS = {
     "kill": signal.SIGKILL,
     "segv": signal.SIGSEGV,
@@ -27,8 +32,11 @@ SIGNALS = {
 class Fault:
     """One fault: on `rank`, the first `times` times it enters `phase` at or after `step`, in start number `attempt`.
 
-    Out of memory and other errors are raised; signals hit the process; `leave` exits with code 0 and no word; `hang`
-    sleeps, `grip` sleeps without letting go of the interpreter, `slow` is late by half a second.
+    `phase` is a phase of the heartbeat, or a place that a lab watches.
+
+    Out of memory, a full disk and other errors are raised; signals hit the process, `boss` and `orphan` its
+    supervisor (SIGTERM, SIGKILL); `leave` exits with code 0 and no word; `hang` sleeps, `grip` sleeps without letting
+    go of the interpreter, `slow` is late by half a second. The others change values, where a lab knows which.
     """
 
     kind: Kind
@@ -38,10 +46,15 @@ class Fault:
     attempt: int | None = 1
     times: int = 1
 
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
     def strike(self) -> None:
         """Do it."""
         if self.kind in SIGNALS:
             os.kill(os.getpid(), SIGNALS[self.kind])
+        elif self.kind in ("boss", "orphan"):
+            os.kill(int(os.environ["UPS_SUPERVISOR"]), signal.SIGTERM if self.kind == "boss" else signal.SIGKILL)
         elif self.kind == "leave":
             os._exit(0)
         elif self.kind == "hang":
@@ -50,6 +63,8 @@ class Fault:
             ctypes.PyDLL(None).sleep(10**6)
         elif self.kind == "slow":
             time.sleep(0.5)
+        elif self.kind == "full":
+            raise OSError(errno.ENOSPC, f"no space left (a planned fault in phase '{self.phase}')")
         elif self.kind == "oom":
             import torch
 
@@ -73,8 +88,17 @@ class Plan:
         rank, attempt = int(os.environ.get("RANK", "0")), int(os.environ.get("UPS_ATTEMPT", "1"))
         return cls([Fault(**row) for row in json.loads(text)], rank, attempt)
 
-    def __call__(self, phase: str, step: int) -> None:
+    def at(self, phase: str) -> bool:
+        """Whether anything is planned there."""
+        return any(fault.phase == phase for fault in self.faults)
+
+    def due(self, phase: str, step: int) -> Iterator[Fault]:
+        """What is to happen now, each counted as it is given."""
         for fault in self.faults:
             if fault.phase == phase and step >= fault.step and fault.times > 0:
                 fault.times -= 1
-                fault.strike()
+                yield fault
+
+    def __call__(self, phase: str, step: int) -> None:
+        for fault in self.due(phase, step):
+            fault.strike()

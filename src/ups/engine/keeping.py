@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -9,15 +10,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ups.engine.control import LostPeer
 from ups.engine.dist import DivergedError
 from ups.engine.randomness import random_state, set_random_state
 from ups.engine.store import Saved
 from ups.types import DataError
+from ups.verdict import Ending
 
 if TYPE_CHECKING:
     from ups.engine.loop import Trainer
 
 COUNTS = ("step", "samples", "validations", "best_step", "recovered", "microbatch", "score", "last_score", "history")
+
+
+class StorageError(DataError):
+    """What must be kept cannot be written."""
+
+    ending = Ending.STORAGE
 
 
 class Keeper:
@@ -89,7 +98,9 @@ class Keeper:
         try:
             self.trainer.store.wait()
         except OSError as error:
-            raise DataError(f"the last checkpoint could not be saved ({error}); free the disk and resume.") from error
+            if error.errno == errno.ECONNABORTED:
+                raise LostPeer(f"the last checkpoint could not be saved: {error.strerror}.") from error
+            raise StorageError(f"the last checkpoint was not saved ({error}); free the disk and resume.") from error
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that all ranks find whole, if there is one."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ups.engine.attempt import MEMORY, OTHER, Attempt, MemoryStop, Preempted, give_up
+from ups.engine.attempt import MEMORY, OTHER, Attempt, MemoryStop, give_up
 from ups.engine.control import Word
 from ups.engine.dist import Dist
 from ups.engine.graph import Pace, Prefetch, graphed
@@ -20,8 +20,9 @@ from ups.engine.keeping import Keeper
 from ups.engine.meter import Meter
 from ups.engine.optim import Ema, Optimizer, clip, schedule
 from ups.engine.parallelize import parallelize
-from ups.engine.preemption import STOP, StopFlag
+from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
+from ups.engine.profile import profile
 from ups.engine.stage import Batches, Stage, Tracker
 from ups.engine.store import Nowhere, Store
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig, peak_memory
@@ -55,6 +56,7 @@ class Trainer:
     ) -> None:
         self.config, self.stage, self.batches, self.trackers, self.report = config, stage, batches, trackers, report
         self.dist, self.store, self.pulse, self.stop = dist or Dist(), store or Nowhere(), pulse or Pulse(None, 0), stop
+        self.dist.control.waiting = self.pulse.wait
         device = self.dist.device
         self.module = stage.module
         self.parallel = parallelize(self.module, config, self.dist)
@@ -75,6 +77,7 @@ class Trainer:
         self.born = time.perf_counter()
         self.moved = False  # whether the step under way has begun to change weights
         self.keeper = Keeper(self)
+        self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
         self.logged, self.saved = (0, 0, 0.0), (0, 0.0)
 
     def fit(self) -> Outcome:
@@ -142,6 +145,7 @@ class Trainer:
         self.pace.step()
         self.step += 1
         self.samples += self.batches.count(self.step - 1)
+        self.profile(self.step)
         return any(word.stop for word in words)
 
     def _vote(self, attempt: Attempt) -> list[Word]:
@@ -166,7 +170,9 @@ class Trainer:
             if size == 1:
                 raise MemoryStop(
                     f"out of memory on {where} with one sample at a time; use a smaller model or grid, "
-                    "train.activations recompute, or strategy fsdp on more ranks."
+                    "train.activations recompute, or strategy fsdp on more ranks.",
+                    PHASES[word.phase],
+                    mine=rank == self.dist.rank,
                 )
             self.microbatch, tries = max(1, size // 2), 0
             self.pulse.note(self.microbatch)

@@ -124,7 +124,8 @@ class Replicated:
         views = self.views[mark]
         torch._foreach_copy_(views, [_real(p.grad) for p in touched if p.grad is not None])
         used = self.flat[: sum(view.numel() for view in views)]
-        dist.all_reduce(used, group=self.ranks.group)
+        with self.ranks.control.wait("the sum of the gradients"):
+            dist.all_reduce(used, group=self.ranks.group)
         used.div_(self.ranks.world)
         for p, view in zip(touched, views, strict=True):
             p.grad = torch.view_as_complex(view) if p.is_complex() else view

@@ -60,7 +60,7 @@ def bench_generate(
     if device.type == "cpu" and "burgers1d" in (tasks or EQUATIONS):
         peer = against_exponax(say)
     if json_path:
-        found = {"rates": [asdict(rate) for rate in rates], "exponax": peer, "provenance": _provenance(device)}
+        found = {"rates": [asdict(rate) for rate in rates], "exponax": peer, "provenance": provenance(device)}
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -174,7 +174,7 @@ def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: fl
     return run
 
 
-def _provenance(device: torch.device) -> dict[str, str | int]:
+def provenance(device: torch.device) -> dict[str, str | int]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "version": __version__,

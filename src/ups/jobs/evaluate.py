@@ -18,8 +18,8 @@ from ups.eval.baselines import require
 from ups.eval.report import Cost, DataFact, Report
 from ups.jobs.beyond import Exam, Maker, spaced, thinning, trained_grid
 from ups.jobs.judge import Judge, Kind, cost_of, judged
+from ups.jobs.load import load as load_simulator
 from ups.jobs.predict import fitting
-from ups.jobs.predict import load as load_simulator
 from ups.jobs.sets import DataSet, Screen, opened
 from ups.jobs.settings import DataConfig, RunConfig
 from ups.models import Simulator

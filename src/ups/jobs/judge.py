@@ -20,6 +20,7 @@ from ups.eval.baselines import INSTALL, BaselineConfig, NeuralOpBaseline, availa
 from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
 from ups.eval.rollout import EvalProtocol, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.jobs.beyond import Exam, exams
+from ups.jobs.load import load
 from ups.jobs.sets import DataSet, Screen, windows_of
 from ups.jobs.settings import RunConfig
 from ups.models import Simulator
@@ -33,10 +34,8 @@ Kind = Literal["fno", "uno"]
 class SimulatorPredictor:
     """A simulator as a predictor."""
 
-    name = "ups"
-
-    def __init__(self, simulator: Simulator, device: torch.device) -> None:
-        self.simulator, self.device = simulator.to(device).eval(), device
+    def __init__(self, simulator: Simulator, device: torch.device, name: str = "ups") -> None:
+        self.simulator, self.device, self.name = simulator.to(device).eval(), device, name
 
     @torch.no_grad()
     def predict(self, window: Window, steps: int) -> torch.Tensor:
@@ -87,7 +86,7 @@ class Judge:
 
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
-        rivals = [self._trained(kind, data) for kind in self.baselines if data is not None]
+        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
         main, *others = self._entries(exam, rivals)
         coded = reconstruct(self.ours.coded, self._windows(exam), self.asked, exam.split)
         further: list[Entry] = []
@@ -124,6 +123,14 @@ class Judge:
             shown = examples if who is self.ours else 0
             found.append(Entry(evaluate(who, self._windows(exam), self.asked, exam.split, shown), cost))
         return found
+
+    def _before(self, exam: Exam) -> list[tuple[Predictor, Cost]]:
+        """The simulator that was started from, where it knew the task: has it been forgotten?"""
+        if self.config.start_from is None:
+            return []
+        old = load(self.config.start_from)
+        known = exam.part.task.name in old.codec.tasks
+        return [(SimulatorPredictor(old, self.device, "before"), Cost())] if known else []
 
     def _trained(self, kind: Kind, data: DataSet) -> tuple[Predictor, Cost]:
         """A network of neuraloperator trained on one task."""

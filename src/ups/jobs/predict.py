@@ -16,28 +16,12 @@ from ups.engine.dist import device_of
 from ups.files import draft
 from ups.jobs.beyond import spaced, told
 from ups.jobs.judge import SimulatorPredictor
+from ups.jobs.load import load
 from ups.models import Simulator
-from ups.models.artifact import FILE_NAME
 from ups.physics import TASKS
-from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, Params, TaskSpec
 
 AXES = "xyz"
-
-
-def load(path: str | Path, device: str = "cpu") -> Simulator:
-    """The simulator of a run folder, or of an artifact by itself."""
-    place, on = Path(path), device_of(device)
-    if (place / "config.yaml").is_file():
-        artifact = RunDir.at(place).artifact("simulator")
-        if not artifact.is_file():
-            raise DataError(
-                f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
-            )
-        return Simulator.load(artifact, on)
-    if place.is_dir() and not (place / FILE_NAME).is_file():
-        raise DataError(f"{place}: is not a run folder (it has no config.yaml) and holds no simulator; check the path.")
-    return Simulator.load(place, on)
 
 
 def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> TaskSpec:

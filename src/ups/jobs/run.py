@@ -10,17 +10,24 @@ from pathlib import Path
 from torch import Tensor
 
 from ups.config import fingerprint
+from ups.data.loader import loaded
+from ups.data.windows import spread
 from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
+from ups.engine.stage import Tracker
 from ups.engine.train import Outcome
 from ups.engine.vault import Vault
 from ups.eval.baselines import require
 from ups.eval.report import Report
 from ups.heartbeat import Pulse
+from ups.jobs.cache import encoded_parts
 from ups.jobs.judge import judge
+from ups.jobs.load import load
+from ups.jobs.order import Order, listening
 from ups.jobs.sets import DataSet, Screen, opened, windows_of
 from ups.jobs.settings import RunConfig, StageConfig
 from ups.models import Simulator, build
+from ups.models.inherit import inherit
 from ups.rundir import RunDir
 from ups.stages import CodecStage, OperatorStage
 from ups.tracking.jsonl import Jsonl
@@ -89,6 +96,7 @@ def train(
     with ExitStack() as stack:
         place = folder.cache("data")
         sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
+        dist.handshake({"config of the run": fingerprint(config), "data": [data.fact().version for data in sets]})
         trackers = [Jsonl(folder.metrics, screen.say)] if dist.leads else []
         learnt: dict[str, Tensor] = {}
         outcomes: dict[str, Outcome] = {}
@@ -96,9 +104,14 @@ def train(
             simulator, settings = fresh(config, sets, learnt), plan.settings(config)
             stage = plan.make(simulator.to(dist.device), config)
             _fit(stage, config, sets, settings, dist)
-            windows = windows_of(config, sets, settings, dist)
+            encoded = encoded_parts(config, folder, sets, stage, dist, screen, pulse)
+            windows = windows_of(config, sets, settings, dist, encoded)
+            dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
             store = Vault(folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=screen.say)
-            trainer = Trainer(settings.train, stage, windows, dist, store, trackers, screen.watch, pulse, limit=limit)
+            batches = stack.enter_context(loaded(windows, settings.workers))
+            told: list[Tracker] = [*trackers, *(Order(windows.sampler, name, tracker) for tracker in trackers)]
+            trainer = Trainer(settings.train, stage, batches, dist, store, told, screen.watch, pulse, limit=limit)
+            windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
             outcomes[name] = trainer.fit()
             learnt |= {f"{name}.{key}": value for key, value in trainer.weights().items()}
         if dist.leads:
@@ -134,6 +147,8 @@ def fresh(config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tenso
             simulator.operator.fit_inputs(part.task.name, given.mean(0), given.std(0))
         simulator.operator.fit_ranges(part.task.name, part.params.amin(0), part.params.amax(0))
         simulator.fit_dt(part.task, part.dt, part.dt)
+    if config.start_from is not None:
+        inherit(simulator, load(config.start_from))
     simulator.load_state_dict({**simulator.state_dict(), **learnt}, strict=True)
     return simulator
 
@@ -141,7 +156,16 @@ def fresh(config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tenso
 def _fit(
     stage: CodecStage | OperatorStage, config: RunConfig, sets: Sequence[DataSet], settings: StageConfig, dist: Dist
 ) -> None:
-    """Tell a stage how much its tasks change in one step, from one whole batch of each, the same on every rank."""
-    windows = windows_of(config, sets, settings, Dist())
-    for i in range(len(windows.train)):
-        stage.fit(windows.batch(i).to(dist.device))
+    """Tell a stage how much its tasks change in one step, from windows of all over each, the same on every rank.
+
+    What a simulator to start from was told stays: its answers are in units of that.
+    """
+    known = load(config.start_from).codec.tasks if config.start_from is not None else {}
+    kept = {name: value.clone() for name, value in stage.module.state_dict().items()}
+    for data in sets:
+        stage.fit(spread(data.part("train"), config.model.operator.context, settings.unroll).to(dist.device))
+    if "scale" in kept and isinstance(stage, OperatorStage):
+        for name in known:
+            if name in stage.operator.conditioner.index:
+                row = stage.operator.conditioner.index[name]
+                stage.operator.scale[row] = kept["scale"][row]

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from ups.data import Source, open_source
 from ups.data.splits import Split, make_split
-from ups.data.windows import Ranks, Trajectories, Windows
+from ups.data.windows import Part, Ranks, Trajectories, Windows
 from ups.engine.train import Progress
 from ups.eval.report import DataFact
 from ups.jobs.generate import Report as Following
 from ups.jobs.generate import generate
 from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig, StageConfig
 from ups.physics import TASKS
+from ups.types import DataError
 
 Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
@@ -51,7 +52,11 @@ class DataSet:
     def part(self, name: str) -> Trajectories:
         """The trajectories of one part; read once, where they fit in memory."""
         if name not in self.parts:
-            self.parts[name] = Trajectories(self.source, self.split.part(name), self.config.reduce)
+            try:
+                ids = self.split.part(name)
+            except DataError as error:
+                raise DataError(f"{self.source.task.name}: {error}") from None
+            self.parts[name] = Trajectories(self.source, ids, self.config.reduce)
         return self.parts[name]
 
     def fact(self) -> DataFact:
@@ -76,8 +81,15 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Dat
         yield DataSet(data, source, make_split(source.ids, data.split.convention, data.split.fractions, data.seed))
 
 
-def windows_of(config: RunConfig, sets: Sequence[DataSet], settings: StageConfig, ranks: Ranks) -> Windows:
-    """What a stage is trained and validated on."""
+def windows_of(
+    config: RunConfig,
+    sets: Sequence[DataSet],
+    settings: StageConfig,
+    ranks: Ranks,
+    encoded: Sequence[Part] = (),
+) -> Windows:
+    """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
-    context = config.model.operator.context
-    return Windows(train, valid, settings.batch, context, settings.unroll, config.seed, ranks=ranks)
+    mix = config.mix if len(sets) > 1 else None
+    shape = (settings.batch, config.model.operator.context, settings.unroll, config.seed)
+    return Windows(encoded or train, valid, *shape, ranks=ranks, mix=mix)

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
+from ups.data.sampler import Mix
+from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
@@ -133,6 +135,8 @@ class StageConfig(Config):
     """Windows per step."""
     unroll: int = Field(default=1, ge=1)
     """Steps ahead that are trained through."""
+    workers: int = Field(default=0, ge=0)
+    """Processes of each rank that build its windows; 0: a thread of its own does."""
 
 
 class CodecStageConfig(StageConfig):
@@ -181,6 +185,23 @@ class EvalConfig(Config):
         return made
 
 
+class CacheConfig(Config):
+    """The latent cache: what the frozen codec makes of the training data, encoded once and read from disk."""
+
+    incidental = frozenset({"folder", "rebuild", "readers"})
+
+    use: bool = False
+    """Train the operator on encoded windows; with fp32 the losses are the same to the bit."""
+    dtype: Kind = "fp32"
+    """How tokens are stored: fp32, or half the size as bf16 or fp16, with the rounding said in the manifest."""
+    folder: str | None = None
+    """Where caches lie, for example on a fast scratch disk; `cache/latents` of the run's folder by default."""
+    rebuild: bool = False
+    """Replace a cache that is damaged or was made of other weights or data, instead of refusing it."""
+    readers: int = Field(default=2, ge=1)
+    """Threads that read ahead while it is built."""
+
+
 class RunConfig(Config):
     """A run: data, model, stages, evaluation."""
 
@@ -200,6 +221,12 @@ class RunConfig(Config):
     """How long a process may stand still before it counts as hung, and how often a run is started again."""
     data: dict[str, DataConfig] = Field(default_factory=dict)
     """Data sets, by a name of your choice."""
+    mix: Mix = Field(default_factory=Mix)
+    """How often each task is drawn in training."""
+    cache: CacheConfig = Field(default_factory=CacheConfig)
+    """Whether the operator is trained from a latent cache, and where that lies."""
+    start_from: str | None = None
+    """A run folder or a simulator to train further: its tasks keep what they know, and new ones are added."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
     codec: CodecStageConfig = Field(default_factory=CodecStageConfig)
@@ -210,9 +237,21 @@ class RunConfig(Config):
     """How the simulator is judged."""
 
     @model_validator(mode="after")
+    def _shareable(self) -> RunConfig:
+        for name, stage in (("codec", self.codec), ("operator", self.operator)):
+            if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":
+                raise ValueError(f"{name}.train.optimizer is muon, which needs whole matrices, and fsdp cuts them.")
+            if stage.batch < self.dist.world:
+                raise ValueError(f"{name}.batch is {stage.batch}, which {self.dist.world} ranks cannot share.")
+        return self
+
+    @model_validator(mode="after")
     def _one_set_per_task(self) -> RunConfig:
         tasks = [data.task for data in self.data.values()]
         for task in tasks:
             if tasks.count(task) > 1:
                 raise ValueError(f"two data sets hold {task}; a simulator learns a task from one.")
+        if self.mix.weights and set(self.mix.weights) != set(tasks):
+            odd = min(set(self.mix.weights) ^ set(tasks))
+            raise ValueError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
         return self

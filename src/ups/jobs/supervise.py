@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ups.config import dump
+from ups.config import dump, fingerprint
 from ups.engine.manifest import newest_verified
 from ups.files import write_atomic
 from ups.jobs.run import STAGES, open_run
 from ups.jobs.settings import RunConfig
 from ups.launch.job import Job
-from ups.launch.launchers import Launcher
+from ups.launch.launchers import Launcher, answers
 from ups.launch.supervisor import Supervisor
 from ups.rundir import RunDir
-from ups.verdict import Ending
+from ups.types import ConfigError
+from ups.verdict import Ending, Verdict, read_json
 
 
 def _say(sentence: str) -> None:
@@ -34,10 +37,11 @@ def supervise(
     launcher: Launcher | None = None,
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
-    folder = open_run(config, resume=resume, overwrite=overwrite)
+    d = config.dist
+    folder = join(config, node, rendezvous) if node else open_run(config, resume=resume, overwrite=overwrite)
     try:
-        write_atomic(folder.job, dump(config))
-        d = config.dist
+        if not node:
+            write_atomic(folder.job, dump(config))
         words = (sys.executable, "-m", command, str(folder.folder.resolve()))
         job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
         verdict = Supervisor(
@@ -49,6 +53,28 @@ def supervise(
         say(f"{verdict.ending.name}: {verdict.cause}")
         say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.folder / 'logs'}.")
     return verdict.ending
+
+
+def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
+    """The folder that node 0 has opened: it is there, emptied or resumed, as soon as the rendezvous answers."""
+    folder = RunDir(Path(config.out) / config.name)
+    end = time.monotonic() + config.limits.start
+    while not answers(rendezvous):
+        if time.monotonic() > end:
+            raise ConfigError(
+                f"{rendezvous}: node 0 has not answered in {config.limits.start:.0f} s; start it with --node-rank 0, "
+                "and check that this machine can reach it."
+            )
+        time.sleep(0.2)
+    known = read_json(folder.environment).get("fingerprint")
+    if known == fingerprint(config):
+        return folder
+    cause = f"{folder.folder}: node {node} was started with another config than node 0; start all with the same."
+    if known is None:
+        cause = f"{folder.folder}: node {node} does not see the run's folder; put `out` where all nodes see it."
+    with contextlib.suppress(OSError):  # so that the others do not wait for this node
+        Verdict(Ending.USER, cause).write(folder.folder / f".node-{node}.json")
+    raise ConfigError(cause)
 
 
 def progress(folder: RunDir) -> int:

@@ -140,6 +140,8 @@ class Attempt:
             return "regroup"
         if self._asked and (self._asked.now or not self._pids or now - self._asked.since > self._limits.grace):
             return "stopped"
+        if (since := self._asked_elsewhere()) is not None and now - since > self._limits.grace:
+            return "stopped"
         if not self._pids and (self._given_up() is not None or now - began > self._limits.start):
             return "nobody"
         return "overdue" if self._watch.overdue(there, self._beats) else ""
@@ -208,9 +210,14 @@ class Attempt:
             clocks = [e.clock for e in self._exits.values()] + [r.clock for r in self._records]
             self.detection = max(0.0, now - min(clocks))
 
+    def _asked_elsewhere(self) -> float | None:
+        """When the first rank left on somebody else's request: the others cannot go on without it, and may not know."""
+        asked = (Ending.PREEMPTED, Ending.INTERRUPTED)
+        return min((e.clock for e in self._exits.values() if e.code in asked), default=None)
+
     def _pass_on(self) -> None:
         """Tell every rank once to stop: directly, since a launcher adds habits of its own."""
-        if not self._asked:
+        if not self._asked and self._asked_elsewhere() is None:
             return
         for rank, pid in self._pids.items():
             if pid not in self._told and rank not in self._exits:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ups.heartbeat import WAITING, Beat
+from ups.heartbeat import Beat
 from ups.verdict import Ending, Failure, Verdict
 
 STOP_SIGNALS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGUSR1)
@@ -33,6 +33,7 @@ class Place:
     beat: Beat | None
     silent: float
     stack: str = ""
+    collective: str = ""  # the last one in its flight recorder, where it has left that
 
 
 def first_cause(
@@ -82,17 +83,17 @@ def first_cause(
 def culprit(places: Sequence[Place]) -> Place | None:
     """Of ranks that still exist, the one the others wait for: stopped, else busy rather than waiting, else behind."""
 
-    def order(place: Place) -> tuple[bool, bool, int, float]:
+    def order(place: Place) -> tuple[bool, bool, bool, int, float]:
         beat = place.beat
-        waits = beat is not None and beat.phase in WAITING
-        return place.state not in ("T", "t"), waits, beat.step if beat else -1, -place.silent
+        waits, inside = beat is not None and beat.waiting, beat is not None and beat.waits
+        return place.state not in ("T", "t"), waits, inside, beat.step if beat else -1, -place.silent
 
     return min((p for p in places if p.state not in ("", "Z")), key=order, default=None)
 
 
 def _stands(place: Place, overdue: bool) -> bool:
     """Whether this rank holds the others up: over its limit, stopped, or still in a phase where nobody waits."""
-    busy = place.beat is None or place.beat.phase not in WAITING
+    busy = place.beat is None or not place.beat.waiting
     return overdue or place.state in ("T", "t") or (busy and place.silent >= 1.0)
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ups.heartbeat import Beat
+from ups.launch import flight
 from ups.launch.causes import Place
 
 STATES = {"T": "stopped", "t": "traced", "D": "waits for disk or driver", "R": "runs", "S": "sleeps", "Z": "gone"}
@@ -59,13 +60,14 @@ def stacks(there: Sequence[Place], folder: Path, wait: float = 1.5) -> list[Plac
         known, sizes = sizes, {rank: _size(asked[rank][0]) for rank in moving}
         if known == sizes and all(sizes[rank] > asked[rank][1] for rank in moving):
             break
-    return [replace(p, stack=_since(*asked[p.rank])) if p.rank in asked else p for p in there]
+    there = [replace(p, stack=_since(*asked[p.rank])) if p.rank in asked else p for p in there]
+    return [replace(p, collective=flight.last(folder / f"flight-{p.rank}.json")) for p in there]
 
 
 def table(there: Sequence[Place]) -> str:
     """Who was where, for people."""
-    head = ("rank", "pid", "process", "phase", "step", "operation", "silent")
-    rows = [
+    head: tuple[str, ...] = ("rank", "pid", "process", "phase", "step", "operation", "silent", "last collective")
+    rows: list[tuple[str, ...]] = [
         (
             str(p.rank),
             str(p.pid or "-"),
@@ -74,9 +76,12 @@ def table(there: Sequence[Place]) -> str:
             str(p.beat.step) if p.beat else "-",
             (p.beat.op if p.beat else "") or "-",
             f"{p.silent:.1f} s",
+            p.collective or "-",
         )
         for p in there
     ]
+    if not any(p.collective for p in there):
+        head, rows = head[:-1], [row[:-1] for row in rows]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     return "\n".join(
         "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
@@ -93,6 +98,7 @@ def rows(there: Sequence[Place]) -> list[dict[str, object]]:
             "phase": p.beat.phase if p.beat else None,
             "step": p.beat.step if p.beat else None,
             "op": p.beat.op if p.beat else "",
+            "collective": p.collective,
             "silent": round(p.silent, 2),
         }
         for p in there

@@ -100,6 +100,23 @@ def environment(job: Job, attempt: int, folder: Path, logs: Path, home: Path, to
     return {**defaults, **os.environ, **job.env, **ours}
 
 
+def debugging(device: str) -> dict[str, str]:
+    """What makes torch tell more of itself: logs of groups and collectives, C++ stacks, errors where they happen.
+
+    TORCH_DISTRIBUTED_DEBUG is INFO: DETAIL crashes gloo. On a GPU every kernel is waited for, so that an error names
+    its own line; that is slow. A value that is already set wins.
+    """
+    found = {
+        "TORCH_DISTRIBUTED_DEBUG": "INFO",
+        "TORCH_CPP_LOG_LEVEL": "INFO",
+        "TORCH_SHOW_CPP_STACKTRACES": "1",
+        "TORCH_FR_BUFFER_SIZE": "20000",
+    }
+    if device != "cpu":
+        found |= {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "INFO", "TORCH_NCCL_DESYNC_DEBUG": "1"}
+    return {name: value for name, value in found.items() if name not in os.environ}
+
+
 def nanny(role: str, command: tuple[str, ...]) -> list[str]:
     """The command line that runs `command` under a nanny."""
     return [sys.executable, "-I", "-S", str(Path(__file__).with_name("nanny.py")), role, *command]

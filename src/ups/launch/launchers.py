@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from ups.launch.causes import Exit
 from ups.launch.job import Job, Start, nanny
+from ups.types import ConfigError
 from ups.verdict import read_json
+
+SIOCGIFADDR = 0x8915
 
 
 class Launcher(Protocol):
@@ -39,11 +45,20 @@ class Launcher(Protocol):
         ...
 
 
+class Child(Protocol):
+    """What is asked of a started process."""
+
+    @property
+    def pid(self) -> int: ...
+    def poll(self) -> int | None: ...
+    def wait(self) -> int: ...
+
+
 class Processes:
     """Ranks as plain processes of this one; for a single rank, and for ranks that need no launcher's rendezvous."""
 
     def __init__(self) -> None:
-        self._ranks: list[subprocess.Popen[bytes]] = []
+        self._ranks: list[Child] = []
         self._gone: dict[int, float] = {}
         self._folder = Path()
 
@@ -53,19 +68,17 @@ class Processes:
         world = start.job.ranks
         env = {**start.env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
         env["MASTER_PORT"] = str(free_port())
-        command = nanny("rank", start.job.command)
         with (start.logs / "launcher.log").open("ab") as log:
-            self._ranks = [
-                subprocess.Popen(
-                    command,
-                    env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
-                for rank in range(world)
-            ]
+            self._ranks = []  # one by one: what has been started is ended even where the next one cannot be
+            for rank in range(world):
+                seat = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                self._ranks.append(self._child(start.job.command, {**env, **seat}, log))
+
+    def _child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+        """A nanny in a session of its own, with a rank that runs `command`."""
+        return subprocess.Popen(
+            nanny("rank", command), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
 
     def poll(self) -> int | None:
         codes = [rank.poll() for rank in self._ranks]
@@ -116,7 +129,7 @@ class Torchrun:
         with (start.logs / f"launcher-{start.job.node}.log").open("ab") as log:
             self._agent = subprocess.Popen(
                 nanny("launcher", words),
-                env={**start.env},
+                env={**_network(start.job), **start.env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -156,6 +169,12 @@ class Torchrun:
         if self._agent.poll() is None:
             kill_group(self._agent.pid)
         self._agent.wait()
+
+
+def _network(job: Job) -> dict[str, str]:
+    """Ranks of several nodes talk over the interface that leads to the rendezvous, whatever a host's name says."""
+    name = interface_of(local_address(job.rendezvous)) if job.nodes > 1 else ""
+    return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name} if name else {}
 
 
 def read_pids(folder: Path) -> dict[int, int]:
@@ -199,6 +218,31 @@ def port_taken(rendezvous: str) -> bool:
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
+
+
+def answers(rendezvous: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = rendezvous.rpartition(":")
+    if not (host and port.isdigit()):
+        raise ConfigError(f"nodes need a place to meet; give --rendezvous HOST:PORT of node 0, not '{rendezvous}'.")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2):
+            return True
+    except OSError:
+        return False
+
+
+def interface_of(address: str) -> str:
+    """The name of the network interface that has an IPv4 address; empty where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(asked, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue  # it has no address
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return ""
 
 
 def local_address(rendezvous: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pydantic import Field
 
 from ups.config import Config
-from ups.heartbeat import PHASES, WAITING, Beat
+from ups.heartbeat import PHASES, Beat
 
 
 class Limits(Config):
@@ -109,7 +109,7 @@ class Watch:
     def overdue(self, ranks: Iterable[int], beats: dict[int, Beat]) -> list[int]:
         """Ranks that are over their limit. One that waits for a busy peer is excused: the peer's limit counts."""
         there = list(ranks)
-        waiting = [rank for rank in there if rank in beats and beats[rank].phase in WAITING]
+        waiting = [rank for rank in there if rank in beats and beats[rank].waiting]
         judged = [rank for rank in there if rank not in waiting] or waiting
         if judged is waiting:
             late = [rank for rank in waiting if self.silent(rank) > self._patience(beats[rank])]

@@ -12,6 +12,9 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+
+Become = Callable[[list[str], int, str], None]  # the command, the process to die with, the log to write to
 
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -31,8 +34,11 @@ def launcher(command: list[str]) -> None:
     os.execvp(command[0], command)
 
 
-def rank(command: list[str]) -> int:
-    """Run one rank to its end; how it ended stands in exit-<rank>.json, and is this process's own exit code."""
+def rank(command: list[str], become: Become | None = None) -> int:
+    """Run one rank to its end; how it ended stands in exit-<rank>.json, and is this process's own exit code.
+
+    `become` makes a rank of a fresh child and never returns; by default it executes the command.
+    """
     number, folder, parent = os.environ["RANK"], os.environ["UPS_RUN"], int(os.environ["UPS_PARENT"])
     seat = os.environ.get("LOCAL_RANK", number)
     _forget_seat(folder, seat)
@@ -53,7 +59,7 @@ def rank(command: list[str]) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child == 0:
-        _become(command, mine, f"{os.environ['UPS_LOGS']}/rank-{number}.log")
+        (become or execute)(command, mine, f"{os.environ['UPS_LOGS']}/rank-{number}.log")
     _write(f"{folder}/pid-{number}", f"{child} {seat}")
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     die_with_parent(signal.SIGTERM, parent)
@@ -67,18 +73,23 @@ def rank(command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _become(command: list[str], parent: int, log: str) -> None:
+def settle(parent: int, log: str) -> None:
     """In the child: a session of its own (its children are found by it), death with the nanny, output to its log."""
+    os.setsid()
+    die_with_parent(signal.SIGKILL, parent)
+    for one in FORWARDED:
+        signal.signal(one, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def execute(command: list[str], parent: int, log: str) -> None:
+    """In the child: become the command."""
     try:
-        os.setsid()
-        die_with_parent(signal.SIGKILL, parent)
-        for one in FORWARDED:
-            signal.signal(one, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        settle(parent, log)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: could not be started ({error})\n".encode())
@@ -98,7 +109,8 @@ def _write(path: str, text: str) -> None:
 
 def _forget_seat(folder: str, seat: str) -> None:
     """Remove what an earlier rank in this seat has left: a launcher that lets a node join renumbers the ranks."""
-    gone = {name[4:] for name in os.listdir(folder) if name.startswith("pid-") and _seat(f"{folder}/{name}") == seat}
+    names = [name for name in os.listdir(folder) if name.startswith("pid-") and not name.endswith(".new")]
+    gone = {name[4:] for name in names if _seat(f"{folder}/{name}") == seat}
     for number in gone:
         for name in ("exit-{}.json", "failure-{}.json", "heartbeat-{}", "stack-{}", "pid-{}"):
             with contextlib.suppress(OSError):
@@ -106,8 +118,12 @@ def _forget_seat(folder: str, seat: str) -> None:
 
 
 def _seat(path: str) -> str:
-    with open(path) as file:
-        return file.read().partition(" ")[2]
+    """Whose seat it is; of nobody's where another nanny is just removing it."""
+    try:
+        with open(path) as file:
+            return file.read().partition(" ")[2]
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 from ups.files import write_atomic
 from ups.heartbeat import Fire, Pulse
+from ups.launch import flight
 from ups.launch.nanny import die_with_parent
 from ups.types import UpsError
 from ups.verdict import Ending, Failure, classify, read_json, succeed
@@ -39,6 +40,7 @@ class Seat:
         self.folder = Path(found["UPS_RUN"]) if "UPS_RUN" in found else None
         self.home = Path(found["UPS_HOME"]) if "UPS_HOME" in found else None
         if self.folder is not None:
+            flight.answer(self.folder / f"flight-{self.rank}.json")
             _answer(self.folder / f"stack-{self.rank}")
         self.pulse = Pulse(self.folder / f"heartbeat-{self.rank}" if self.folder else None, self.rank, fire)
 
@@ -69,6 +71,8 @@ class Seat:
         if self.folder is not None:
             with contextlib.suppress(OSError):  # the exit code says it too
                 record.write(self.folder)
+            if not record.first_hand:  # what it did last with the peer that it lost
+                flight.dump(self.folder / f"flight-{self.rank}.json")
         return record.ending
 
     def __enter__(self) -> Seat:
@@ -109,7 +113,7 @@ def _answer(path: Path) -> None:
     file = path.open("ab", buffering=0)  # stays open as long as the process: the handler writes to its descriptor
     _OPEN.append(file)
     faulthandler.enable()
-    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=True)  # then the flight recorder's turn
 
 
 _OPEN: list[Any] = []

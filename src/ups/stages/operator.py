@@ -100,8 +100,7 @@ class OperatorStage:
         w, task = self.weights, window.task
         condition = condition_of(window)
         with torch.no_grad():
-            z = self.simulator.encode_context(window.context, task, window.periodic)
-            wanted = self._encoded(window) if w.latent else window.targets[:, :0]
+            z, wanted = self._tokens(window)
         if w.noise:
             size = z.flatten(1).std(1).reshape(-1, *(1,) * (z.ndim - 1))
             z = z + w.noise * torch.randn_like(z) * size
@@ -111,7 +110,7 @@ class OperatorStage:
             if w.latent:
                 error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
                 totals["latent"] = totals["latent"] + w.latent * error
-            if self._needs_frames():
+            if self.needs_frames:
                 truth = window.targets[:, i]
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
                 for name, value in self._physical(found, truth, window).items():
@@ -123,8 +122,23 @@ class OperatorStage:
         w = self.weights
         return [n for n in ("increment", "latent", "spectral", "conserved", "boundary") if getattr(w, n)]
 
-    def _needs_frames(self) -> bool:
+    @property
+    def needs_frames(self) -> bool:
+        """Whether a loss looks at the fields themselves; the latent one is content with tokens."""
         return any(name != "latent" for name in self._terms())
+
+    def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
+        """Tokens of the context, and of the targets where they are needed: the window's own, or encoded now."""
+        if window.tokens is None:
+            z = self.simulator.encode_context(window.context, window.task, window.periodic)
+            return z, self._encoded(window) if self.weights.latent else window.targets[:, :0]
+        count, asked = window.context.shape[1], self.operator.config.context
+        if count != asked:
+            raise ConfigError(f"encoded windows have {count} frames of context and the operator takes {asked}.")
+        if self.needs_frames and not window.targets.shape[-1]:
+            needed = ", ".join(name for name in self._terms() if name != "latent")
+            raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")
+        return window.tokens[:, :count], window.tokens[:, count:]
 
     def _encoded(self, window: Window) -> Tensor:
         frames = window.targets

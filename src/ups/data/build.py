@@ -1,0 +1,301 @@
+"""Builds latent caches: encoded in shards that any number of processes share out, published in one step."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, Need, check_key, digest, frames_of, read_manifest, sum_of
+from ups.data.shards import FORMATS, named, sha256, write
+from ups.data.windows import Trajectories
+from ups.files import sync_folder, write_atomic
+from ups.types import DataError
+
+Encode = Callable[[Tensor], Tensor]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
+Report = Callable[[int, int], None]  # samples done, of all
+
+SHARD = 128 * 2**20  # bytes, or one sample where that is larger
+BATCH = 256  # frames encoded at once, at most; fewer where they are large
+CELLS = 1 << 22
+PATIENCE = 0.2  # seconds between looks at what other builders do
+
+
+@dataclass
+class Builder:
+    """One cache being built from `part` by `encode`. `folder` is where it is published.
+
+    Shards are made in a folder beside it, named by the key, each under a lock that ends with its process: ranks,
+    machines and independent builders of the same key share them out, go on where a killed one stopped, and one of them
+    publishes. A cache of another key, or a damaged one, is replaced only where `rebuild` says so.
+    """
+
+    part: Trajectories
+    encode: Encode
+    key: Key
+    folder: Path
+    dtype: str = "fp32"
+    rebuild: bool = False
+    readers: int = 2
+    shard: int = SHARD
+    report: Report = lambda done, total: None  # noqa: ARG005
+    say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
+    need: Need = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.beside = self.folder.with_name(f".{self.folder.name}.{digest(self.key)}.draft")
+        with torch.no_grad():
+            probe = self.encode(self._frames(0, 1)[:1])
+        self.need = Need.of(self.part, tuple(probe.shape[1:]), self.dtype)
+        self.rows = max(1, min(len(self.part), self.shard * len(self.part) // max(1, self.need.bytes)))
+        self.count = math.ceil(len(self.part) / self.rows)
+
+    def run(self) -> Path:
+        """The published cache; built, or adopted where it is there already."""
+        try:
+            if not self._there():
+                self._check_room()
+                while not self._there():
+                    self._go_on()
+        except OSError as error:
+            raise DataError(_sentence(self.folder, error)) from None
+        shutil.rmtree(self.beside, ignore_errors=True)  # where another builder was the faster one
+        self.report(len(self.part), len(self.part))
+        return self.folder
+
+    def _there(self) -> bool:
+        """Whether the cache is published; a foreign or damaged one is an error unless it may be replaced."""
+        if not self.folder.exists():
+            return False
+        try:
+            check_key(self.folder, read_manifest(self.folder), self.key)
+        except DataError:
+            if self.rebuild:
+                return False
+            raise
+        return True
+
+    def _check_room(self) -> None:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self.folder.parent).free
+        made = sum(path.stat().st_size for path in self.beside.glob("*.safetensors")) if self.beside.is_dir() else 0
+        need = self.need.bytes - made
+        self.say(
+            f"{self.folder}: {self.need.samples} × {self.need.frames} frames as {self.dtype} tokens, "
+            f"{self.need.bytes / 1e9:.3g} GB in {self.count} shards; {free / 1e9:.3g} GB are free."
+        )
+        if need > free:
+            raise DataError(
+                f"{self.folder.parent}: has {free / 1e9:.3g} GB free, but the cache needs {need / 1e9:.3g} GB more; "
+                "make room, name another cache.folder, or store it as bf16."
+            )
+
+    def _go_on(self) -> None:
+        """Make every shard that is not made and that nobody else is making; publish if all are there, else wait."""
+        with suppress(FileNotFoundError):  # published meanwhile: the next look finds it
+            self.beside.mkdir(parents=True, exist_ok=True)
+            todo = [i for i in range(self.count) if self._entry(i) is None]
+            if not todo:
+                self._publish()
+                return
+            for number in todo:
+                with _held(self.beside / f"{number}.lock") as mine:
+                    if mine and self._entry(number) is None and not self._there():
+                        self._make(number)
+            if any(self._entry(i) is None for i in todo):
+                self.report(self._made(), len(self.part))
+                time.sleep(PATIENCE)
+
+    def _name(self, number: int) -> str:
+        return f"shard-{number:05d}.safetensors"
+
+    def _entry(self, number: int) -> dict[str, Any] | None:
+        """What is known of a finished shard; None if it is not finished, or not what was written."""
+        path = self.beside / self._name(number)
+        try:
+            entry: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+            whole = path.stat().st_size == entry["bytes"]
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+        if not whole:
+            path.with_suffix(".json").unlink(missing_ok=True)
+        return entry if whole else None
+
+    def _make(self, number: int) -> None:
+        first, last = number * self.rows, min((number + 1) * self.rows, len(self.part))
+        ids, rows = self.part.ids[first:last], slice(first, last)
+        small = {
+            "params": self.part.params[rows].numpy(),
+            "inputs": self.part.inputs[rows].numpy(),
+            "ids": named(ids),
+        }
+        shape = (last - first, self.need.frames, *self.need.tokens)
+        lost = {"square": 0.0, "error": 0.0, "worst": 0.0}
+        path = self.beside / self._name(number)
+        entry = write(path, small, "tokens", shape, self.dtype, self._stored(first, last, lost), {"format": FORMAT})
+        entry |= {"file": path.name, "first": first, "samples": last - first, **lost}
+        write_atomic(path.with_suffix(".json"), json.dumps(entry))
+
+    def _stored(self, first: int, last: int, lost: dict[str, float]) -> Iterator[Tensor]:
+        """Tokens of samples `first` … as they are stored, read ahead by threads; `lost` adds up what rounding takes."""
+        frames = self.need.frames
+        many = max(1, min(BATCH, CELLS // math.prod(self.part.shape)) // frames)
+        made = self._made()
+        stretches = deque((at, min(at + many, last)) for at in range(first, last, many))
+        ahead: deque[tuple[int, int, Future[Tensor]]] = deque()
+        with ThreadPoolExecutor(self.readers, "readers") as pool:
+            while stretches or ahead:
+                while stretches and len(ahead) <= self.readers:
+                    begin, end = stretches.popleft()
+                    ahead.append((begin, end, pool.submit(self._frames, begin, end)))
+                begin, end, future = ahead.popleft()
+                yield self._rounded(self._encoded(future.result()), begin, lost)
+                self.report(min(made + end - first, len(self.part)), len(self.part))
+
+    def _frames(self, begin: int, end: int) -> Tensor:
+        """All frames of some samples, `(n · T, *S, C)`; of a steady task nothing and the solution of each."""
+        samples = list(range(begin, end))
+        if self.part.task.steady:
+            solved = self.part.frames(samples, [0] * len(samples), 1)
+            return torch.cat((torch.zeros_like(solved), solved), 1).flatten(0, 1)
+        return self.part.frames(samples, [0] * len(samples), frames_of(self.part)).flatten(0, 1)
+
+    def _encoded(self, frames: Tensor) -> Tensor:
+        size = max(1, min(BATCH, CELLS // math.prod(self.part.shape)))
+        with torch.no_grad():
+            return torch.cat([self.encode(piece) for piece in torch.split(frames, size)])
+
+    def _rounded(self, tokens: Tensor, begin: int, lost: dict[str, float]) -> Tensor:
+        kept = tokens.to(FORMATS[self.dtype].torch)
+        back = kept.float()
+        if not torch.isfinite(back).all():
+            bad = int((~torch.isfinite(back.flatten(1))).any(1).nonzero()[0]) // self.need.frames
+            fits = bool(torch.isfinite(tokens).all())
+            remedy = "store it as bf16" if fits else "look for bad values with `ups data validate`"
+            what = f"too large for {self.dtype}" if fits else "not finite"
+            raise DataError(f"{self.part.origin}: tokens of sample {self.part.ids[begin + bad]} are {what}; {remedy}.")
+        gap = (back - tokens).double()
+        lost["square"] += float(tokens.double().square().sum())
+        lost["error"] += float(gap.square().sum())
+        lost["worst"] = max(lost["worst"], float(gap.abs().max()))
+        return kept
+
+    def _made(self) -> int:
+        """Samples in finished shards."""
+        return sum(entry["samples"] for i in range(self.count) if (entry := self._entry(i)) is not None)
+
+    def _publish(self) -> None:
+        """Write the manifest, check every shard against it, and give the folder its name; one process at a time."""
+        with _held(self.folder.with_name(f".{self.folder.name}.lock"), wait=True):
+            if self._there():
+                return
+            entries = [self._entry(i) for i in range(self.count)]
+            for number, entry in enumerate(entries):
+                path = self.beside / self._name(number)
+                if entry is None or sha256(path) != entry["sha256"]:
+                    path.with_suffix(".json").unlink(missing_ok=True)  # damaged since it was made: once more
+                    return
+            write_atomic(self.beside / MANIFEST, json.dumps(self._manifest(entries), indent=1))  # type: ignore[arg-type]
+            for path in (*self.beside.glob("*.lock"), *self.beside.glob("shard-*.json"), *self.beside.glob(".*")):
+                path.unlink(missing_ok=True)
+            sync_folder(self.beside)
+            old = self.folder.with_name(f".{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
+            if self.folder.exists():
+                self.folder.rename(old)
+            self.beside.rename(self.folder)
+            sync_folder(self.folder.parent)
+            shutil.rmtree(old, ignore_errors=True)
+
+    def _manifest(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
+        part, domain = self.part, self.part.source.domain
+        square, error = (math.fsum(entry[name] for entry in entries) for name in ("square", "error"))
+        shards = [{name: e[name] for name in ("file", "first", "samples", "bytes", "sha256")} for e in entries]
+        said: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "key": dict(self.key),
+            "task": part.task.name,
+            "data": part.origin.name,
+            "dtype": self.dtype,
+            "rounding": {
+                "relative": math.sqrt(error / square) if square else 0.0,
+                "worst": max(entry["worst"] for entry in entries),
+            },
+            "samples": len(part),
+            "frames": self.need.frames,
+            "tokens": list(self.need.tokens),
+            "rows": self.rows,
+            "bytes": sum(entry["bytes"] for entry in entries),
+            "times": part.times.tolist(),
+            "dt": part.dt,
+            "shape": list(part.shape),
+            "periodic": list(domain.periodic),
+            "box": list(domain.lengths),
+            "shards": shards,
+        }
+        return {**said, "sum": sum_of(said)}
+
+
+def _sentence(folder: Path, error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"{folder}: the disk became full while the cache was built; nothing was published, and what is finished is "
+            "kept: make room and build it again, or name another cache.folder."
+        )
+    return f"{folder}: the cache cannot be built ({error.strerror}); check the folder or name another cache.folder."
+
+
+@contextmanager
+def _held(path: Path, wait: bool = False) -> Iterator[bool]:
+    """A lock that ends with the process; whether it was to be had."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(handle)
+
+
+def discard(folder: Path) -> None:
+    """Take a published cache away, in one step."""
+    old = folder.with_name(f".{folder.name}.old-{uuid.uuid4().hex[:8]}")
+    with suppress(FileNotFoundError):
+        folder.rename(old)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def leftovers(place: Path) -> list[Path]:
+    """What killed builders left below a folder: drafts that nobody works on, and caches that were replaced."""
+    found = []
+    for path in sorted(place.glob("**/.*")):
+        replaced, begun = ".old-" in path.name, path.name.endswith(".draft")
+        if path.is_dir() and (replaced or (begun and not _worked_on(path))):
+            found.append(path)
+    return found
+
+
+def _worked_on(beside: Path) -> bool:
+    for lock in beside.glob("*.lock"):
+        with _held(lock) as free:
+            if not free:
+                return True
+    return False

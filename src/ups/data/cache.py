@@ -1,0 +1,254 @@
+"""The latent cache of one part of a task: what a frozen codec made of its frames, refused unless made of just these."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ups.data.shards import FORMATS, Shard, sha256
+from ups.data.windows import Trajectories
+from ups.tensors import Window
+from ups.types import Array, DataError, TaskSpec
+
+FORMAT, VERSION = "ups-latents", 1
+MANIFEST = "manifest.json"
+REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
+# What a process keeps mapped of the shards it has read, in bytes and in files.
+MAPPED, OPEN = 16 * 2**20, 64
+# The system maps up to so much around each place that is read.
+AROUND = 2 * 2**20
+
+Key = Mapping[str, str]
+
+
+class StaleError(DataError):
+    """A cache that was made of something else than what is asked for."""
+
+
+def frames_of(part: Trajectories) -> int:
+    """Frames of a sample that are encoded; of a steady one nothing and its solution."""
+    return 2 if part.task.steady else len(part.times)
+
+
+def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) -> dict[str, str]:
+    """All that a cache depends on, by name: `codec` brings digests of the weights and of the normalisation, `data` is
+    that of the file."""
+    r, domain = part.reduction, part.source.domain
+    return {
+        **codec,
+        "data file": data,
+        "samples": hashlib.sha256("\n".join(part.ids).encode()).hexdigest(),
+        "reduction": f"every {r.time}. frame from {r.start} on and every {r.space}. cell",
+        "task": hashlib.sha256(repr((part.task, domain.periodic, domain.lengths)).encode()).hexdigest(),
+        "dtype": dtype,
+    }
+
+
+def digest(key: Key) -> str:
+    """A short name of a key."""
+    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sum_of(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
+    said = {name: value for name, value in manifest.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a cache; a DataError where there is none, where it is damaged or of another version."""
+    path = folder / MANIFEST
+    try:
+        found = json.loads(path.read_bytes())
+        version = found["version"] if found["format"] == FORMAT else None
+    except FileNotFoundError:
+        raise DataError(f"{folder}: holds no latent cache; build it with `ups cache build`.") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions.") from None
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: is no manifest of a latent cache, or is damaged; {REMEDY}.") from None
+    if version != VERSION:
+        raise DataError(f"{path}: is of version {version}, and this program reads {VERSION}; {REMEDY}.")
+    if found.get("sum") != sum_of(found):
+        raise DataError(f"{path}: is not what was written, so it is damaged; {REMEDY}.")
+    return dict(found)
+
+
+def check_key(folder: Path, manifest: Mapping[str, Any], key: Key) -> None:
+    """Refuse a cache that was made of something else, and say of what."""
+    had = manifest["key"]
+    changed = [_change(name, had.get(name), key.get(name)) for name in {**had, **key} if had.get(name) != key.get(name)]
+    if changed:
+        raise StaleError(f"{folder}: was made of something else, for its {', '.join(changed)} changed; {REMEDY}.")
+
+
+def _change(name: str, old: str | None, new: str | None) -> str:
+    short = [("nothing" if x is None else x if len(x) < 60 else x[:8]) for x in (old, new)]
+    return f"{name} ({short[0]} → {short[1]})"
+
+
+def verify(folder: Path, part: int = 0, parts: int = 1) -> str | None:
+    """None if every shard is what the manifest says, or a sentence on what is wrong; of several callers each hashes its
+    share of the shards."""
+    try:
+        manifest = read_manifest(folder)
+        for shard in manifest["shards"]:
+            path = folder / shard["file"]
+            size = path.stat().st_size
+            if size != shard["bytes"]:
+                return f"{path}: has {size} bytes and was written with {shard['bytes']}; {REMEDY}."
+        for shard in manifest["shards"][part::parts]:
+            if sha256(folder / shard["file"]) != shard["sha256"]:
+                return f"{folder / shard['file']}: is not what was written, so it is damaged; {REMEDY}."
+    except DataError as error:
+        return str(error)
+    except OSError as error:
+        return f"{error.filename or folder}: cannot be read ({error.strerror}); {REMEDY}."
+    return None
+
+
+class Truth(Protocol):
+    """Where the frames behind the tokens come from."""
+
+    def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Untold:
+    """Frames that nobody needs: the right count and grid, and no channel."""
+
+    shape: tuple[int, ...]
+
+    def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:  # noqa: ARG002
+        return torch.zeros(len(samples), count, *self.shape, 0)
+
+
+class Latents:
+    """Windows of tokens from a published cache, in the place of windows of frames.
+
+    `window` gives tokens of context and targets, float32 whatever they are stored in; the frames of the context are
+    left out, those of the targets come from `truth` where a loss needs them. All processes share what is read through
+    the system's page cache; a process keeps at most `MAPPED` bytes of it mapped.
+    """
+
+    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Truth | None = None) -> None:
+        manifest = read_manifest(folder)
+        check_key(folder, manifest, key)
+        self.origin, self.task, self.manifest = folder, task, manifest
+        self.times: Array = np.array(manifest["times"])
+        self.shape: tuple[int, ...] = tuple(manifest["shape"])
+        self.dt = float(manifest["dt"])
+        self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
+        self.truth = truth or Untold(self.shape)
+        self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
+        self._shards: OrderedDict[int, Shard] = OrderedDict()
+        self._read: set[int] = set()
+        self._mapped = 0
+
+    def __len__(self) -> int:
+        return int(self.manifest["samples"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_shards": OrderedDict(), "_read": set(), "_mapped": 0}
+
+    def _shard(self, number: int) -> Shard:
+        if number in self._shards:
+            self._shards.move_to_end(number)
+        else:
+            entry = self.manifest["shards"][number]
+            shard = Shard(self.origin / entry["file"])
+            if shard.bytes != entry["bytes"]:
+                raise DataError(f"{shard.path}: has {shard.bytes} bytes, not {entry['bytes']}, so it is cut; {REMEDY}.")
+            self._shards[number] = shard
+            if len(self._shards) > OPEN:
+                self._shards.popitem(last=False)
+        self._read.add(number)
+        return self._shards[number]
+
+    def rows(self, samples: Sequence[int], first: Sequence[int], count: int) -> dict[str, Array]:
+        """Copies of what is stored of some samples, by name; of the tokens of each, `count` frames from its `first`."""
+        found: dict[str, Array] = {}
+        for i, sample in enumerate(samples):
+            number, row = divmod(sample, self.per_shard)
+            arrays = self._shard(number).arrays
+            if not found:
+                shapes = {name: array.shape[1:] for name, array in arrays.items()}
+                shapes["tokens"] = (count, *shapes["tokens"][1:])
+                found = {name: np.empty((len(samples), *shape), arrays[name].dtype) for name, shape in shapes.items()}
+                filled = [(array, name) for name, array in found.items() if array.size]
+            start = first[i]
+            for array, name in filled:
+                array[i] = arrays[name][row, start : start + count] if name == "tokens" else arrays[name][row]
+            # Two places, for what is small lies together at the start of a shard.
+            self._mapped += found["tokens"][i].nbytes + 2 * AROUND
+            if self._mapped > MAPPED:
+                self.forget()
+        return found
+
+    def forget(self) -> None:
+        """Let go of what is mapped."""
+        for number in self._read:
+            if number in self._shards:
+                self._shards[number].forget()
+        self._read.clear()
+        self._mapped = 0
+
+    def _numbers(self, stored: Array) -> Tensor:
+        found = torch.from_numpy(stored)
+        return (found.view(torch.bfloat16) if self.form.torch == torch.bfloat16 else found).float()
+
+    def tokens(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:
+        """`(B, count, *G, D)`, float32."""
+        return self._numbers(self.rows(samples, first, count)["tokens"])
+
+    def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:
+        """As `Trajectories.window`, with `tokens` of all its frames."""
+        if self.task.steady:
+            first = [0] * len(samples)
+            stored = self.rows(samples, first, 2)
+            pair = self._numbers(stored["tokens"])
+            tokens = torch.cat((pair[:, :1].expand(-1, context, *pair.shape[2:]), pair[:, 1:]), 1)
+            truth = self.truth.frames(samples, first, 1)
+        else:
+            stored = self.rows(samples, first, context + targets)
+            tokens = self._numbers(stored["tokens"])
+            truth = self.truth.frames(samples, [f + context for f in first], targets)
+        return Window(
+            task=self.task,
+            context=torch.zeros(len(samples), context, *self.shape, 0),
+            targets=truth,
+            inputs=torch.from_numpy(stored["inputs"]),
+            params=torch.from_numpy(stored["params"]),
+            dt=torch.full((len(samples),), self.dt),
+            periodic=self.periodic,
+            box=self.box,
+            ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),
+            tokens=tokens,
+        )
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a cache of some samples takes."""
+
+    samples: int
+    frames: int
+    tokens: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> Need:
+        frames = frames_of(part)
+        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
+        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
+        return cls(len(part), frames, tokens, len(part) * each)

@@ -1,0 +1,124 @@
+"""Windows built by processes of their own: the same sequence, whatever their number; no CUDA, no shared memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from ups.data.windows import Windows
+from ups.tensors import TENSORS, Window
+
+# Windows that each worker builds ahead.
+AHEAD = 2
+M_MMAP_THRESHOLD, M_ARENA_MAX = -3, -8  # of glibc's mallopt
+
+Packed = dict[str, Any]
+
+
+class _Numbered(Dataset[Packed]):
+    """Windows by task and numbers, as plain arrays: those travel through a pipe, where tensors would need /dev/shm."""
+
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
+
+    def __getitem__(self, asked: Any) -> Packed:
+        which, chosen = asked
+        window = self.windows.window(which, chosen)
+        held = {name: getattr(window, name) for name in TENSORS}
+        arrays = {name: value.numpy() for name, value in held.items() if value is not None}
+        return {**arrays, "which": which, "ids": window.ids, "periodic": window.periodic, "box": window.box}
+
+
+def _as_it_is(packed: Any) -> Any:
+    """No tensors are made of it: that would be in a worker."""
+    return packed
+
+
+class Loader:
+    """The batches of `windows`, built by `workers` processes ahead of the step that is asked for.
+
+    What a step draws is decided here, by the sampler of this process; workers only read. Files are opened anew in each.
+    Asking for another step than the next starts the workers again from there.
+    """
+
+    def __init__(self, windows: Windows, workers: int) -> None:
+        self.windows, self.workers = windows, workers
+        self._batches: Iterator[Packed] | None = None
+        self._next = 0
+
+    def batch(self, step: int) -> Window:
+        if self._batches is None or step != self._next:
+            self.close()
+            self._batches, self._next = self._start(step), step
+        packed = dict(next(self._batches))
+        self._next += 1
+        task = self.windows.train[packed.pop("which")].task
+        packed |= {name: torch.from_numpy(packed[name]) for name in TENSORS if name in packed}
+        return Window(task=task, **packed)
+
+    def _start(self, first: int) -> Iterator[Packed]:
+        # From a server that never had threads or a GPU: a fork of this process would have both.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["ups.data.preload"])
+        loader = DataLoader(
+            _Numbered(self.windows),
+            batch_size=None,
+            sampler=_Asked(self.windows, first),
+            num_workers=self.workers,
+            collate_fn=_as_it_is,
+            prefetch_factor=AHEAD,
+            multiprocessing_context=context,
+            worker_init_fn=_settle,
+        )
+        return iter(loader)
+
+    def count(self, step: int) -> int:
+        """Samples of all ranks in batch `step`."""
+        return self.windows.count(step)
+
+    def validation(self) -> Iterable[Window]:
+        """Whole trajectories, read by this process."""
+        return self.windows.validation()
+
+    def close(self) -> None:
+        """End the workers."""
+        self._batches = None
+
+
+class _Asked:
+    """What is drawn from step `first` on, for ever."""
+
+    def __init__(self, windows: Windows, first: int) -> None:
+        self.windows, self.first = windows, first
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        step = self.first
+        while True:
+            yield self.windows.indices(step)
+            step += 1
+
+
+def _settle(worker: int) -> None:  # noqa: ARG001
+    """A worker computes on one core, and gives the memory of a window back as soon as it is sent."""
+    torch.set_num_threads(1)
+    with contextlib.suppress(OSError, AttributeError):  # where the C library is not glibc
+        tune = ctypes.CDLL(None).mallopt
+        tune(M_MMAP_THRESHOLD, 1 << 20)
+        tune(M_ARENA_MAX, 1)
+
+
+@contextmanager
+def loaded(windows: Windows, workers: int) -> Iterator[Windows | Loader]:
+    """`windows` as they are, or built by workers until the block ends."""
+    if not workers:
+        yield windows
+        return
+    with contextlib.closing(Loader(windows, workers)) as loader:
+        yield loader

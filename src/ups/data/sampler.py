@@ -1,0 +1,271 @@
+"""Which task and which of its windows a step draws: a pure function of seed, step and rank, in any order, at once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ups.types import Array, ConfigError, DataError
+
+# Steps in which weighted tasks come as often as their weights say; the weights are rounded to a whole number of these.
+CYCLE = 4096
+# Steps from a validation to the first that is drawn by its errors: windows built ahead are never drawn anew.
+LEAD = 64
+ROUNDS = 8
+CHUNK = 1 << 18
+# By error, no task counts for less or more than this part of the geometric mean.
+LEAST, MOST = 0.1, 10.0
+
+Heard = Sequence[tuple[int, Mapping[str, float]]]
+
+
+def _unheard() -> Heard:
+    """No validation yet."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How often the tasks of a run are drawn; one task per step, the same on every rank."""
+
+    # uniform: in turns; proportional: by windows n; temperature: n^(1/T); weights: as given; error: by validation's.
+    policy: Literal["uniform", "proportional", "temperature", "weights", "error"] = "uniform"
+    # T of the policy temperature: 1 is proportional, large is uniform.
+    temperature: float = 2.0
+    # Numbers of the policy weights, by task; 0 leaves a task out.
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.temperature > 0 or not math.isfinite(self.temperature):
+            raise ConfigError(f"mix.temperature is {self.temperature:g}, but must be above 0.")
+        if bool(self.weights) != (self.policy == "weights"):
+            given = "are given" if self.weights else "are missing"
+            raise ConfigError(f"mix.policy is {self.policy} and mix.weights {given}; change one of them.")
+        for name, value in self.weights.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ConfigError(f"mix.weights.{name} is {value:g}, but a weight is a number of at least 0.")
+        if self.weights and not sum(self.weights.values()) > 0:
+            raise ConfigError("mix.weights sum to zero, so no task would be drawn; give one of them a weight above 0.")
+
+    def numbers(self, names: Sequence[str], counts: Sequence[int]) -> list[float]:
+        """A weight per task, before any validation."""
+        if self.policy == "weights":
+            for name in self.weights:
+                if name not in names:
+                    raise ConfigError(f"mix.weights names {name}, which no data set holds; they hold {list(names)}.")
+            for name in names:
+                if name not in self.weights:
+                    raise ConfigError(f"mix.weights has no number for {name}; give it one, 0 to leave it out.")
+            return [float(self.weights[name]) for name in names]
+        power = {"proportional": 1.0, "temperature": 1 / self.temperature}.get(self.policy, 0.0)
+        return [float(n) ** power for n in counts]
+
+
+class Draw(NamedTuple):
+    """A step's task, by its place among the tasks, and how many steps drew it before."""
+
+    task: int
+    turn: int
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Steps from `first` on, drawn by fixed weights; `turns` is what each task had been drawn before."""
+
+    first: int
+    slots: tuple[int, ...]
+    turns: tuple[int, ...]
+
+
+class Sampler:
+    """Step n draws one task and its next `batch` windows.
+
+    The windows of a task come in an endless sequence of epochs, each a permutation keyed by (seed, task, epoch) that is
+    computed place by place and never laid out: any step costs the same, whatever its number and however many windows
+    there are. A task with fewer windows than a batch repeats them within it, an epoch after the other. Weighted tasks
+    are spread evenly over each `CYCLE` of steps and shuffled within it.
+
+    `heard` gives (step, error by task) of every validation so far; it matters to the policy `error` alone, from `LEAD`
+    steps after the validation on. Given that, every answer is a pure function of its arguments.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        counts: Sequence[int],
+        batch: int,
+        mix: Mix | None = None,
+        seed: int = 0,
+        heard: Callable[[], Heard] = _unheard,
+    ) -> None:
+        self.names, self.counts, self.batch, self.seed = tuple(names), tuple(counts), batch, seed
+        self.mix, self.heard = mix or Mix(), heard
+        for name, count in zip(names, counts, strict=True):
+            if count < 1:
+                raise DataError(f"{name} has no windows to draw; give its split more samples or more frames.")
+        if not names:
+            raise DataError("there is no task to draw; add a data set.")
+        weights = self.mix.numbers(names, counts)
+        even = self.mix.policy in ("uniform", "error")
+        slots = (1,) * len(names) if even else _apportion(weights)
+        self._stretches = [_Stretch(0, slots, (0,) * len(names))]
+        self._order = functools.lru_cache(4)(self._cycle)
+        self._keys = functools.lru_cache(256)(self._epoch_keys)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which cannot hear validations: there the order is not asked for."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
+        return {**kept, "heard": _unheard}
+
+    def draw(self, step: int) -> Draw:
+        """The task of a step, and its turn."""
+        stretch = self._stretch(step)
+        cycle, place = divmod(step - stretch.first, sum(stretch.slots))
+        task, turn = (int(x) for x in self._laid(stretch.slots, cycle)[place])
+        return Draw(task, stretch.turns[task] + cycle * stretch.slots[task] + turn)
+
+    def turns(self, step: int) -> tuple[int, ...]:
+        """How many of the steps before `step` drew each task."""
+        stretch = self._stretch(step)
+        return self._turns(stretch, step)
+
+    def indices(self, step: int, rank: int = 0, world: int = 1) -> tuple[int, Array]:
+        """The task of a step, and the windows of it that `rank` takes: `(b,)` of 0 … count − 1.
+
+        The shares of all ranks, one after the other, are what one process would take.
+        """
+        task, turn = self.draw(step)
+        first, last = (turn * self.batch + self.batch * r // world for r in (rank, rank + 1))
+        return task, self.stretch(task, first, last)
+
+    def stretch(self, task: int, first: int, last: int) -> Array:
+        """Windows `first` … `last` − 1 of a task's endless sequence of epochs."""
+        count = self.counts[task]
+        parts = []
+        while first < last:
+            epoch, place = divmod(first, count)
+            until = min(last, (epoch + 1) * count)
+            places = np.arange(place, place + until - first, dtype=np.uint64)
+            parts.append(permuted(places, count, self._keys(task, epoch)))
+            first = until
+        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+    def epochs(self, step: int) -> tuple[int, ...]:
+        """Whole epochs of each task that the steps before `step` have drawn."""
+        return tuple(t * self.batch // n for t, n in zip(self.turns(step), self.counts, strict=True))
+
+    def digest(self, task: int, epoch: int) -> str:
+        """SHA-256 of the windows of one epoch in the order they are drawn, as little-endian 64-bit numbers."""
+        hashed, count = hashlib.sha256(), self.counts[task]
+        for first in range(0, count, CHUNK):
+            places = (epoch * count + first, epoch * count + min(first + CHUNK, count))
+            hashed.update(self.stretch(task, *places).astype("<i8").tobytes())
+        return hashed.hexdigest()
+
+    def facts(self, steps: int = 256) -> dict[str, Any]:
+        """What must be the same on all ranks: what there is to draw, and a digest of all that the first steps draw."""
+        hashed = hashlib.sha256()
+        for step in range(steps):
+            task, drawn = self.indices(step)
+            hashed.update(task.to_bytes(8, "little") + drawn.astype("<i8").tobytes())
+        sizes = dict(zip(self.names, self.counts, strict=True))
+        return {"windows": sizes, "batch": self.batch, "mix": self.mix, "order": hashed.hexdigest()}
+
+    def _stretch(self, step: int) -> _Stretch:
+        """The stretch a step lies in, after taking in what was heard since the last call."""
+        known = self._stretches
+        if self.mix.policy == "error":
+            for at, errors in self.heard()[len(known) - 1 :]:
+                slots = _apportion(_by_error([errors.get(name, math.nan) for name in self.names]))
+                first = max(at + LEAD, known[-1].first)
+                known.append(_Stretch(first, slots, self._turns(known[-1], first)))
+        return next(stretch for stretch in reversed(known) if stretch.first <= step)
+
+    def _turns(self, stretch: _Stretch, step: int) -> tuple[int, ...]:
+        cycle, place = divmod(step - stretch.first, sum(stretch.slots))
+        part = np.bincount(self._laid(stretch.slots, cycle)[:place, 0], minlength=len(stretch.slots))
+        return tuple(t + cycle * n + int(p) for t, n, p in zip(stretch.turns, stretch.slots, part, strict=True))
+
+    def _laid(self, slots: tuple[int, ...], cycle: int) -> Array:
+        """The order of a cycle; where tasks take turns they all are alike."""
+        return self._order(slots, cycle if max(slots) > 1 else 0)
+
+    def _cycle(self, slots: tuple[int, ...], cycle: int) -> Array:
+        """`(sum of slots, 2)`: task and its turn within the cycle; the j-th of n slots lies in the j-th n-th of it."""
+        tasks = np.repeat(np.arange(len(slots)), slots)
+        turns = np.concatenate([np.arange(n) for n in slots])
+        if max(slots) == 1:
+            return np.stack((tasks, turns), 1)
+        keys = np.array(_words(f"{self.seed}/mix/{cycle}", 1), np.uint64)
+        jitter = (_mixed(np.arange(len(tasks), dtype=np.uint64), keys[0]) >> np.uint64(11)).astype(np.float64) / 2**53
+        order = np.argsort((turns + jitter) / np.array(slots)[tasks], kind="stable")
+        return np.stack((tasks, turns), 1)[order]
+
+    def _epoch_keys(self, task: int, epoch: int) -> tuple[int, ...]:
+        return _words(f"{self.seed}/{self.names[task]}/{epoch}", ROUNDS)
+
+
+def permuted(places: Array, count: int, keys: Sequence[int]) -> Array:
+    """Where a keyed permutation of 0 … count − 1 sends `places`, `(n,)` int64, without laying it out.
+
+    A Feistel network over a rectangle of at least `count` cells, walked on until it lands on one that counts; the
+    rectangle is at most one row too large, so that hardly any place is walked twice.
+    """
+    height = math.isqrt(count - 1) + 1
+    width = -(-count // height)
+    found = places.astype(np.uint64)
+    todo = np.arange(len(found))
+    while len(todo):
+        left, right = np.divmod(found[todo], np.uint64(width))
+        for i, key in enumerate(keys):
+            if i % 2 == 0:
+                left = (left + _mixed(right, np.uint64(key)) % np.uint64(height)) % np.uint64(height)
+            else:
+                right = (right + _mixed(left, np.uint64(key)) % np.uint64(width)) % np.uint64(width)
+        found[todo] = left * np.uint64(width) + right
+        todo = todo[found[todo] >= count]
+    return found.astype(np.int64)
+
+
+def _mixed(x: Array, key: np.uint64) -> Array:
+    """64 well-mixed bits of each number and the key (the finaliser of splitmix64); wraps around by design."""
+    with np.errstate(over="ignore"):
+        x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _words(text: str, count: int) -> tuple[int, ...]:
+    """`count` 64-bit numbers that follow from a text."""
+    raw = hashlib.blake2b(text.encode(), digest_size=8 * count).digest()
+    return tuple(int.from_bytes(raw[8 * i : 8 * i + 8], "little") for i in range(count))
+
+
+def _apportion(weights: Sequence[float]) -> tuple[int, ...]:
+    """Slots of a cycle in proportion to the weights, by largest remainder; a weight above 0 gets at least one."""
+    total = math.fsum(weights)
+    # Rounded, so that no last bit of a power decides: it may differ between machines.
+    wanted = [round(w / total * CYCLE, 6) for w in weights]
+    slots = [max(1, int(n)) if w > 0 else 0 for n, w in zip(wanted, weights, strict=True)]
+    while (missing := CYCLE - sum(slots)) != 0:
+        step = 1 if missing > 0 else -1
+        free = [i for i, n in enumerate(slots) if n > (0 if step > 0 else 1)]
+        best = max(free, key=lambda i: (step * (wanted[i] - slots[i]), -i))
+        slots[best] += step
+    return tuple(slots)
+
+
+def _by_error(errors: Sequence[float]) -> list[float]:
+    """Weights in proportion to errors, within `LEAST` and `MOST` of their geometric mean; a lost task counts most."""
+    fine = [math.log(e) for e in errors if math.isfinite(e) and e > 0]
+    if not fine:
+        return [1.0] * len(errors)
+    middle = math.exp(math.fsum(fine) / len(fine))
+    return [min(max(e / middle, LEAST), MOST) if math.isfinite(e) else MOST for e in errors]

@@ -1,0 +1,251 @@
+"""What real ranks are asked to do: exchange numbers, share files, train a small real model, save it and go on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.distributed as c10d
+from torch import Tensor
+
+from ups.engine.dist import Dist, DistConfig
+from ups.engine.faults import Fault, Plan
+from ups.engine.loop import Trainer
+from ups.engine.parallelize import digest
+from ups.engine.preemption import Preempted, StopFlag
+from ups.engine.train import TrainConfig
+from ups.engine.vault import Vault
+from ups.heartbeat import Pulse
+from ups.jobs.estimate import Planned, planned, simulator_of
+from ups.jobs.run import STAGES
+from ups.jobs.settings import RunConfig
+from ups.tensors import Window
+
+Strategy = Literal["ddp", "fsdp"]
+STEPS, SIZE = 4, 6
+# A real simulator, as small as it gets: burgers1d on 32 cells, two blocks with attention.
+TINY: dict[str, Any] = {
+    "data": {"tiny": {"task": "burgers1d", "samples": 10, "resolution": 32, "frames": 4}},
+    "model": {
+        "codec": {"dim": 8, "width": 8},
+        "operator": {"mixing": "attention", "width": 16, "depth": 2, "heads": 2},
+    },
+}
+
+
+def devices() -> dict[str, Any]:
+    """What torch sees here."""
+    found: dict[str, Any] = {
+        "torch": torch.__version__,
+        "gloo": c10d.is_gloo_available(),
+        "nccl": c10d.is_nccl_available(),
+        "built_for": torch.version.cuda,
+        "cuda": [],
+    }
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        free, total = torch.cuda.mem_get_info(index)
+        one = torch.ones(1024, device=f"cuda:{index}").sum().item()
+        name, kind = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+        found["cuda"].append({"name": name, "free": free, "total": total, "capability": kind, "works": one == 1024})
+    if found["cuda"]:
+        found["driver"] = _driver()
+        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version())) if found["nccl"] else ""  # type: ignore[no-untyped-call]
+    return found
+
+
+def _driver() -> str:
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().split("  ")[1]
+    except (OSError, IndexError):
+        return "unknown"
+
+
+def collectives(device: str, world: int) -> dict[str, Any]:
+    """Each collective on numbers whose result is known exactly; the names of those that gave another."""
+    with Dist.start(device, DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+        rank, at = ranks.rank, ranks.device
+        wrong: list[str] = []
+
+        def expect(name: str, found: Tensor, wanted: Tensor) -> None:
+            if not torch.equal(found.cpu(), wanted.cpu()):
+                wrong.append(name)
+
+        steps = torch.arange(1000, device=at)
+        for kind in (torch.float32, torch.int64, torch.bfloat16):
+            mine = (steps % 7 + rank).to(kind)  # small whole numbers: exact in every type
+            everyone = [(steps % 7 + r).to(kind) for r in range(world)]
+            total = mine.clone()
+            c10d.all_reduce(total)
+            expect(f"all-reduce of {kind}", total, torch.stack(everyone).sum(0).to(kind))
+            parts = [torch.empty_like(mine) for _ in range(world)]
+            c10d.all_gather(parts, mine)
+            expect(f"all-gather of {kind}", torch.stack(parts), torch.stack(everyone))
+            whole = torch.cat([(steps % 5 + rank + r).to(kind) for r in range(world)])
+            piece = torch.empty(1000, dtype=kind, device=at)
+            c10d.reduce_scatter_tensor(piece, whole)
+            wanted = sum((steps % 5 + r + rank for r in range(world)), torch.zeros_like(steps)).to(kind)
+            expect(f"reduce-scatter of {kind}", piece, wanted)
+            told = mine.clone()
+            c10d.broadcast(told, world - 1)
+            expect(f"broadcast of {kind}", told, everyone[-1])
+        if [int(n) for n in ranks.gather(rank)] != list(range(world)) or ranks.agree(7.5 - rank) != 7.5:
+            wrong.append("votes")
+        return {"wrong": wrong, "backend": c10d.get_backend(), "device": str(at)}
+
+
+def bandwidth(device: str, world: int, size: int = 2**22) -> dict[str, Any]:
+    """Bytes a second through an all-reduce of 16 MiB, and seconds for one vote."""
+    with Dist.start(device, DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+        data = torch.ones(size, device=ranks.device)
+        times = []
+        for _ in range(5):
+            ranks.barrier()
+            began = time.perf_counter()
+            c10d.all_reduce(data)
+            if ranks.device.type == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        for _ in range(50):
+            ranks.agree(0.0)
+        vote = (time.perf_counter() - began) / 50
+        return {"bytes_per_second": 4 * size / min(times[1:]), "vote": vote, "backend": c10d.get_backend()}
+
+
+def share_files(folder: Path, world: int) -> dict[str, Any]:
+    """Whether each rank at once sees what the others write, and a lock that one holds keeps the others out."""
+    with Dist.start("cpu", DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+        (folder / f"from-{ranks.rank}").write_text(str(ranks.rank))
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        if ranks.rank == 0:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        ranks.barrier()
+        seen = [r for r in range(world) if _reads(folder / f"from-{r}", str(r))]
+        kept = True
+        if ranks.rank:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                kept = False
+            except OSError:
+                kept = True
+        ranks.barrier()
+        os.close(handle)
+        return {"seen": seen, "kept_out": kept}
+
+
+def _reads(path: Path, text: str) -> bool:
+    try:
+        return path.read_text() == text
+    except OSError:
+        return False
+
+
+class Shares:
+    """Batches of made-up numbers: the same for any number of ranks, each of which gets its rows."""
+
+    def __init__(self, data: Planned, ranks: Dist) -> None:
+        self.data, self.ranks = data, ranks
+
+    def whole(self, step: int, size: int = SIZE) -> Window:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(step)
+            return self.data.window(size, 1, 2)
+
+    def batch(self, step: int) -> Window:
+        first, last = (SIZE * r // self.ranks.world for r in (self.ranks.rank, self.ranks.rank + 1))
+        return self.whole(step).rows(first, last)
+
+    def count(self, step: int) -> int:  # noqa: ARG002
+        return SIZE
+
+    def validation(self) -> Iterator[Window]:
+        yield self.whole(10**6, 2)
+
+
+class Rows:
+    """Keeps the losses and gradient norms it is told."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[float, float]] = []
+
+    def log(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
+        named = {name.rpartition("/")[2]: value for name, value in values.items()}
+        if "loss" in named and "gradient" in named:
+            self.found.append((float(named["loss"]), float(named["gradient"])))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def train(
+    device: str,
+    strategy: Strategy,
+    world: int,
+    fault: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    stop: int | None = None,
+) -> dict[str, Any]:
+    """One rank's part of a short training of the operator of a tiny simulator, by the trainer that runs use.
+
+    `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
+    """
+    config = RunConfig.model_validate(TINY)
+    data = planned(config.data["tiny"])
+    flag, rows, said = StopFlag(), Rows(), list[str]()
+    with Dist.start(device, DistConfig(ranks=world, strategy=strategy, timeout=30, vote_timeout=30)) as ranks:
+        stage = STAGES["operator"].make(simulator_of(config, [data]).to(ranks.device), config)
+        batches = Shares(data, ranks)
+        stage.fit(batches.whole(10**6, 2).to(ranks.device))
+        plan = Plan([Fault(**fault)] if fault else [], ranks.rank, 1)
+
+        def fire(phase: str, step: int) -> None:
+            plan(phase, step)
+            if step == stop and phase == "forward" and ranks.rank == world - 1:
+                flag.raised, flag.signal = True, "SIGTERM"
+
+        store = Vault(folder, ranks.rank, world, ranks.saver, say=said.append) if folder else None
+        settings = TrainConfig(
+            steps=STEPS, lr=1e-2, ema=0.9, log_every=1, validate_every=0, prefetch=0, graph=False, drift_every=2
+        )
+        trainer = Trainer(
+            settings, stage, batches, ranks, store, [rows], pulse=Pulse(None, ranks.rank, fire), stop=flag
+        )
+        try:
+            outcome = trainer.fit()
+        except Preempted:
+            return {"stopped": trainer.step, "said": said}
+        found = {
+            "rows": ranks.gather(rows.found)[0],
+            "recovered": outcome.recovered,
+            "digests": {name: digest(t) for name, t in trainer.weights().items()},
+            "said": said,
+        }
+        if ranks.device.type == "cuda":
+            torch.cuda.synchronize()
+        return found
+
+
+def damaged(folder: Path) -> dict[str, Any]:
+    """What the vault does with a checkpoint in which one bit has been turned over."""
+    said: list[str] = []
+    newest = max(path for path in folder.iterdir() if path.name.startswith("step-"))
+    shard = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    found = Vault(folder, say=said.append).newest()
+    return {"taken": found.path.name if found else None, "damaged": newest.name, "said": said}
+
+
+def close(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
+    """The largest relative difference between two trainings' losses and gradient norms; inf if their steps differ."""
+    if len(a) != len(b) or not a:
+        return float("inf")
+    pairs = [(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)]
+    worst = max(abs(x - y) / max(abs(y), 1e-30) for x, y in pairs)
+    return worst if worst == worst else float("inf")

@@ -1,0 +1,163 @@
+"""A trail through a model: each part notes when its forward and backward begin and end, where no crash can lose it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Sums = tuple[str, float, float]  # of a part's output: its name, the sum and the sum of magnitudes
+
+
+@dataclass
+class Trail:
+    """Hooks on every part of a module, which write to a file (one write per event: what the kernel has is safe).
+
+    It also keeps sums of every output, in order, and the first part whose output (or gradient) is not finite although
+    its input was. To be laid after a module is wrapped: then a part's own gathering counts as the part's.
+    """
+
+    path: Path
+    sums: list[Sums] = field(default_factory=list)
+    broken: list[tuple[str, str]] = field(default_factory=list)  # ("forward" or "backward", part)
+    _entered_names: set[str] = field(default_factory=set)
+    _spoilt: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def phase(self, name: str) -> None:
+        """What is done now to the whole."""
+        self._note("#", name)
+
+    def follow(self, module: nn.Module, root: str) -> None:
+        """Lay hooks; parts are called `root.path.in.module`."""
+        for path, part in module.named_modules():
+            name = f"{root}.{path}" if path else root
+            part.register_forward_pre_hook(self._before(name), with_kwargs=True, prepend=True)
+            part.register_forward_hook(self._after(name), with_kwargs=True)
+        for entry in getattr(module, "entries", ()):
+            setattr(module, entry, self._entered(getattr(module, entry), f"{root}.{entry}"))
+
+    def _note(self, kind: str, name: str) -> None:
+        os.write(self.handle, f"{kind} {name}\n".encode())
+
+    def _before(self, name: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
+            self._note(">", name)
+            tensors = [t for t in tensors_of((args, kwargs)) if t.requires_grad]
+            if tensors and torch.is_grad_enabled():
+                tensors[0].register_hook(lambda g: self._left(name, g))  # type: ignore[no-untyped-call]
+
+        return hook
+
+    def _after(self, name: str) -> Any:
+        def hook(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            outputs = list(tensors_of(output))
+            if not all(finite(t) for t in outputs) and all(finite(t) for t in tensors_of((args, kwargs))):
+                self.broken.append(("forward", name))
+            given = list(tensors_of((args, kwargs)))
+            for t in outputs:
+                value = t.detach().double()
+                self.sums.append((name, float(value.sum()), float(value.abs().sum())))
+                passed_on = any(t is one for one in given)  # by a part that does nothing: its backward is nobody's
+                if t.requires_grad and torch.is_grad_enabled() and not passed_on:
+                    t.register_hook(lambda g: self._entered_backward(name, g))  # type: ignore[no-untyped-call]
+            self._note("<", name)
+
+        return hook
+
+    def _entered(self, method: Any, name: str) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self._note(">", name)
+            found = method(*args, **kwargs)
+            self._note("<", name)
+            return found
+
+        return run
+
+    def _entered_backward(self, name: str, gradient: Tensor) -> None:
+        self._note("}", name)
+        self._entered_names.add(name)
+        if not finite(gradient):
+            self._spoilt.add(name)
+
+    def _left(self, name: str, gradient: Tensor) -> None:
+        self._note("{", name)
+        if not finite(gradient) and name in self._entered_names - self._spoilt:
+            self.broken.append(("backward", name))
+
+    def first_broken(self) -> tuple[str, str] | None:
+        """Where a value first was not finite: forward before backward, a part before what contains it."""
+        if not self.broken:
+            return None
+        phase = self.broken[0][0]
+        names = [name for p, name in self.broken if p == phase]
+        inner = [n for n in names if not any(other.startswith(f"{n}.") for other in names)]
+        return phase, inner[0]
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Every floating-point tensor in tuples, lists, dicts and objects with fields."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.is_complex():
+            yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_of(part)
+    elif isinstance(value, dict):
+        yield from tensors_of(list(value.values()))
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from tensors_of([getattr(value, name) for name in value.__dataclass_fields__])
+
+
+def finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor.detach()).all())
+
+
+def last_place(path: Path) -> tuple[str, str]:
+    """(what was done to the whole, the innermost part that had begun and not ended) when the trail broke off."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return "start", ""
+    phase, inside = "start", list[str]()
+    back: dict[str, int] = {}
+    for number, line in enumerate(lines):
+        kind, _, name = line.partition(" ")
+        if kind == "#":
+            phase, inside, back = name, [], {}
+        elif kind == ">":
+            inside.append(name)
+        elif kind == "<":
+            while inside and inside.pop() != name:
+                continue
+        elif kind == "}":
+            back[name] = number
+        elif kind == "{":
+            back.pop(name, None)
+    if inside or not back:
+        return phase, inside[-1] if inside else ""
+    newest = max(back.values())
+    # The output of a part is also the output of what contains it: their notes follow each other.
+    together = [name for name, number in back.items() if newest - number < len(back) and _run(lines, number, newest)]
+    return phase, max(together, key=lambda name: name.count("."))
+
+
+def _run(lines: list[str], first: int, last: int) -> bool:
+    return all(line.startswith("}") for line in lines[first : last + 1])
+
+
+def other_sums(mine: list[Sums], theirs: list[Sums], near: float) -> tuple[str, float] | None:
+    """The first part whose output differs by more than `near`, and by how much; None where none does."""
+    for (name, a, size), (known, b, other) in zip(mine, theirs, strict=False):
+        gap = abs(a - b) / max(size, other, 1e-30)
+        if name != known or not math.isfinite(gap) or gap > near:
+            return name, gap
+    return None

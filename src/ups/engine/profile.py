@@ -1,0 +1,69 @@
+"""A profile of a few steps on request: a torch.profiler trace per rank, which chrome://tracing or Perfetto show."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+VARIABLE = "UPS_PROFILE"
+WARM = 8  # steps before the first that is traced: allocation, autotuning and graph capture lie behind it
+
+
+def request(steps: int, folder: Path) -> dict[str, str]:
+    """The environment in which every training leaves a trace of `steps` steps in `folder`."""
+    return {VARIABLE: json.dumps({"steps": steps, "folder": str(folder.resolve())})}
+
+
+class Profile(Protocol):
+    """Told of every step that was taken."""
+
+    def __call__(self, step: int) -> None: ...
+
+
+def _nothing(step: int) -> None:
+    """No profile was asked for."""
+
+
+def profile(stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]) -> Profile:
+    """What the environment asks for: `folder/stage/rank-R.json`; a function that does nothing where it asks nothing."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return _nothing
+    asked = json.loads(text)
+    return _Tracing(asked["steps"], Path(asked["folder"]) / stage / f"rank-{rank}.json", device, last, say)
+
+
+class _Tracing:
+    """Traces `count` steps after warm-up; fewer of warm-up where the training, of `last` steps, has none to spare."""
+
+    def __init__(
+        self, count: int, path: Path, device: torch.device, last: int | None, say: Callable[[str], None]
+    ) -> None:
+        self.path, self.say = path, say
+        self.warm = WARM if last is None else max(1, min(WARM, last - count))
+        self.end = self.warm + count if last is None else min(self.warm + count, last)
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if device.type == "cuda":
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        self.kinds = kinds
+        self.taken = 0  # steps by this process
+        self.tracer: Any = None
+
+    def __call__(self, step: int) -> None:
+        self.taken += 1
+        if self.taken == self.warm:
+            self.tracer = torch.profiler.profile(activities=self.kinds, record_shapes=True)
+            self.tracer.start()
+        elif self.tracer is not None and self.taken == self.end:
+            self.tracer.stop()
+            with contextlib.suppress(OSError):  # a full disk must not end a training
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.tracer.export_chrome_trace(str(self.path))
+                self.say(f"profile of steps {step - self.end + self.warm + 1} to {step} is in {self.path}.")
+            self.tracer = None

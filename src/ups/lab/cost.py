@@ -1,0 +1,210 @@
+"""What the engine costs: its loop over a bare one, its protections on over off, a save in the background, two ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.engine.dist import Dist, DistConfig
+from ups.engine.graph import Prefetch
+from ups.engine.loop import Trainer
+from ups.engine.store import Saved
+from ups.engine.train import TrainConfig
+from ups.engine.vault import Vault
+from ups.files import write_atomic
+from ups.heartbeat import Pulse
+from ups.jobs.bench import provenance
+from ups.lab.ranks import run_ranks, values
+from ups.models import CodecConfig, OperatorConfig, build
+from ups.physics import TASKS
+from ups.stages import OperatorStage
+from ups.stages.operator import OperatorLoss
+from ups.tensors import Window
+
+Work = Callable[[], None]
+
+BLOCK = 8  # steps measured at a time, in turn with the peer
+# What each ratio should stay below (or, for ranks, above).
+BARS = {
+    "engine over bare loop": 1.03,
+    "protections on over off": 1.02,
+    "blocked over whole save": 0.1,
+    "two ranks": 0.9,
+}
+
+
+class One:
+    """One batch of a 1D task for ever; each rank has its share."""
+
+    def __init__(self, dist: Dist, size: int) -> None:
+        self.size = size
+        first, last = (size * rank // dist.world for rank in (dist.rank, dist.rank + 1))
+        generator = torch.Generator().manual_seed(0)
+        frames = torch.randn(size, 2, 256, 1, generator=generator).cumsum(2) / 16
+        task = TASKS["burgers1d"]
+        nu, dt = torch.full((size, 1), 0.01), torch.full((size,), 0.05)
+        window = Window(task, frames[:, :1], frames[:, 1:], torch.zeros(size, 256, 0), nu, dt, (True,), (1.0,))
+        self.window = window.rows(first, last).to(dist.device)
+
+    def batch(self, step: int) -> Window:  # noqa: ARG002
+        return self.window
+
+    def count(self, step: int) -> int:  # noqa: ARG002
+        return self.size
+
+    def validation(self) -> Iterator[Window]:
+        yield self.window
+
+
+class Unprotected(Trainer):
+    """The same step with nothing to fall back on: no vote, no heartbeat, no state to repeat it from."""
+
+    def _step(self, windows: Prefetch, progress: float) -> bool:
+        window = self.stage.view(windows.get(), progress)
+        self._compute(window)
+        self._commit(window)
+        self.step += 1
+        return False
+
+
+def stage_of(dist: Dist) -> OperatorStage:
+    task = TASKS["burgers1d"]
+    simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), grids={task.name: (256,)})
+    stage = OperatorStage(simulator.to(dist.device), OperatorLoss(increment=0.0, latent=1.0))
+    stage.fit(One(Dist(), 8).window.to(dist.device))
+    return stage
+
+
+def trainer_of(kind: type[Trainer], dist: Dist, size: int, pulse: Pulse | None) -> Callable[[], None]:
+    """A block of steps of a trainer, as `fit` takes them."""
+    config = TrainConfig(steps=10**6, log_every=50, validate_every=0)
+    trainer = kind(config, stage_of(dist), One(dist, size), dist, pulse=pulse)
+    windows = Prefetch(trainer.batches.batch, 0, dist.device, config.prefetch)
+
+    def block() -> None:
+        for _ in range(BLOCK):
+            trainer._tune(0.5)
+            trainer._step(windows, 0.5)
+            if trainer._log_due():
+                trainer._log()
+
+    return block
+
+
+def bare(dist: Dist, size: int) -> Callable[[], None]:
+    """The loop anyone would write, with the same mathematics: loss, backward, clip, AdamW, average."""
+    stage, window = stage_of(dist), One(dist, size).window
+    weights: list[Tensor] = [p for p in stage.module.parameters() if p.requires_grad]
+    average = [p.detach().clone() for p in weights]
+    optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4, fused=True)
+
+    def block() -> None:
+        for _ in range(BLOCK):
+            optimizer.zero_grad()
+            torch.stack(list(stage.loss(window).values())).sum().backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(weights, 1.0)
+            optimizer.step()
+            with torch.no_grad():
+                torch._foreach_lerp_(average, weights, 1e-3)
+
+    return block
+
+
+def in_turns(
+    ours: Callable[[], None], theirs: Callable[[], None], rounds: int, meet: Callable[[], None]
+) -> list[float]:
+    """Seconds per step of both, each the median over rounds, measured in turns."""
+    for work in (ours, theirs):
+        work()
+    times: tuple[list[float], list[float]] = ([], [])
+    for i in range(rounds):
+        for k in (0, 1) if i % 2 else (1, 0):
+            meet()
+            began = time.perf_counter()
+            (ours, theirs)[k]()
+            times[k].append((time.perf_counter() - began) / BLOCK)
+    return [statistics.median(t) for t in times]
+
+
+def against_bare(size: int, rounds: int) -> list[float]:
+    with Dist.start("cpu") as dist, tempfile.TemporaryDirectory() as folder:
+        ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", 0))
+        return in_turns(ours, bare(dist, size), rounds, lambda: None)
+
+
+def protected(size: int, rounds: int) -> list[float]:
+    """On two ranks: every protection on, and off."""
+    with Dist.start("cpu", DistConfig(ranks=2)) as dist, tempfile.TemporaryDirectory() as folder:
+        ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", dist.rank))
+        return in_turns(ours, trainer_of(Unprotected, dist, size, None), rounds, dist.barrier)
+
+
+def pinned(size: int, rounds: int) -> float:
+    """Samples per second of all ranks together, each with one core of its own."""
+    rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    with Dist.start("cpu", DistConfig(ranks=world)) as dist:
+        block = trainer_of(Trainer, dist, size * world, None)
+        block()
+        times = []
+        for _ in range(rounds):
+            dist.barrier()
+            began = time.perf_counter()
+            block()
+            times.append((time.perf_counter() - began) / BLOCK)
+        return size * world / statistics.median(times)
+
+
+def saves(megabytes: int, rounds: int) -> list[float]:
+    """Seconds the loop is held up by a save in the background, and those of the whole save; medians."""
+    tensors = {f"w{i}": torch.randn(250_000) for i in range(megabytes)}
+    blocked, whole = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        vault = Vault(Path(folder))
+        for step in range(rounds + 1):
+            began = time.perf_counter()
+            vault.save(Saved(step, tensors))
+            returned = time.perf_counter() - began
+            vault.wait()
+            if step:  # the first also makes the memory that the others use again
+                blocked.append(returned)
+                whole.append(time.perf_counter() - began)
+    return [statistics.median(blocked), statistics.median(whole)]
+
+
+def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure all four on the CPU; print a table, and write the numbers."""
+    rows: list[tuple[str, float, str]] = []
+
+    def found(name: str, ratio: float, detail: str) -> None:
+        rows.append((name, ratio, detail))
+        say(f"{name:<26} {ratio:6.3f}   to reach {'≥' if name == 'two ranks' else '≤'} {BARS[name]:<5} {detail}")
+
+    ours, theirs = values(run_ranks(against_bare, 1, size, rounds, timeout=600))[0]
+    found("engine over bare loop", ours / theirs, f"{1e3 * ours:.2f} and {1e3 * theirs:.2f} ms a step, one thread")
+    both = values(run_ranks(protected, 2, 2 * size, rounds, timeout=600))[0]
+    found("protections on over off", both[0] / both[1], f"{1e3 * both[0]:.2f} and {1e3 * both[1]:.2f} ms, two ranks")
+    held, whole = values(run_ranks(saves, 1, 100, max(3, rounds // 2), timeout=600))[0]
+    found("blocked over whole save", held / whole, f"{1e3 * held:.1f} and {1e3 * whole:.1f} ms for 100 MB")
+    one = values(run_ranks(pinned, 1, size, rounds, timeout=600))[0]
+    two = min(values(run_ranks(pinned, 2, size, rounds, timeout=600)))
+    found("two ranks", two / (2 * one), f"{two:.0f} and 2 × {one:.0f} samples/s, a core each")
+    result: dict[str, Any] = {
+        "ratios": [dict(zip(("name", "ratio", "detail"), row, strict=True)) for row in rows],
+        "bars": BARS,
+    }
+    result["provenance"] = {**provenance(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
+    if json_path:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(json_path, json.dumps(result, indent=1) + "\n")
+    return result

@@ -1,0 +1,69 @@
+"""Loader: workers build the same windows in the same order, from any step, and say what went wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ups.data import open_source
+from ups.data.build import Builder
+from ups.data.cache import Latents, key_of
+from ups.data.loader import Loader, loaded
+from ups.data.sampler import Mix
+from ups.data.windows import Part, Reduction, Trajectories, Windows
+from ups.physics import TASKS
+from ups.tensors import TENSORS, Window
+from ups.types import DataError
+
+
+class Rank(NamedTuple):
+    rank: int
+    world: int
+
+
+def advection(folder: Path, beta: str, samples: int) -> Trajectories:
+    path = folder / f"1D_Advection_Sols_beta{beta}.hdf5"
+    with h5py.File(path, "w") as file:
+        file["tensor"] = np.random.default_rng(samples).standard_normal((samples, 11, 8)).astype("f4")
+        file["x-coordinate"] = ((np.arange(8) + 0.5) / 8).astype("f4")
+        file["t-coordinate"] = (np.arange(12) * 0.1).astype("f4")
+    source = open_source(path, TASKS)
+    return Trajectories(source, source.ids, Reduction())
+
+
+def same(a: Window, b: Window) -> bool:
+    plain = all(getattr(a, f.name) == getattr(b, f.name) for f in dataclasses.fields(a) if f.name not in TENSORS)
+    pairs = [(getattr(a, name), getattr(b, name)) for name in TENSORS]
+    return plain and all(x is y is None or torch.equal(x, y) for x, y in pairs)
+
+
+def test_any_number_of_workers_gives_the_same_sequence_from_any_step_from_files_and_from_a_cache(
+    tmp_path: Path,
+) -> None:
+    raw = advection(tmp_path, "0.4", 6)
+    key = key_of(raw, {"codec weights": "1"}, "2", "fp32")
+    folder = Builder(raw, lambda x: x.reshape(len(x), 4, 2), key, tmp_path / "cache" / "train").run()
+    parts: list[Part] = [raw, Latents(folder, key, raw.task, raw)]
+    windows = Windows(parts, [raw], 5, 2, 2, seed=1, ranks=Rank(1, 2), mix=Mix(policy="proportional"))
+    for workers in (1, 3):
+        with loaded(windows, workers) as loader:
+            assert isinstance(loader, Loader)
+            for step in (0, 1, 2, 3, 4, 5, 6, 40, 41, 7):
+                assert same(loader.batch(step), windows.batch(step)), (workers, step)
+            assert loader.count(0) == 5
+    with loaded(windows, 0) as plain:
+        assert plain is windows
+
+
+def test_what_a_worker_cannot_read_is_the_sentence_of_one_process(tmp_path: Path) -> None:
+    raw = advection(tmp_path, "0.4", 6)
+    windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
+    raw.source.path.write_bytes(b"no longer")
+    with loaded(windows, 1) as loader, pytest.raises(DataError, match="is not an HDF5 file"):
+        loader.batch(0)

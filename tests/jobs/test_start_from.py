@@ -1,0 +1,81 @@
+"""A trained simulator learns a further task: it starts where it was, and the report says what that cost the old."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import ups
+from ups.config import load
+from ups.jobs.run import run
+from ups.jobs.sets import Screen
+from ups.jobs.settings import RunConfig
+from ups.types import ConfigError, DataError
+
+FIRST = """
+name: first
+data:
+  a: {task: advection1d, scheme: accurate, samples: 20, resolution: 32, device: cpu, reduce: {time: 20}}
+model:
+  codec: {dim: 16, patch: [4, 4, 2]}
+  operator: {width: 16, depth: 1, heads: 2}
+codec: {batch: 4, train: {steps: 2}}
+operator: {batch: 4, train: {steps: 30, lr: 0.003}}
+device: cpu
+"""
+FURTHER = FIRST.replace("name: first", "name: further").replace(
+    "model:", "  d: {task: darcy2d, scheme: accurate, samples: 20, resolution: 16, device: cpu}\nmodel:"
+)
+
+
+def settings(folder: Path, text: str, **changes: object) -> RunConfig:
+    path = folder / "config.yaml"
+    path.write_text(text)
+    return load(RunConfig, path, {"out": str(folder), **{k.replace("__", "."): v for k, v in changes.items()}})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("start")
+    run(settings(home, FIRST), Screen.silent())
+    return home
+
+
+def test_untouched_it_still_answers_to_the_bit_and_knows_a_further_task(folder: Path) -> None:
+    still = {"codec__train__steps": 0, "operator__train__steps": 0, "start_from": str(folder / "first")}
+    run(settings(folder, FURTHER, name="still", **still), Screen.silent())
+    u0 = np.sin(2 * np.pi * (np.arange(32) + 0.5) / 32).astype(np.float32)
+    old, new = (
+        ups.load(folder / name).rollout(u0, steps=4, task="advection1d", params={"beta": 0.4})
+        for name in ("first", "still")
+    )
+    assert np.array_equal(old, new)
+    assert {task.name for task in ups.load(folder / "still").tasks} == {"advection1d", "darcy2d"}
+
+
+def test_the_report_holds_the_old_task_before_and_after(folder: Path) -> None:
+    run(settings(folder, FURTHER, start_from=str(folder / "first")), Screen.silent())
+    records = json.loads((folder / "further" / "results.json").read_text())
+    found = {
+        (r["task"], r["predictor"]): r["value"] for r in records if (r["metric"], r["mode"]) == ("nrmse", "strict")
+    }
+    before = json.loads((folder / "first" / "results.json").read_text())
+    alone = next(r["value"] for r in before if (r["predictor"], r["metric"], r["mode"]) == ("ups", "nrmse", "strict"))
+    assert found["advection1d", "before"] == pytest.approx(alone, rel=1e-6)
+    assert ("advection1d", "ups") in found
+    assert ("darcy2d", "before") not in found
+    assert torch.isfinite(torch.tensor(list(found.values()))).all()
+
+
+def test_a_start_that_does_not_fit_is_refused_before_anything_is_trained(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model\.operator\.depth is 2, but .* has 1"):
+        run(
+            settings(folder, FURTHER, name="x", start_from=str(folder / "first"), model__operator__depth=2),
+            Screen.silent(),
+        )
+    with pytest.raises(DataError, match=r"no such simulator|not a run folder"):
+        run(settings(folder, FURTHER, name="y", start_from=str(folder / "nowhere")), Screen.silent())

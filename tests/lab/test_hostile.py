@@ -1,0 +1,94 @@
+"""`ups run` as it is at home, under torchrun: any of its processes killed or stopped, and the same simulator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ups.launch.evidence import owned
+from ups.verdict import Ending
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+name: run
+device: cpu
+data:
+  a: {task: advection1d, scheme: accurate, samples: 16, resolution: 16, frames: 41, device: cpu, reduce: {time: 8}}
+model:
+  codec: {dim: 3}
+  operator: {width: 16, depth: 2, heads: 2}
+codec: {batch: 8, train: {steps: 20, checkpoint_steps: 10}}
+operator: {batch: 8, train: {steps: 200, checkpoint_steps: 20, validate_every: 0.5, checkpoint_seconds: null}}
+limits: {floor: 5, start: 120, first: 20, phase: 10, save: 20, validation: 20, idle: 120, teardown: 10}
+"""
+UPS = (sys.executable, "-c", "from ups.cli import main; main()")
+ENV = {**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}, "OMP_NUM_THREADS": "1"}
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    (folder / "config.yaml").write_text(CONFIG)
+    command = [*UPS, "run", str(folder / "config.yaml"), "--out", str(folder), "--ranks", "2", *words]
+    log = (folder / "console.log").open("ab")
+    return subprocess.Popen(command, stdout=log, stderr=log, env=ENV)
+
+
+def simulator(folder: Path) -> bytes:
+    return (folder / "run" / "artifacts" / "simulator.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("plain")
+    assert start(folder).wait(timeout=280) == 0
+    return simulator(folder)
+
+
+def victims(folder: Path) -> dict[str, int]:
+    """A process of each kind, by what it runs."""
+    found = {}
+    for pid in owned("UPS_HOME", str((folder / "run").resolve())):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
+        kind = "torchrun" if "torch.distributed.run" in line else "nanny" if "nanny.py" in line else "rank"
+        found[kind] = pid
+    return found
+
+
+@pytest.mark.parametrize(
+    ("who", "how"),
+    [
+        ("rank", signal.SIGKILL),
+        ("rank", signal.SIGSTOP),
+        ("nanny", signal.SIGKILL),
+        ("torchrun", signal.SIGKILL),
+        ("torchrun", signal.SIGSTOP),
+        ("supervisor", signal.SIGKILL),
+        ("supervisor", signal.SIGTERM),
+    ],
+)
+def test_any_process_may_be_killed_or_stopped(tmp_path: Path, plain: bytes, who: str, how: signal.Signals) -> None:
+    run = start(tmp_path)
+    saved = tmp_path / "run" / "checkpoints" / "operator" / "step-000000040"
+    end = time.monotonic() + 150
+    while not saved.exists():
+        assert time.monotonic() < end
+        assert run.poll() is None
+        time.sleep(0.02)
+    os.kill(run.pid if who == "supervisor" else victims(tmp_path)[who], how)
+    code = run.wait(timeout=250)
+    if who == "supervisor":
+        assert code == (-signal.SIGKILL if how == signal.SIGKILL else Ending.PREEMPTED)
+        assert start(tmp_path, "--resume").wait(timeout=250) == 0
+    else:
+        assert code == 0
+    assert simulator(tmp_path) == plain
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text())
+    assert verdict["verdict"] == "SUCCESS"
+    assert not owned("UPS_HOME", str((tmp_path / "run").resolve()))
