@@ -43,6 +43,7 @@ def test_a_part_that_is_not_finite_is_named() -> None:
     assert (line.state, line.facts["part"], line.facts["kind"]) == (State.BAD, PART, "finite")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "phase"),
     [

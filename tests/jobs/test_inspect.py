@@ -190,6 +190,7 @@ def test_what_the_generator_makes_is_sound(task: str, tmp_path: Path) -> None:
     assert EQUATIONS[task].task.title in describe(path)
 
 
+@pytest.mark.slow
 def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
     """A file of 50 GB, of which no block was ever written, is described within a gigabyte of memory."""
     path = tmp_path / "2D_CFD_Rand_M1.0_Eta0.1_Zeta0.1_periodic_512_Train.hdf5"
