@@ -108,7 +108,7 @@ def run(
         said, late = _listen(ends, time.monotonic() + seconds)
         found = [_result(process, said.get(rank)) for rank, process in enumerate(processes)]
         return [
-            replace(r, hung=rank in late, seconds=seconds, log=tail(folder / f"rank-{rank}.log"))
+            replace(r, hung=rank in late, seconds=seconds, log=tail(folder / f"rank-{rank}.log", 1 << 20))
             for rank, r in enumerate(found)
         ]
     finally:
