@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image, ImageDraw
 
-from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _settle, _uri
+from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _uri, moving
 from ups.types import Array
 
 
@@ -50,9 +51,10 @@ def film_forecast_lines(
     """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`."""
     shown = _picked(len(times), frames)
     count = min(len(channels), 3)
-    figure = Figure(figsize=(3.6 * count + 3.6 * (count == 1), 3.6), layout="constrained")
+    figure = Figure(figsize=(3.6 * count + 3.6 * (count == 1), 3.6), dpi=80, layout="constrained")
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
-    lines = []
+    lines: list[Line2D] = []
+    heights: list[Array] = []
     for c in range(count):
         upper, lower = panels[0][c], panels[1][c]
         bottom, top = _range(truth[..., c])
@@ -63,19 +65,13 @@ def film_forecast_lines(
         (guess,) = upper.plot(x, forecast[0, :, c], color=ACCENTS[0], lw=1.8, label="prediction")
         (true,) = upper.plot(x, truth[0, :, c], "--", color=INK, lw=1.3, label="truth")
         (gap,) = lower.plot(x, error[0], color=ACCENTS[1], lw=1.2)
-        lines.append((guess, true, gap, error))
+        lines += [guess, true, gap]
+        heights += [forecast[..., c], truth[..., c], error]
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
     panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
-    _settle(figure)
-    pictures = []
-    for t in shown:
-        for c, (guess, true, gap, error) in enumerate(lines):
-            guess.set_ydata(forecast[t, :, c])
-            true.set_ydata(truth[t, :, c])
-            gap.set_ydata(error[t])
-        pictures.append(_png(figure, dpi=80))
-    return Film(tuple(pictures), _at(times, shown), alt)
+    pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
+    return Film(pictures, _at(times, shown), alt)
 
 
 def film_forecast_maps(

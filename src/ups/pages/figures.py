@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from ups.types import Array, Trajectory
@@ -54,7 +57,7 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     low, high = _limit([s.values[..., channel] for s in samples])
     pad = 0.05 * (high - low or 1.0)
     shown = _picked(len(first.times), frames)
-    figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+    figure = Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
     panel = figure.subplots()
     panel.set(
         xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel]
@@ -65,13 +68,8 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
         for s, colour in zip(samples, ACCENTS, strict=False)
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
-    _settle(figure)
-    pictures = []
-    for t in shown:
-        for line, s in zip(lines, samples, strict=False):
-            line.set_ydata(s.values[t, :, channel])
-        pictures.append(_png(figure, dpi=90))
-    return Film(tuple(pictures), _captions(first, shown), f"{first.task.title}: {len(lines)} samples moving in time")
+    pictures = moving(figure, lines, ([s.values[t, :, channel] for s in samples[: len(lines)]] for t in shown))
+    return Film(pictures, _captions(first, shown), f"{first.task.title}: {len(lines)} samples moving in time")
 
 
 def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
@@ -125,10 +123,22 @@ def _map(limit: tuple[float, float]) -> str:
     return "RdBu_r" if limit[0] < 0 < limit[1] else "viridis"
 
 
-def _settle(figure: Figure) -> None:
-    """Lay a figure out for good: a film's frames share one layout, whose search costs more than their drawing."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+def moving(figure: Figure, lines: Sequence[Line2D], frames: Iterable[Sequence[Array]]) -> tuple[str, ...]:
+    """A picture per frame, which gives every line its heights; all that stands still is drawn once."""
+    canvas: Any = FigureCanvasAgg(figure)
+    for line in lines:
+        line.set_animated(True)
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    pictures = []
+    for heights in frames:
+        canvas.restore_region(still)
+        for line, y in zip(lines, heights, strict=True):
+            line.set_ydata(y)
+            assert line.axes is not None
+            line.axes.draw_artist(line)
+        pictures.append(_uri(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]), flat=True))
+    return tuple(pictures)
 
 
 def _png(figure: Figure, dpi: int = 110) -> str:
@@ -137,9 +147,13 @@ def _png(figure: Figure, dpi: int = 110) -> str:
     return _encoded(buffer.getvalue())
 
 
-def _uri(image: Image.Image) -> str:
+def _uri(image: Image.Image, *, flat: bool = False) -> str:
+    """As PNG with a palette; `flat` is for drawings of a few colours, which the quick way serves as well."""
     buffer = io.BytesIO()
-    image.quantize(128).save(buffer, format="png", optimize=True)
+    if flat:
+        image.quantize(64, method=Image.Quantize.FASTOCTREE).save(buffer, format="png")
+    else:
+        image.quantize(128).save(buffer, format="png", optimize=True)
     return _encoded(buffer.getvalue())
 
 
