@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_no_error_is_swallowed(path: Path) -> None:
         if isinstance(node, ast.ExceptHandler):
             caught = ast.unparse(node.type) if node.type else ""
             assert caught not in ("", "Exception", "BaseException"), f"line {node.lineno} catches everything"
+
+
+def test_the_architecture_names_every_file_and_what_each_room_may_import() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"\w+\.py", text))
+    assert {path.name for path in FILES} - {"__init__.py", "__main__.py"} <= named
+    table = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in re.findall(r"^\|(.*?)\|(.*?)\|$", text, re.M)]
+    said = {room: set(below) for rooms, below in table for room in rooms}
+    for room, below in FLOORS.items():
+        missing = below - {"ups", "tensors", "files"} - said.get(room, set())
+        assert room == "jobs" or not missing, f"{room} may import {missing}, which the table does not say"
 
 
 def test_tests_mirror_the_source() -> None:

@@ -44,7 +44,7 @@ MEANING = {
     Ending.HANG: "a rank stood still longer than its limit",
     Ending.RANK_DIED: "a rank was killed, or left without a word",
     Ending.PREEMPTED: "asked to stop (SIGTERM, SIGUSR1); a checkpoint was made, --resume goes on",
-    Ending.CORRUPT: "what was to be read back is damaged and nothing older verifies",
+    Ending.CORRUPT: "several checkpoints of a stage exist and none can be read back; delete them to begin it again",
     Ending.NO_PROGRESS: "restarted several times without getting any further; the cause is the last fault's",
     Ending.STORAGE: "the disk is full, read-only or failing",
     Ending.INTERRUPTED: "stopped by Ctrl-C; --resume goes on",
@@ -57,14 +57,18 @@ _BY_NAME = {
     "OutOfMemoryError": Ending.OOM,
     "MemoryError": Ending.OOM,
     "DesyncError": Ending.DIVERGED,
-    "DriftError": Ending.DIVERGED,
-    "NotFiniteError": Ending.NOT_FINITE,
-    "CorruptError": Ending.CORRUPT,
     "KeyboardInterrupt": Ending.INTERRUPTED,
 }
 _ECHOES = {"LostPeer", "PeerFailed", "PeerError", "DistNetworkError", "DistStoreError"}
+_TAKEN = "EADDRINUSE"
 _ECHO_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Timed out waiting")
-_MEMORY_TEXTS = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
+_MEMORY_TEXTS = (
+    "out of memory",
+    "not enough memory",
+    "can't allocate memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 _MACHINE_TEXTS = ("CUDA error", "NCCL", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
 _MACHINE = {"DistBackendError", "AcceleratorError"}
 
@@ -85,6 +89,9 @@ def classify(error: BaseException) -> Kind:
     if isinstance(stated, Ending):
         return Kind(stated, first_hand=getattr(error, "first_hand", not names & _ECHOES))
     if names & _ECHOES:
+        # A port that somebody else has is this rank's own trouble, although its kind is that of a lost connection.
+        if _TAKEN in str(error):
+            return Kind(Ending.RANK_DIED, transient=True)
         return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
     for name, ending in _BY_NAME.items():
         if name in names:

@@ -21,11 +21,13 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from rooms import run_in
 from ups.data import open_source
 from ups.data import shards as shards_module
 from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, sum_of, verify
 from ups.data.identity import content
+from ups.data.shards import Shard
 from ups.data.windows import Reduction, Trajectories
 from ups.physics import TASKS
 from ups.types import DataError
@@ -195,6 +197,31 @@ def test_a_damaged_shard_is_one_sentence_and_is_built_again_when_told(
     assert verify(folder) is None
 
 
+def test_a_shard_cut_or_taken_away_while_it_is_read_is_a_sentence_and_not_a_crash(
+    part: Trajectories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.data.cache.OPEN", 2)
+    folder = builder(part, tmp_path).run()
+    cached = Latents(folder, key(part), part.task)
+    whole = cached.tokens(range(10), [0] * 10, 11)
+    assert len(cached._open) == 2, "files are closed again"
+    assert torch.equal(cached.tokens(range(10), [0] * 10, 11), whole)
+    path = folder / "shard-00003.safetensors"
+    os.truncate(path, path.stat().st_size - 4)
+    with pytest.raises(DataError, match=r"shard-00003\.safetensors: has become shorter while it was read"):
+        cached.tokens([9], [0], 11)
+    (folder / "shard-00001.safetensors").unlink()
+    with pytest.raises(DataError, match=r"shard-00001\.safetensors: cannot be read \(No such file"):
+        cached.tokens([3], [0], 1)
+
+
+def test_a_shard_can_be_mapped_whole(part: Trajectories, tmp_path: Path) -> None:
+    folder = builder(part, tmp_path).run()
+    arrays = Shard(folder / "shard-00001.safetensors").arrays
+    assert not arrays["tokens"].flags.writeable
+    assert np.array_equal(arrays["tokens"], Latents(folder, key(part), part.task).tokens([3, 4, 5], [0] * 3, 11))
+
+
 def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectories, tmp_path: Path) -> None:
     folder = builder(part, tmp_path).run()
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -244,6 +271,61 @@ def test_a_full_disk_is_one_sentence_publishes_nothing_and_keeps_what_is_finishe
     ]
     folder = builder(part, tmp_path / "b").run()
     assert verify(folder) is None
+
+
+FULL = """
+import os, sys
+sys.path[:0] = [{tests!r}, {tests!r} + "/data"]
+from pathlib import Path
+from test_cache import Latents, builder, encode, key, small_part, verify
+from ups.types import DataError
+home, disk = Path({home!r}), Path({disk!r})
+part, ballast = small_part(home), disk / "ballast"
+
+def fill():
+    with open(ballast, "wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError as error:
+                assert error.errno == 28, error
+
+def attempt(after):
+    calls = []
+    def filling(frames):
+        calls.append(1)
+        if len(calls) == after:
+            fill()
+        return encode(frames).repeat(1, 1, 64)
+    def report(done, total):
+        if after == 0 and done == total and not ballast.exists():
+            fill()  # the last numbers are written: what is missing is the entry that says so, and the manifest
+    try:
+        builder(part, disk / "cache", encode=filling, shard=1, report=report).run()
+        return "built", len(calls)
+    except DataError as error:
+        return str(error), len(calls)
+
+for after in (2, 6, 0):
+    said, calls = attempt(after)
+    draft = [p.name for p in (disk / "cache").glob(".train.*.draft/*.safetensors")]
+    print(calls, len(draft), (disk / "cache" / "train").exists(), said, sep="|")
+    ballast.unlink()
+print(*attempt(-1), verify(disk / "cache" / "train"), sep="|")
+"""
+
+
+def test_on_a_disk_that_really_fills_up_nothing_is_published_and_it_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    (disk := tmp_path / "disk").mkdir()
+    code = FULL.format(tests=str(Path(__file__).parent.parent), home=str(tmp_path), disk=str(disk))
+    *failed, last = (line.split("|") for line in run_in({disk: "1m"}, code).splitlines())
+    for calls, shards, published, said in failed:
+        assert said.startswith(f"{disk}/cache/train: the disk became full while the cache was built; nothing was")
+        assert (said.count(". "), published) == (0, "False"), (calls, shards)
+    assert [int(shards) for _, shards, _, _ in failed] == [0, 4, 10], "what was finished is kept"
+    assert last[::2] == ["built", "None"]
+    assert int(last[1]) == 2, "a probe and the shard without an entry"
 
 
 def test_finished_shards_are_kept_and_damaged_or_half_ones_made_again(part: Trajectories, tmp_path: Path) -> None:
@@ -362,10 +444,10 @@ print(most)
 
 
 def test_private_memory_stays_small_however_much_is_read(tmp_path: Path) -> None:
-    part = small_part(tmp_path, 64)
+    part = small_part(tmp_path, 40)
     wide = lambda frames: torch.randn(len(frames), 512, 64)  # noqa: E731  (128 KB a frame)
-    folder = Builder(part, wide, key(part), tmp_path / "cache" / "train", shard=16 * 2**20).run()
-    assert read_manifest(folder)["bytes"] > 80 * 2**20
+    folder = Builder(part, wide, key(part), tmp_path / "cache" / "train", shard=8 * 2**20).run()
+    assert read_manifest(folder)["bytes"] > 50 * 2**20
     code = MEMORY.format(tests=str(Path(__file__).parent), folder=str(folder))
     found = subprocess.run([sys.executable, "-c", code, "1"], capture_output=True, text=True, timeout=120, check=True)
     assert 0 < float(found.stdout) < 32, "megabytes"

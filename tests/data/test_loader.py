@@ -65,5 +65,7 @@ def test_what_a_worker_cannot_read_is_the_sentence_of_one_process(tmp_path: Path
     raw = advection(tmp_path, "0.4", 6)
     windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
     raw.source.path.write_bytes(b"no longer")
-    with loaded(windows, 1) as loader, pytest.raises(DataError, match="is not an HDF5 file"):
+    with loaded(windows, 1) as loader, pytest.raises(DataError) as caught:
         loader.batch(0)
+    said = "is not an HDF5 file, or is damaged; check what it is and fetch it again."
+    assert str(caught.value) == f"{raw.source.path}: {said}", "one sentence, and no traceback of a worker"

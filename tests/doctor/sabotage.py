@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from ups.doctor import exercises
 
-COLLECTIVES = exercises.collectives  # the true one
 PART = "core.blocks.1.mlp"
 
 
@@ -65,6 +64,14 @@ def crashing_backward(module: nn.Module) -> None:
     _harm(module, _Crash.apply)
 
 
+def no_compiler(_: nn.Module) -> None:
+    """This machine has no compiler, and nothing that was compiled before."""
+    from torch._inductor import config
+
+    config.cpp.cxx = (None, "/no/such/compiler")
+    config.force_disable_caches = True
+
+
 def not_finite(module: nn.Module) -> None:
     _harm(module, lambda out: out / 0.0)
 
@@ -82,23 +89,10 @@ def complex_parameter(module: nn.Module) -> None:
     module.register_parameter("rotation", nn.Parameter(torch.ones(4, dtype=torch.complex64)))
 
 
-def misbehave(how: str) -> str:
-    if os.environ["RANK"] == "1":
-        if how == "crash":
-            ctypes.string_at(0)
-        elif how == "raise":
-            raise ValueError("no")
-        elif how == "hang":
-            time.sleep(1000)
-        elif how == "leave":
-            os._exit(0)
-    return os.environ["WORLD_SIZE"]
-
-
-def wrong_sum(device: str, world: int) -> dict[str, object]:
-    found = COLLECTIVES(device, world)
+def collectives(device: str, world: int) -> dict[str, object]:
+    found = exercises.collectives(device, world)
     return {**found, "wrong": ["all-reduce of torch.float32"] if os.environ["RANK"] == "1" else []}
 
 
-def no_gpu() -> dict[str, object]:
+def devices() -> dict[str, object]:
     return {"torch": "2.13", "built_for": None, "cuda": [], "gloo": True, "nccl": False}

@@ -76,6 +76,25 @@ def test_a_part_that_hangs_on_one_rank_is_named() -> None:
         assert (line.state, line.facts["part"], line.facts["kind"]) == (State.BAD, PART, "hang")
 
 
+COMPILED = {"operator": {"train": {"steps": 10, "compile": True}}}
+
+
+@pytest.mark.slow
+def test_a_block_that_cannot_be_compiled_is_named_and_is_well_without() -> None:
+    one, compiled, *many = found(sabotage.no_compiler, **COMPILED)
+    assert (one.state, [line.state for line in many]) == (State.GOOD, [State.GOOD] * 2)
+    assert (compiled.name, compiled.state) == ("operator, compiled", State.BAD)
+    assert (compiled.facts["part"], compiled.facts["kind"]) == ("operator.core.blocks.0", "compile")
+    assert "/no/such/compiler" in compiled.found
+    assert "train.compile: false" in compiled.advice
+
+
+@pytest.mark.slow
+def test_a_model_that_compiles_is_the_same_as_without() -> None:
+    compiled = found(**COMPILED)[1]
+    assert (compiled.name, compiled.state) == ("operator, compiled", State.GOOD), compiled
+
+
 def test_data_that_are_not_there_yet_are_not_needed() -> None:
     data = {"tiny": {**TINY["data"]["tiny"], "file": "/nowhere/burgers.hdf5"}}
     assert found(sabotage.raising, data=data)[0].facts["part"] == PART

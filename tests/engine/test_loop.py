@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,9 @@ from ups.engine.dist import Dist
 from ups.engine.keeping import StorageError
 from ups.engine.loop import Trainer
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
-from ups.engine.vault import Vault
+from ups.engine.vault import CorruptError, Vault
 from ups.types import ConfigError, DataError
+from ups.verdict import Ending, classify
 
 # Bitwise laws are stated for one thread: several sum in the order they happen to run.
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -153,6 +155,22 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace,
     Trainer(train, stage, toy.Lines(bad=[2]), store=store, report=notes.append).fit()
     assert any("checkpoint of step 5" in progress.note for progress in notes)
     assert all(torch.equal(a, b) for a, b in zip(straight, weights(stage.module), strict=False))
+
+
+def test_a_stage_whose_checkpoints_are_all_damaged_stops_and_begins_again_once_they_are_deleted(
+    toy: SimpleNamespace, tmp_path: Path
+) -> None:
+    straight, _ = run(toy, tmp_path / "straight", "adamw", None)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy, tmp_path / "broken", "adamw", 12)
+    for path in (tmp_path / "broken").iterdir():
+        (path / "facts.json").write_text("{}")
+    with pytest.raises(CorruptError, match="none can be read back") as error:
+        run(toy, tmp_path / "broken", "adamw", None)
+    assert classify(error.value).ending == Ending.CORRUPT
+    shutil.rmtree(tmp_path / "broken")
+    again, _ = run(toy, tmp_path / "broken", "adamw", None)
+    assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
 
 
 def test_a_checkpoint_of_another_model_is_refused(toy: SimpleNamespace, tmp_path: Path) -> None:

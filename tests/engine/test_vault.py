@@ -30,8 +30,9 @@ from ups.engine import manifest
 from ups.engine.manifest import verify
 from ups.engine.randomness import random_state, set_random_state
 from ups.engine.store import Nowhere
-from ups.engine.vault import Saved, Store, Vault
+from ups.engine.vault import CorruptError, Saved, Store, Vault
 from ups.types import ConfigError
+from ups.verdict import Ending, classify
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -202,6 +203,44 @@ def test_another_format_is_named_and_left_alone(tmp_path: Path) -> None:
         "checkpoint step-000000002 was passed over for the one before it: its format is 99 and this version reads 2."
     ]
     assert names(tmp_path) == LAST
+
+
+def test_the_only_checkpoint_being_damaged_means_to_begin_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    filled(tmp_path, 1)
+    flip(tmp_path / LAST[0], "__0_0.distcp")
+    assert Vault(tmp_path, say=said.append).newest() is None
+    assert "step-000000001 is damaged" in said[0]
+    assert Vault(tmp_path).newest() is None, "what was set aside is not in the way"
+
+
+def test_several_checkpoints_of_which_none_is_whole_are_an_end_and_are_left_alone(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2)
+    for name in LAST:
+        flip(tmp_path / name, "__0_0.distcp")
+    for _ in range(2):  # asked again, it says the same again
+        with pytest.raises(CorruptError, match=r"none can be read back \(step-000000002: __0_0.distcp is not") as error:
+            Vault(tmp_path).newest()
+        assert "delete this folder" in str(error.value)
+        assert names(tmp_path) == LAST
+    assert classify(error.value).ending == Ending.CORRUPT
+
+
+def test_what_was_set_aside_counts_as_work_that_was_there(tmp_path: Path) -> None:
+    filled(tmp_path, 1, 2)
+    flip(tmp_path / LAST[1], "__0_0.distcp")
+    assert Vault(tmp_path).newest().step == 1  # type: ignore[union-attr]
+    flip(tmp_path / LAST[0], "__0_0.distcp")
+    with pytest.raises(CorruptError, match="none can be read back"):
+        Vault(tmp_path).newest()
+
+
+def test_the_only_checkpoint_being_of_another_format_is_an_end(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    path = tmp_path / LAST[0] / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+    with pytest.raises(CorruptError, match="its format is 99 and this version reads 2"):
+        Vault(tmp_path).newest()
 
 
 def test_retention_never_counts_a_damaged_one(tmp_path: Path) -> None:
@@ -465,6 +504,24 @@ def test_all_ranks_pass_over_what_one_finds_damaged(tmp_path: Path) -> None:
     (first, said), (second, silent) = values(run_ranks(damage_one_way, 2, tmp_path))
     assert (first, second, silent) == (1, 1, [])
     assert "__1_0.distcp is not what was written" in said[0]
+
+
+def nothing_whole(folder: Path) -> str:
+    try:
+        member(folder).newest()
+    except CorruptError as error:
+        return str(error)
+    return ""
+
+
+def test_all_ranks_stop_where_nothing_is_whole(tmp_path: Path) -> None:
+    values(run_ranks(save_only, 2, tmp_path, 1, 2))
+    for name, shard in zip(LAST, ("__0_0.distcp", "__1_0.distcp"), strict=True):
+        flip(tmp_path / name, shard)
+    first, second = values(run_ranks(nothing_whole, 2, tmp_path))
+    assert first == second
+    assert "(step-000000002: __1_0.distcp is not what was written)" in first
+    assert names(tmp_path) == LAST
 
 
 def one_disk_fails(folder: Path, number: int) -> tuple[str, str, int]:

@@ -12,13 +12,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult, number, read_results
+from ups.eval.report import Cost, DataFact, Drawn, Entry, Report, TaskResult, number, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
 
 P = EvalProtocol("A", 2)
+# 37 of 111 steps of 8 windows each: 296 samples of 80 windows, 3.7 epochs; the other task is never finished once.
+DRAWN = (Drawn("operator", "burgers1d", 37, 111, 0.3, 296, 80), Drawn("operator", "reacdiff2d", 74, 111, 0.7, 592, 999))
 TRAINED = Cost(params=170_000, steps=2000, seconds=80.5, device="cpu")
 
 
@@ -56,7 +58,7 @@ def result(task: str, error: float = 0.01, cost: Cost = TRAINED, codec: float = 
 
 def report(*tasks: TaskResult) -> Report:
     data = (DataFact("burgers1d", "1D_Burgers_Sols_Nu0.01.hdf5", "ab12", "80/10/10", "16", 7, "nu = 0.01"),)
-    return Report("A run", tasks, "train:\n  steps: 2000 # <fast>\n", "f00d", 7, data)
+    return Report("A run", tasks, "train:\n  steps: 2000 # <fast>\n", "f00d", 7, data, drawn=DRAWN)
 
 
 class Parsed(HTMLParser):
@@ -110,7 +112,7 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     first = made.records[0]
     assert (first.task, first.data, first.config, first.seed) == ("burgers1d", "ab12", "f00d", 7)
     assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction", "truth"}
-    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper"}
+    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper", "drawn"}
     ours, still = made.find("burgers1d", "ups"), made.find("burgers1d", "persistence")
     assert made.find("burgers1d", "ups", "nrmse-over-persistence").value == pytest.approx(ours.value / still.value)
     with pytest.raises(DataError, match="no nrmse"):
@@ -118,6 +120,19 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     results.with_name("other.json").write_text('{"a": 1}')
     with pytest.raises(DataError, match=r"not a results\.json"):
         read_results(results.with_name("other.json"))
+
+
+def test_what_training_drew_is_shown_and_recorded(written: tuple[Report, Path, Path]) -> None:
+    made, page, results = written
+    section = made._drawn_section()
+    assert section.table[1] == ("operator", "burgers1d", "37", "33.33 %", "30.00 %", "3.7", "80", "216")
+    assert section.table[2][-1] == "0", "what was not drawn twice is not repeated"
+    assert "What was drawn" in page.read_text()
+    found = {(r.task, r.metric): r for r in read_results(results) if (r.mode, r.protocol) == ("drawn", "operator")}
+    told = {name: found["burgers1d", name].value for name in ("steps-drawn", "share-drawn", "share-asked", "epochs")}
+    assert told == {"steps-drawn": 37, "share-drawn": 37 / 111, "share-asked": 0.3, "epochs": 3.7}
+    assert found["burgers1d", "samples-repeated"].value == 216
+    assert (found["burgers1d", "epochs"].n, found["burgers1d", "epochs"].steps) == (80, 111)
 
 
 def test_every_point_of_every_curve_is_a_record(written: tuple[Report, Path, Path]) -> None:

@@ -12,9 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from ranks import run_ranks, values
+from rooms import run_in
 from ups.cli import main
 from ups.config import dump, fingerprint, load
-from ups.data.cache import Latents, read_manifest, verify
+from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
 from ups.engine.dist import Dist
 from ups.jobs.cache import identity
 from ups.jobs.run import open_run, prepare, train
@@ -117,15 +118,66 @@ def on_a_rank(paths: list[Path]) -> list[list[float]]:
     return [losses(folder.folder) for folder in folders]
 
 
-def test_two_ranks_share_the_building_and_train_as_from_raw_data(tmp_path: Path) -> None:
+def test_two_ranks_share_the_building_and_train_as_from_raw_data(raw: Path, tmp_path: Path) -> None:
     paths = [tmp_path / "raw.yaml", tmp_path / "cached.yaml"]
     for path in paths:
         use = path.stem == "cached"
-        config = settings(tmp_path, name=path.stem, cache__use=use, dist__ranks=2, operator__train__steps=4)
+        config = settings(
+            tmp_path,
+            name=path.stem,
+            cache__use=use,
+            dist__ranks=2,
+            operator__train__steps=4,
+            operator__train__validate_every=0,
+        )
         path.write_text(dump(config))
-    raw, cached = values(run_ranks(on_a_rank, 2, paths))[0]
-    assert raw == cached
-    assert len(raw) == 4
+    ours, theirs = values(run_ranks(on_a_rank, 2, paths))[0]
+    assert ours == theirs
+    assert len(ours) == 4
+    both = Path(load(RunConfig, paths[0]).out) / "raw"
+    assert proofs(both) == {4: proofs(raw)[4]}, "what two ranks were given is what one was"
+
+
+def proofs(folder: Path) -> dict[int, str]:
+    """By step, the digest of all that was drawn before it."""
+    name = "operator/order/digest"
+    return {row["step"]: row[name] for row in read(folder / "metrics.jsonl") if name in row}
+
+
+SHARED = """
+import os, sys, threading, time
+sys.path[:0] = [{tests!r}, {tests!r} + "/jobs"]
+from pathlib import Path
+import test_cache as t
+from ups.data.loader import Loader
+home, most, sizes = Path({home!r}), [0], []
+
+def used():
+    room = os.statvfs("/dev/shm")
+    return (room.f_blocks - room.f_bfree) * room.f_frsize
+
+def watch():
+    while True:
+        most[0] = max(most[0], used())
+        time.sleep(0.01)
+
+threading.Thread(target=watch, daemon=True).start()
+t.FILES.update({files!r})
+window = Loader.batch
+Loader.batch = lambda *a: sizes.append((w := window(*a)).tokens.nbytes) or w
+t.trained(t.settings(home, cache__use=True, operator__workers=2, operator__batch=700, operator__train__steps=2))
+print(os.statvfs("/dev/shm").f_blocks * 4096, most[0], max(sizes), t.verify(home / {latents!r}))
+"""
+
+
+def test_building_and_training_with_workers_need_a_megabyte_of_shared_memory_at_most(tmp_path: Path) -> None:
+    """Windows of more than all of /dev/shm arrive; what is used of it are the locks of queues."""
+    latents = "runs/tiny/cache/latents/advection1d/train"
+    told = {"tests": str(Path(__file__).parent.parent), "home": str(tmp_path), "files": FILES, "latents": latents}
+    room, used, window, wrong = run_in({Path("/dev/shm"): "1m"}, SHARED.format(**told)).split()
+    assert (int(room), wrong) == (2**20, "None")
+    assert int(window) > 2**20
+    assert int(used) <= 2**17
 
 
 def test_half_precision_trains_to_nearly_the_same_losses(raw: Path, tmp_path: Path) -> None:
@@ -158,7 +210,9 @@ def test_a_stale_cache_is_refused_naming_the_change_and_rebuilt_when_told(cached
     assert verify(place / "advection1d" / "train") is None
 
 
-def test_one_ulp_of_the_encoder_or_of_the_normalisation_is_another_key(raw: Path) -> None:
+def test_one_ulp_of_the_encoder_or_of_the_normalisation_is_another_key_and_is_named(raw: Path, cached: Path) -> None:
+    folder = cached / "cache" / "latents" / "advection1d" / "train"
+    made = read_manifest(folder)
     codec = Simulator.load(raw / "artifacts" / "simulator.safetensors").codec
     before = identity(codec, "advection1d")
     changed = {"codec weights": codec.encoder.blocks[0], "normalisation": codec.statistics_of("advection1d")}
@@ -168,8 +222,11 @@ def test_one_ulp_of_the_encoder_or_of_the_normalisation_is_another_key(raw: Path
         value[0] = torch.nextafter(value[0], torch.tensor(torch.inf))
         after = identity(codec, "advection1d")
         assert [n for n in before if before[n] != after[n]] == [name]
+        with pytest.raises(StaleError, match=rf"was made of something else, for its {name} \([^,]* changed; build it"):
+            check_key(folder, made, {**made["key"], **after})
         value[0] = kept
     assert identity(codec, "advection1d") == before
+    check_key(folder, made, {**made["key"], **before})
 
 
 def test_where_the_cache_lies_and_whether_it_is_rebuilt_is_no_part_of_what_a_run_is(tmp_path: Path) -> None:
@@ -183,21 +240,21 @@ def test_where_the_cache_lies_and_whether_it_is_rebuilt_is_no_part_of_what_a_run
 def test_a_run_drawn_by_another_policy_resumes_to_the_same_losses(tmp_path: Path, policy: str) -> None:
     from ups.data import sampler
 
-    steps = {"mix__policy": policy, "operator__train__steps": 30, "operator__train__validate_every": 5}
-    steps["operator__train__checkpoint_steps"] = 10
+    steps = {"mix__policy": policy, "operator__train__steps": 18, "operator__train__validate_every": 4}
+    steps["operator__train__checkpoint_steps"] = 6
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampler, "LEAD", 6)
+        patch.setattr(sampler, "LEAD", 4)
         whole = trained(settings(tmp_path, **steps))
         broken = settings(tmp_path, name="broken", **steps)
 
         def stop(progress: object) -> None:
-            if getattr(progress, "stage", "") == "operator" and getattr(progress, "step", 0) == 17:
+            if getattr(progress, "stage", "") == "operator" and getattr(progress, "step", 0) == 10:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             trained(broken, Screen(SCREEN.say, SCREEN.following, stop))
         folder = trained(broken, resume=True)
-    assert losses(folder)[-13:] == losses(whole)[-13:]
+    assert losses(folder)[-8:] == losses(whole)[-8:]
     ours, theirs = (load_file(f / "artifacts" / "simulator.safetensors") for f in (whole, folder))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ups.engine.faults import Fault, Plan
-from ups.lab.cases import RECIPES, STEPS, Case, draw
+from ups.lab.around import Cap, damage, shift_clock
+from ups.lab.cases import STEPS, Case
 from ups.lab.lab import Lab, same_samples, summary, write
-from ups.lab.trial import damage
+from ups.lab.recipes import RECIPES, draw
+from ups.lab.trial import Found
+from ups.launch.children import run
+from ups.verdict import classify
 
-KILLED = Case(
-    "F6", "kill", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("RANK_DIED",), named=1, starts=2
+FLIPPED = Case(
+    "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
 )  # fmt: skip
+OOM = Fault("oom", 1, "block", 5)
+# What surrounds a run is put together with what strikes it: the promises of both must hold.
 QUICK = [
-    KILLED,
-    Case("F1", "oom", 2, "ddp", (Fault("oom", 1, "block", 5),), starts=1),
+    FLIPPED,
+    Case("F1", "oom, capped", 2, "ddp", (OOM, Fault("abort", 0, "teardown")), starts=1, setting="cap of 0 3 torch"),
     Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
+    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), setting="clock of 0 jumps"),
+    Case("F10", "no space", 2, "ddp", (Fault("full", 0, "before shard", 5, times=99),), ("STORAGE",), starts=1),
+    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), setting="stale address"),
+]
+# A kill of rank 1 that is mended by a second start, promised to be everything else.
+WRONG = Case(
+    "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, said="never said"
+)  # fmt: skip
+# What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy.
+LONG = [
     Case("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
-    Case("F10", "no space", 1, "single", (Fault("full", 0, "before shard", 5, times=99),), ("STORAGE",), starts=1),
-    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), starts=1),
-    Case("F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), starts=2, damage="flip"),
-    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",)),
-    Case("F18", "abort", 2, "ddp", (Fault("abort", 0, "teardown"),), starts=1),
+    *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
+    *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
+    *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("port", "clock of supervisor", "stale")),
+    *(RECIPES[family, "capped"](random.Random(1), 2, "fsdp") for family in ("F1", "F3")),
 ]
 
 
@@ -34,8 +51,15 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("lab"))
 
 
-def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(lab: Lab, tmp_path: Path) -> None:
-    found = lab.run(QUICK)
+@pytest.fixture(scope="module")
+def quick(lab: Lab) -> list[Found]:
+    return lab.run([*QUICK, WRONG])
+
+
+def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(
+    lab: Lab, quick: list[Found], tmp_path: Path
+) -> None:
+    found = [r for r in quick if r.case["name"] != "wrong"]
     assert [(r.case["name"], r.broken) for r in found if r.broken] == []
     assert same_samples(lab, QUICK) == []
     write(tmp_path / "found.json", found, {"quick": True}, 1.0)
@@ -44,13 +68,11 @@ def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(lab: Lab
     assert told["environment"]["versions"]["torch"]
 
 
-def test_the_lab_notices_what_was_not_promised(lab: Lab) -> None:
-    """The same fault, promised to be mended in place, on another rank, with other words: each is seen to be untrue."""
-    wrong = Case("F6", "kill", 2, "ddp", KILLED.faults, first=("HANG",), named=0, starts=1, said="never said")
-    [found] = lab.run([wrong])
-    told = "; ".join(found.broken)
-    for words in ("RANK_DIED, not HANG", "rank 1 was named, and it was 0", "2 times, not 1", "nobody said"):
-        assert words in told
+def test_the_lab_notices_what_was_not_promised(quick: list[Found]) -> None:
+    """A fault promised to be mended in place, on another rank, with other words: each is seen to be untrue, no more."""
+    [found] = [r for r in quick if r.case["name"] == "wrong"]
+    words = ("2 times, not 1", "RANK_DIED, not HANG", "rank 1 was named, and it was 0", "nobody said")
+    assert [w in told for w, told in zip(words, found.broken, strict=True)] == [True] * 4, found.broken
     assert found.equal
 
 
@@ -102,14 +124,53 @@ def test_damage_changes_the_newest_checkpoint_and_no_other(tmp_path: Path, kind:
 
 
 def test_the_table_has_a_row_per_family_and_one_for_all() -> None:
-    from ups.lab.trial import Found
-
-    found = [Found(KILLED.to_dict(), ["SUCCESS"], equal=True, detection=0.2, lost=2), Found(QUICK[1].to_dict())]
+    found = [Found(FLIPPED.to_dict(), ["SUCCESS"], equal=True, detection=0.2, lost=2), Found(QUICK[1].to_dict())]
     head, first, second, whole = summary(found)
-    assert (first[0], second[0], whole[0]) == ("F1", "F6", "all")
+    assert (first[0], second[0], whole[0]) == ("F1", "F11", "all")
     assert dict(zip(head, whole, strict=True))["equal bits"] == "1 of 2"
     assert dict(zip(head, second, strict=True))["detected"] == "0.20 s"
     assert max(STEPS.values()) == STEPS["operator"], "a step drawn below the last is one that every late fault can meet"
+
+
+def clocks() -> list[float]:
+    """What clocks that are ahead, behind and jumping say, against the steady one: seconds off, twice each."""
+    true, found = time.time, []
+    for how in ("ahead", "behind", "jumps"):
+        time.time = true
+        shift_clock(how)
+        found += [time.time() - true() for _ in range(2)]
+    return found
+
+
+def test_a_clock_is_hours_off_or_jumps() -> None:
+    (result,) = run(clocks, 1, seconds=20, method="fork")
+    assert result.value == pytest.approx([10800, 10800, -10800, -10800, 10800, -10800], abs=60)
+
+
+def refusals(python: bool, most: int) -> list[str]:
+    """What came of asking for memory: before its step, at it with 4 samples, again, and then with 2."""
+    cap, found = Cap(3, python, most), []
+    for step, samples in ((2, 4), (3, 4), (3, 4), (3, 2)):
+        try:
+            cap(step, samples)
+            found.append("taken")
+        except (MemoryError, RuntimeError) as error:
+            found.append(classify(error).ending.name)
+    return found
+
+
+@pytest.mark.parametrize("python", [False, True])
+@pytest.mark.parametrize(("most", "second"), [(0, "taken"), (4, "OOM")])
+def test_memory_that_is_capped_is_really_refused_as_out_of_memory(python: bool, most: int, second: str) -> None:
+    (result,) = run(refusals, 1, python, most, seconds=20, method="fork")
+    assert result.value == ["taken", "OOM", second, "taken"], result
+
+
+@pytest.mark.slow
+def test_slow_crowded_uneven_and_capped_runs_keep_their_promises(tmp_path: Path) -> None:
+    lab, cases = Lab(tmp_path), [case for case in LONG if case is not None]
+    assert [(r.case["family"], r.case["name"], r.broken) for r in lab.run(cases, print) if r.broken] == []
+    assert same_samples(lab, cases) == []
 
 
 @pytest.mark.slow

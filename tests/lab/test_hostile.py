@@ -6,42 +6,21 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from lab.home import ENV, command, saved, simulator
 from ups.launch.evidence import owned
 from ups.verdict import Ending
 
 pytestmark = pytest.mark.slow
 
-CONFIG = """
-name: run
-device: cpu
-data:
-  a: {task: advection1d, scheme: accurate, samples: 16, resolution: 16, frames: 41, device: cpu, reduce: {time: 8}}
-model:
-  codec: {dim: 3}
-  operator: {width: 16, depth: 2, heads: 2}
-codec: {batch: 8, train: {steps: 20, checkpoint_steps: 10}}
-operator: {batch: 8, train: {steps: 200, checkpoint_steps: 20, validate_every: 0.5, checkpoint_seconds: null}}
-limits: {floor: 5, start: 120, first: 20, phase: 10, save: 20, validation: 20, idle: 120, teardown: 10}
-"""
-UPS = (sys.executable, "-c", "from ups.cli import main; main()")
-ENV = {**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}, "OMP_NUM_THREADS": "1"}
-
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    (folder / "config.yaml").write_text(CONFIG)
-    command = [*UPS, "run", str(folder / "config.yaml"), "--out", str(folder), "--ranks", "2", *words]
     log = (folder / "console.log").open("ab")
-    return subprocess.Popen(command, stdout=log, stderr=log, env=ENV)
-
-
-def simulator(folder: Path) -> bytes:
-    return (folder / "run" / "artifacts" / "simulator.safetensors").read_bytes()
+    return subprocess.Popen(command(folder, 200, 20, "--ranks", "2", *words), stdout=log, stderr=log, env=ENV)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +54,8 @@ def victims(folder: Path) -> dict[str, int]:
 )
 def test_any_process_may_be_killed_or_stopped(tmp_path: Path, plain: bytes, who: str, how: signal.Signals) -> None:
     run = start(tmp_path)
-    saved = tmp_path / "run" / "checkpoints" / "operator" / "step-000000040"
     end = time.monotonic() + 150
-    while not saved.exists():
+    while not saved(tmp_path, 40).exists():
         assert time.monotonic() < end
         assert run.poll() is None
         time.sleep(0.02)

@@ -8,36 +8,19 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from lab.home import ENV, command, saved, simulator
 from ups.verdict import Ending
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and `ip`"),
 ]
-
-CONFIG = """
-name: run
-device: cpu
-data:
-  a: {task: advection1d, scheme: accurate, samples: 16, resolution: 16, frames: 41, device: cpu, reduce: {time: 8}}
-model:
-  codec: {dim: 3}
-  operator: {width: 16, depth: 2, heads: 2}
-codec: {batch: 8, train: {steps: 20, checkpoint_steps: 10}}
-operator: {batch: 8, train: {steps: STEPS, checkpoint_steps: 50, validate_every: 0.5, checkpoint_seconds: null}}
-dist: {strategy: ddp, vote_timeout: 30}
-limits: {floor: 5, start: 120, first: 20, phase: 10, save: 20, validation: 20, idle: 60, rejoin: 120, echo: 3}
-"""
-
-
-UPS = (sys.executable, "-c", "from ups.cli import main; main()")
 
 
 def ip(*words: str) -> None:
@@ -64,10 +47,9 @@ class Hosts:
             ip("-n", name, "link", "set", "cable", "up")
 
     def start(self, node: int, *words: str) -> subprocess.Popen[str]:
-        command = [*UPS, "run", str(self.folder / "config.yaml"), "--out", str(self.folder)]
-        command += ["--ranks", "1", "--nodes", "2", "--node-rank", str(node), "--rendezvous", self.meet, *words]
+        own = ["--ranks", "1", "--nodes", "2", "--node-rank", str(node), "--rendezvous", self.meet, *words]
         log = (self.folder / f"node-{node}.log").open("a")
-        whole = ["ip", "netns", "exec", self.names[node], *command]
+        whole = ["ip", "netns", "exec", self.names[node], *command(self.folder, 600, 50, *own)]
         self.started.append(subprocess.Popen(whole, stdout=log, stderr=log, text=True, env=ENV))
         return self.started[-1]
 
@@ -92,12 +74,8 @@ class Hosts:
                 ip("netns", "del", name)
 
 
-ENV = {**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}, "OMP_NUM_THREADS": "1"}
-
-
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    (tmp_path / "config.yaml").write_text(CONFIG.replace("STEPS", "600"))
     found = Hosts(tmp_path)
     try:
         found.connect()
@@ -110,10 +88,9 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """What two ranks of one machine make of it."""
     folder = tmp_path_factory.mktemp("plain")
-    (folder / "config.yaml").write_text(CONFIG.replace("STEPS", "600"))
-    command = [*UPS, "run", str(folder / "config.yaml"), "--out", str(folder), "--ranks", "2"]
-    subprocess.run(command, check=True, capture_output=True, timeout=200, env=ENV)
-    return (folder / "run" / "artifacts" / "simulator.safetensors").read_bytes()
+    words = command(folder, 600, 50, "--ranks", "2")
+    subprocess.run(words, check=True, capture_output=True, timeout=200, env=ENV)
+    return simulator(folder)
 
 
 def until(true: Callable[[], object], limit: float = 120.0) -> None:
@@ -123,53 +100,45 @@ def until(true: Callable[[], object], limit: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def saved(hosts: Hosts, step: int) -> Callable[[], bool]:
-    return (hosts.folder / "run" / "checkpoints" / "operator" / f"step-{step:09d}").exists
-
-
-def simulator(hosts: Hosts) -> bytes:
-    return (hosts.folder / "run" / "artifacts" / "simulator.safetensors").read_bytes()
-
-
 def test_two_machines_make_what_one_makes(hosts: Hosts, artifact: bytes) -> None:
     nodes = [hosts.start(node) for node in (1, 0)]  # also if the first comes last
     assert [node.wait(timeout=200) for node in nodes] == [0, 0]
-    assert simulator(hosts) == artifact
+    assert simulator(hosts.folder) == artifact
 
 
 def test_a_machine_that_dies_and_comes_back_is_let_in_again(hosts: Hosts, artifact: bytes) -> None:
     first = hosts.start(0)
     hosts.start(1)
-    until(saved(hosts, 100))
+    until(saved(hosts.folder, 100).exists)
     hosts.kill(1)
     time.sleep(2)
     second = hosts.start(1)
     assert [first.wait(timeout=240), second.wait(timeout=60)] == [0, 0]
-    assert simulator(hosts) == artifact
+    assert simulator(hosts.folder) == artifact
     assert len(json.loads((hosts.folder / "run" / "verdict.json").read_text())["attempts"]) > 1
 
 
 def test_the_first_machine_may_die_and_go_on_too(hosts: Hosts, artifact: bytes) -> None:
     hosts.start(0)
     second = hosts.start(1)
-    until(saved(hosts, 100))
+    until(saved(hosts.folder, 100).exists)
     hosts.kill(0)
     time.sleep(2)
     first = hosts.start(0, "--resume")
     assert first.wait(timeout=240) == 0
     assert second.wait(timeout=60) == 0
-    assert simulator(hosts) == artifact
+    assert simulator(hosts.folder) == artifact
 
 
 def test_a_cable_that_was_out_for_a_while_ends_in_the_same_bits(hosts: Hosts, artifact: bytes) -> None:
     first, second = hosts.start(0), hosts.start(1)
-    until(saved(hosts, 100))
+    until(saved(hosts.folder, 100).exists)
     hosts.cut(up=False)
     time.sleep(15)
     hosts.cut(up=True)
     codes = [first.wait(timeout=300), second.wait(timeout=60)]
     assert codes == [0, 0]
-    assert simulator(hosts) == artifact
+    assert simulator(hosts.folder) == artifact
 
 
 def test_a_machine_with_another_config_is_named_and_ends_the_run(hosts: Hosts) -> None:

@@ -17,7 +17,7 @@ from ups.verdict import Verdict
 
 FAKE = Path(__file__).parent / "fake_rank.py"
 # Short enough for a test, long enough for a loaded machine: a rank that is well beats every 10 ms.
-LIMITS = {"floor": 1.0, "start": 20.0, "first": 1.5, "phase": 1.5, "grace": 3.0, "echo": 1.0, "teardown": 1.0}
+LIMITS = {"floor": 1.0, "start": 20.0, "first": 1.5, "phase": 1.5, "grace": 3.0, "echo": 0.6, "teardown": 1.0}
 
 
 def command(*words: str) -> tuple[str, ...]:
@@ -25,8 +25,9 @@ def command(*words: str) -> tuple[str, ...]:
 
 
 @pytest.fixture
-def supervise(tmp_path: Path) -> Callable[..., Verdict]:
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Verdict]:
     """supervise(*words, ranks=2, …) → the verdict of fake ranks under plain processes, in tmp_path/run."""
+    monkeypatch.setattr("ups.launch.supervisor.PAUSE", 0.01)
 
     def run(*words: str, ranks: int = 2, limits: dict[str, Any] | None = None, **more: Any) -> Verdict:
         job = Job(command(*words), ranks=ranks)

@@ -41,6 +41,9 @@ def act(seat: Seat) -> None:
         raise {"user": ConfigError("a bad key; mend it."), "disk": OSError(28, "No space left on device")}.get(
             WORD, RuntimeError("CUDA error: an illegal memory access") if WORD == "cuda" else ValueError("not my day")
         )
+    if SCENARIO == "crowd":  # so many modules that their list is longer than what is kept of a log
+        sys.modules.update({f"extension_with_a_long_name_{n}": sys.modules["_thread"] for n in range(1000)})
+        ctypes.string_at(0)
     if SCENARIO == "signal" or (SCENARIO == "signal-once" and first):
         os.kill(os.getpid(), getattr(signal, f"SIG{WORD}"))
         time.sleep(100)

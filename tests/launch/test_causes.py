@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import signal
 
+from torch.distributed import DistNetworkError
+
 from ups.heartbeat import PHASES, Beat
 from ups.launch.causes import Exit, Place, culprit, first_cause, leaves
 from ups.verdict import Ending, Failure
@@ -30,6 +32,15 @@ BEATS = {rank: beat(rank) for rank in range(4)}
 def test_a_first_hand_exception_beats_an_earlier_echo() -> None:
     verdict = first_cause([echo(0, 1.0), record(2, 2.0), record(3, 3.0)], {}, BEATS)
     assert (verdict.rank, verdict.ending, verdict.traceback) == (2, Ending.CRASH, "trace")
+
+
+def test_a_port_that_was_taken_is_named_and_not_the_rank_that_waited_for_it() -> None:
+    error = DistNetworkError("failed to listen: port 1, EADDRINUSE, address already in use")
+    taken = Failure.of(error, rank=0, step=0, phase="start")
+    waiting = [Place(1, 101, "S", beat(1, "start", 0), 1.2)]
+    verdict = first_cause([taken], {}, BEATS, waiting)
+    assert (verdict.ending, verdict.rank, verdict.restarts) == (Ending.RANK_DIED, 0, True)
+    assert "address already in use" in verdict.cause
 
 
 def test_a_killed_rank_beats_the_echoes_and_the_aborts_it_causes() -> None:

@@ -80,10 +80,11 @@ def test_a_rank_killed_by_a_signal_is_named_and_the_run_goes_on(supervise: Super
     assert verdict.attempts[0]["detection"] < 1.0
 
 
-def test_a_fatal_signal_leaves_the_stack_in_the_verdict(supervise: Supervise) -> None:
-    verdict = supervise("signal", "SEGV", ranks=1, limits={"attempts": 1})
+def test_a_fatal_signal_leaves_the_stack_in_the_verdict_and_its_line_in_the_cause(supervise: Supervise) -> None:
+    verdict = supervise("crowd", ranks=1, limits={"attempts": 1})
     assert "Segmentation fault" in verdict.traceback
     assert "in act" in verdict.traceback
+    assert "killed by SIGSEGV in forward of step 5, in string_at (" in verdict.cause
 
 
 def test_a_stopped_process_is_found_and_killed(supervise: Supervise) -> None:

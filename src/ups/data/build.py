@@ -74,7 +74,9 @@ class Builder:
                     self._go_on()
         except OSError as error:
             raise DataError(_sentence(self.folder, error)) from None
-        shutil.rmtree(self.beside, ignore_errors=True)  # where another builder was the faster one
+        # Where another builder was the faster one, and what one that was killed while it replaced a cache has left.
+        for left in (self.beside, *self.folder.parent.glob(f".{self.folder.name}.old-*")):
+            shutil.rmtree(left, ignore_errors=True)
         self.report(len(self.part), len(self.part))
         return self.folder
 

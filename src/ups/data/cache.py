@@ -23,10 +23,7 @@ from ups.types import Array, DataError, TaskSpec
 FORMAT, VERSION = "ups-latents", 1
 MANIFEST = "manifest.json"
 REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
-# What a process keeps mapped of the shards it has read, in bytes and in files.
-MAPPED, OPEN = 16 * 2**20, 64
-# The system maps up to so much around each place that is read.
-AROUND = 2 * 2**20
+OPEN = 64  # files that a process keeps open of a cache
 
 Key = Mapping[str, str]
 
@@ -138,7 +135,7 @@ class Latents:
 
     `window` gives tokens of context and targets, float32 whatever they are stored in; the frames of the context are
     left out, those of the targets come from `truth` where a loss needs them. All processes share what is read through
-    the system's page cache; a process keeps at most `MAPPED` bytes of it mapped.
+    the system's page cache; a process keeps nothing of it for itself.
     """
 
     def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Truth | None = None) -> None:
@@ -151,57 +148,51 @@ class Latents:
         self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
         self.truth = truth or Untold(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
-        self._shards: OrderedDict[int, Shard] = OrderedDict()
-        self._read: set[int] = set()
-        self._mapped = 0
+        self._shards: dict[int, Shard] = {}
+        self._open: OrderedDict[int, None] = OrderedDict()
 
     def __len__(self) -> int:
         return int(self.manifest["samples"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shards": OrderedDict(), "_read": set(), "_mapped": 0}
+        return {**self.__dict__, "_shards": {}, "_open": OrderedDict()}
 
     def _shard(self, number: int) -> Shard:
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._shards[number]
+        entry = self.manifest["shards"][number]
         if number in self._shards:
-            self._shards.move_to_end(number)
+            self._shards[number].open()
         else:
-            entry = self.manifest["shards"][number]
-            shard = Shard(self.origin / entry["file"])
-            if shard.bytes != entry["bytes"]:
-                raise DataError(f"{shard.path}: has {shard.bytes} bytes, not {entry['bytes']}, so it is cut; {REMEDY}.")
-            self._shards[number] = shard
-            if len(self._shards) > OPEN:
-                self._shards.popitem(last=False)
-        self._read.add(number)
-        return self._shards[number]
+            self._shards[number] = Shard(self.origin / entry["file"])
+        shard = self._shards[number]
+        if shard.bytes != entry["bytes"]:
+            raise DataError(f"{shard.path}: has {shard.bytes} bytes, not {entry['bytes']}, so it is cut; {REMEDY}.")
+        self._open[number] = None
+        if len(self._open) > OPEN:
+            self._shards[self._open.popitem(last=False)[0]].close()
+        return shard
 
     def rows(self, samples: Sequence[int], first: Sequence[int], count: int) -> dict[str, Array]:
         """Copies of what is stored of some samples, by name; of the tokens of each, `count` frames from its `first`."""
-        found: dict[str, Array] = {}
+        fields = self._shard(samples[0] // self.per_shard).fields
+        shapes = {name: field.shape[1:] for name, field in fields.items()}
+        frames, *token = shapes["tokens"]
+        if not all(0 <= f <= frames - count for f in first):
+            raise IndexError(f"{self.origin} has {frames} frames of a sample, and not {count} from {max(first)} on")
+        shapes["tokens"] = (count, *token)
+        found = {name: np.empty((len(samples), *shape), fields[name].dtype) for name, shape in shapes.items()}
+        # Bytes of a row by name, and as many to skip for each frame before the first.
+        sizes = [(name, a.data.cast("B"), a.nbytes // len(a)) for name, a in found.items() if a.size]
+        skipped = math.prod(token) * fields["tokens"].dtype.itemsize
         for i, sample in enumerate(samples):
             number, row = divmod(sample, self.per_shard)
-            arrays = self._shard(number).arrays
-            if not found:
-                shapes = {name: array.shape[1:] for name, array in arrays.items()}
-                shapes["tokens"] = (count, *shapes["tokens"][1:])
-                found = {name: np.empty((len(samples), *shape), arrays[name].dtype) for name, shape in shapes.items()}
-                filled = [(array, name) for name, array in found.items() if array.size]
-            start = first[i]
-            for array, name in filled:
-                array[i] = arrays[name][row, start : start + count] if name == "tokens" else arrays[name][row]
-            # Two places, for what is small lies together at the start of a shard.
-            self._mapped += found["tokens"][i].nbytes + 2 * AROUND
-            if self._mapped > MAPPED:
-                self.forget()
+            shard = self._shard(number)
+            for name, into, size in sizes:
+                skip = first[i] * skipped if name == "tokens" else 0
+                shard.read(name, row, into[i * size : (i + 1) * size], skip)
         return found
-
-    def forget(self) -> None:
-        """Let go of what is mapped."""
-        for number in self._read:
-            if number in self._shards:
-                self._shards[number].forget()
-        self._read.clear()
-        self._mapped = 0
 
     def _numbers(self, stored: Array) -> Tensor:
         found = torch.from_numpy(stored)

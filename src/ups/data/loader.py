@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ups.data.windows import Windows
 from ups.tensors import TENSORS, Window
+from ups.types import UpsError
 
 # Windows that each worker builds ahead.
 AHEAD = 2
@@ -30,10 +31,14 @@ class _Numbered(Dataset[Packed]):
 
     def __getitem__(self, asked: Any) -> Packed:
         which, chosen = asked
-        window = self.windows.window(which, chosen)
+        try:
+            window = self.windows.window(which, chosen)
+        except UpsError as error:  # it travels as it is: the workers' own way wraps it in a traceback
+            return {"failed": error}
         held = {name: getattr(window, name) for name in TENSORS}
         arrays = {name: value.numpy() for name, value in held.items() if value is not None}
-        return {**arrays, "which": which, "ids": window.ids, "periodic": window.periodic, "box": window.box}
+        drawn = {"which": which, "chosen": chosen}
+        return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
 
 
 def _as_it_is(packed: Any) -> Any:
@@ -59,7 +64,11 @@ class Loader:
             self._batches, self._next = self._start(step), step
         packed = dict(next(self._batches))
         self._next += 1
-        task = self.windows.train[packed.pop("which")].task
+        if "failed" in packed:
+            raise packed["failed"]
+        which = packed.pop("which")
+        self.windows.used(step, which, packed.pop("chosen"))
+        task = self.windows.train[which].task
         packed |= {name: torch.from_numpy(packed[name]) for name in TENSORS if name in packed}
         return Window(task=task, **packed)
 

@@ -76,11 +76,13 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True)
 class _Stretch:
-    """Steps from `first` on, drawn by fixed weights; `turns` is what each task had been drawn before."""
+    """Steps from `first` on, drawn by fixed weights; `turns` is what each task had been drawn before, and `asked` the
+    share of steps that the weights ask for, before they are rounded to slots."""
 
     first: int
     slots: tuple[int, ...]
     turns: tuple[int, ...]
+    asked: tuple[float, ...]
 
 
 class Sampler:
@@ -114,7 +116,7 @@ class Sampler:
         weights = self.mix.numbers(names, counts)
         even = self.mix.policy in ("uniform", "error")
         slots = (1,) * len(names) if even else _apportion(weights)
-        self._stretches = [_Stretch(0, slots, (0,) * len(names))]
+        self._stretches = [_Stretch(0, slots, (0,) * len(names), _shares(weights))]
         self._order = functools.lru_cache(4)(self._cycle)
         self._keys = functools.lru_cache(256)(self._epoch_keys)
 
@@ -135,6 +137,15 @@ class Sampler:
         stretch = self._stretch(step)
         return self._turns(stretch, step)
 
+    def asked(self, step: int) -> tuple[float, ...]:
+        """The share of the steps before `step` that the mix asks for of each task; of `error`, the mean over them."""
+        self._stretch(step)
+        known, step = self._stretches, max(step, 1)
+        ends = [*(stretch.first for stretch in known[1:]), step]
+        spans = [max(0, min(end, step) - s.first) for s, end in zip(known, ends, strict=True)]
+        columns = zip(*(stretch.asked for stretch in known), strict=True)
+        return tuple(math.fsum(n * x for n, x in zip(spans, column, strict=True)) / sum(spans) for column in columns)
+
     def indices(self, step: int, rank: int = 0, world: int = 1) -> tuple[int, Array]:
         """The task of a step, and the windows of it that `rank` takes: `(b,)` of 0 … count − 1.
 
@@ -143,6 +154,10 @@ class Sampler:
         task, turn = self.draw(step)
         first, last = (turn * self.batch + self.batch * r // world for r in (rank, rank + 1))
         return task, self.stretch(task, first, last)
+
+    def place(self, step: int, rank: int = 0, world: int = 1) -> int:
+        """Where the share of `rank` begins in the endless sequence of the step's task."""
+        return self.draw(step).turn * self.batch + self.batch * rank // world
 
     def stretch(self, task: int, first: int, last: int) -> Array:
         """Windows `first` … `last` − 1 of a task's endless sequence of epochs."""
@@ -181,10 +196,12 @@ class Sampler:
         """The stretch a step lies in, after taking in what was heard since the last call."""
         known = self._stretches
         if self.mix.policy == "error":
+            known = list(known)  # several threads ask, and each may take in the same
             for at, errors in self.heard()[len(known) - 1 :]:
-                slots = _apportion(_by_error([errors.get(name, math.nan) for name in self.names]))
+                weights = _by_error([errors.get(name, math.nan) for name in self.names])
                 first = max(at + LEAD, known[-1].first)
-                known.append(_Stretch(first, slots, self._turns(known[-1], first)))
+                known.append(_Stretch(first, _apportion(weights), self._turns(known[-1], first), _shares(weights)))
+            self._stretches = known
         return next(stretch for stretch in reversed(known) if stretch.first <= step)
 
     def _turns(self, stretch: _Stretch, step: int) -> tuple[int, ...]:
@@ -203,7 +220,7 @@ class Sampler:
         if max(slots) == 1:
             return np.stack((tasks, turns), 1)
         keys = np.array(_words(f"{self.seed}/mix/{cycle}", 1), np.uint64)
-        jitter = (_mixed(np.arange(len(tasks), dtype=np.uint64), keys[0]) >> np.uint64(11)).astype(np.float64) / 2**53
+        jitter = (mixed(np.arange(len(tasks), dtype=np.uint64), keys[0]) >> np.uint64(11)).astype(np.float64) / 2**53
         order = np.argsort((turns + jitter) / np.array(slots)[tasks], kind="stable")
         return np.stack((tasks, turns), 1)[order]
 
@@ -225,21 +242,20 @@ def permuted(places: Array, count: int, keys: Sequence[int]) -> Array:
         left, right = np.divmod(found[todo], np.uint64(width))
         for i, key in enumerate(keys):
             if i % 2 == 0:
-                left = (left + _mixed(right, np.uint64(key)) % np.uint64(height)) % np.uint64(height)
+                left = (left + mixed(right, np.uint64(key)) % np.uint64(height)) % np.uint64(height)
             else:
-                right = (right + _mixed(left, np.uint64(key)) % np.uint64(width)) % np.uint64(width)
+                right = (right + mixed(left, np.uint64(key)) % np.uint64(width)) % np.uint64(width)
         found[todo] = left * np.uint64(width) + right
         todo = todo[found[todo] >= count]
     return found.astype(np.int64)
 
 
-def _mixed(x: Array, key: np.uint64) -> Array:
-    """64 well-mixed bits of each number and the key (the finaliser of splitmix64); wraps around by design."""
-    with np.errstate(over="ignore"):
-        x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return np.asarray(x ^ (x >> np.uint64(31)))
+def mixed(x: Array, key: np.uint64 | Array) -> Array:
+    """64 well-mixed bits of each number and the key, or a key each (the finaliser of splitmix64); wraps by design."""
+    x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 def _words(text: str, count: int) -> tuple[int, ...]:
@@ -260,6 +276,12 @@ def _apportion(weights: Sequence[float]) -> tuple[int, ...]:
         best = max(free, key=lambda i: (step * (wanted[i] - slots[i]), -i))
         slots[best] += step
     return tuple(slots)
+
+
+def _shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """Weights that sum to one."""
+    total = math.fsum(weights)
+    return tuple(weight / total for weight in weights)
 
 
 def _by_error(errors: Sequence[float]) -> list[float]:

@@ -1,16 +1,18 @@
-"""A shard of the latent cache: one safetensors file, written row by row, read through a memory map."""
+"""A shard of the latent cache: one safetensors file, written row by row, read where it lies."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
 import mmap
 import os
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -97,37 +99,81 @@ def _pieces(header: bytes, small: Mapping[str, Array], rows: Iterable[Tensor]) -
         yield raw(piece).tobytes()
 
 
+class Field(NamedTuple):
+    """An array of a shard: where its bytes begin, its shape `(rows, ...)`, what its numbers are read as, and the bytes
+    of a row."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    size: int
+
+
 class Shard:
-    """The arrays of a shard as views of its bytes on disk: opening reads the header, and reading what is asked for."""
+    """The arrays of a shard, as they lie on disk: opening it reads the header, and reading what is asked for.
+
+    A row is read by its place in the file, from the system's page cache, which all processes share: at random places
+    that costs a third of what faulting it into a memory map does, and nothing stays with the process. `arrays` are
+    views of such a map, made when they are first asked for.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.open()
         try:
-            with path.open("rb") as file:
-                self.bytes = os.fstat(file.fileno()).st_size
-                length = int.from_bytes(file.read(8), "little")
-                if not 2 <= length <= self.bytes - 8:
-                    raise ValueError("its header is longer than the file")
-                fields = json.loads(file.read(length))
-                self.map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            length = int.from_bytes(os.pread(self._file, 8, 0), "little")
+            if not 2 <= length <= self.bytes - 8:
+                raise ValueError("its header is longer than the file")
+            fields = json.loads(os.pread(self._file, length, 8))
             self.metadata: dict[str, str] = fields.pop("__metadata__", {})
-            self.arrays = {name: self._view(field, 8 + length) for name, field in fields.items()}
+            self.fields = {name: self._field(field, 8 + length) for name, field in fields.items()}
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); build the cache again.") from None
+            raise self._unreadable(error) from None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{path}: is cut short or no shard at all ({error}); build the cache again.") from None
 
-    def _view(self, field: Mapping[str, Any], start: int) -> Array:
+    def open(self) -> None:
+        """Open the file, the first time or again after `close`."""
+        try:
+            self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            self.close = weakref.finalize(self, os.close, self._file)
+            self.bytes = os.fstat(self._file).st_size
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def read(self, name: str, row: int, into: memoryview, skip: int = 0) -> None:
+        """Fill `into` (bytes) with what a row of an array holds after its first `skip` bytes."""
+        start, shape, _, size = self.fields[name]
+        if not 0 <= row < shape[0]:
+            raise IndexError(f"{self.path} has {shape[0]} rows, and there is no row {row}")
+        place = start + row * size + skip
+        try:
+            done = os.preadv(self._file, (into,), place)
+            while done < len(into) and (more := os.preadv(self._file, (into[done:],), place + done)):
+                done += more
+        except OSError as error:
+            raise self._unreadable(error) from None
+        if done < len(into):
+            raise DataError(f"{self.path}: has become shorter while it was read; build the cache again.")
+
+    @functools.cached_property
+    def arrays(self) -> dict[str, Array]:
+        """Every array as a view of the mapped file."""
+        mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+        return {
+            name: np.frombuffer(mapped, dtype, math.prod(shape), start).reshape(shape)
+            for name, (start, shape, dtype, _) in self.fields.items()
+        }
+
+    def _field(self, field: Mapping[str, Any], start: int) -> Field:
         form, shape = _BY_CODE[field["dtype"]], tuple(field["shape"])
         first, last = field["data_offsets"]
         if last - first != math.prod(shape) * form.raw.itemsize or start + last > self.bytes:
             raise ValueError("its numbers do not fill the shape it states")
-        return np.frombuffer(self.map, form.raw, math.prod(shape), start + first).reshape(shape)
+        return Field(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)
 
-    def forget(self) -> None:
-        """Unmap what was read; the system keeps it in memory for everyone as long as there is room."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self.map.madvise(mmap.MADV_DONTNEED)
+    def _unreadable(self, error: OSError) -> DataError:
+        return DataError(f"{self.path}: cannot be read ({error.strerror}); build the cache again.")
 
 
 def sha256(path: Path) -> str:

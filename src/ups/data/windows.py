@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.data.ledger import Ledger
 from ups.data.sampler import Mix, Sampler
 from ups.data.source import Source
 from ups.tensors import Window, numbers_of
@@ -192,13 +193,20 @@ class Windows:
                 )
         names, counts = [part.task.name for part in self.train], [len(part) * self._starts(part) for part in self.train]
         self.sampler = Sampler(names, counts, batch, mix, seed)
+        self.ledger = Ledger()
 
     def _starts(self, part: Part) -> int:
         """Windows per sample."""
         return 1 if part.task.steady else len(part.times) - self.context - self.targets + 1
 
     def batch(self, step: int) -> Window:
-        return self.window(*self.indices(step))
+        which, chosen = self.indices(step)
+        self.used(step, which, chosen)
+        return self.window(which, chosen)
+
+    def used(self, step: int, which: int, chosen: Array) -> None:
+        """Enter in the ledger what a step was really given."""
+        self.ledger.add(step, which, self.sampler.place(step, self.rank, self.world), chosen)
 
     def indices(self, step: int) -> tuple[int, Array]:
         """The task of a step and this rank's windows of it."""

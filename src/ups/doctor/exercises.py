@@ -240,12 +240,3 @@ def damaged(folder: Path) -> dict[str, Any]:
     shard.write_bytes(content)
     found = Vault(folder, say=said.append).newest()
     return {"taken": found.path.name if found else None, "damaged": newest.name, "said": said}
-
-
-def close(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
-    """The largest relative difference between two trainings' losses and gradient norms; inf if their steps differ."""
-    if len(a) != len(b) or not a:
-        return float("inf")
-    pairs = [(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)]
-    worst = max(abs(x - y) / max(abs(y), 1e-30) for x, y in pairs)
-    return worst if worst == worst else float("inf")

@@ -6,27 +6,32 @@ import functools
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ups.doctor import parts
-from ups.doctor.children import Result, first, run
 from ups.doctor.lines import Check, Finding, Line, State, bad, doubtful, good, look
 from ups.doctor.parts import Strategy, Subject
+from ups.doctor.rounds import PRELOAD
 from ups.doctor.trail import last_place, other_sums
 from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
+from ups.launch.children import Result, first, run
 from ups.types import ConfigError
 
 GROUP = "model"
+COMPILING = 300.0  # seconds that a compiler may take
+COMPILED = 100.0  # how many times further apart numbers may be if a compiler has chosen the order of sums
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "fsdp")
 ADVICE = {
     "crash": "it is below Python: try another torch or driver; `ups run CONFIG --debug` leaves its stack in the log.",
     "raise": "the sentence says what it wants; `ups run CONFIG --here` shows the whole traceback.",
     "hang": "ranks wait for each other there: look for branches by rank or by the values of tensors in this part.",
     "finite": "look at divisions, square roots and logarithms in this part, or at train.precision.",
+    "compile": "set train.compile: false (eager is the reference), or mend the compiler that the sentence names.",
     "differs": "this part depends on the batch, on the rank or on chance; a part of a model must not.",
 }
 
@@ -65,6 +70,8 @@ def examine(
             bench = Bench(Subject(config, stage, device, change), ranks, limit, folder)
             line = look(Check(GROUP, f"{stage}, one process", bench.one))
             yield line
+            if line.state != State.BAD and bench.subject.compiles:
+                yield look(Check(GROUP, f"{stage}, compiled", bench.compiled))
             if line.state != State.BAD:
                 for strategy in STRATEGIES:
                     yield look(Check(GROUP, f"{stage}, {strategy} × {ranks}", functools.partial(bench.many, strategy)))
@@ -89,6 +96,16 @@ class Bench:
         losses = ", ".join(f"{x:.3g}" for x in found["losses"])
         count, blocks = len(found["parts"]), len(found["units"])
         return good(f"{count} parts, {blocks} blocks; loss {losses}, gradient finite", blocks=found["units"])
+
+    def compiled(self) -> Finding:
+        """The whole in one process with its blocks compiled, as the config wants it: it ends, and is the same."""
+        room, began = self._room(), time.monotonic()
+        results = self._run(parts.compiled, 1, self.subject, room, seconds=max(self.limit, COMPILING))
+        failure = self._ended(results, room) or self._differs(results[0].value, "", loose=COMPILED)
+        if failure is not None:
+            return replace(failure, kind="compile").finding({})
+        took = time.monotonic() - began
+        return good(f"loss and gradient as without a compiler; {took:.0f} s at first", seconds=took)
 
     def many(self, strategy: Strategy) -> Finding:
         """The whole on ranks, then its blocks one after the other, each alone."""
@@ -143,8 +160,8 @@ class Bench:
                 return failure, {}
         return None, found
 
-    def _differs(self, found: dict[str, Any], where: str) -> Failure | None:
-        near = self.subject.near
+    def _differs(self, found: dict[str, Any], where: str, loose: float = 1.0) -> Failure | None:
+        near = loose * self.subject.near
         odd = other_sums(found["sums"], self.known["sums"], near)
         if odd is not None:
             return Failure("differs", odd[0], "forward", f"what comes out is off by {odd[1]:.1e}{where}")
@@ -211,6 +228,7 @@ class Bench:
         room.mkdir()
         return room
 
-    def _run(self, function: Callable[..., Any], world: int, *args: Any) -> list[Result]:
+    def _run(self, function: Callable[..., Any], world: int, *args: Any, seconds: float | None = None) -> list[Result]:
         env = {"CUDA_LAUNCH_BLOCKING": "1"} if self.subject.device.startswith("cuda") else {}
-        return run(function, world, *args, seconds=self.limit, env=env)
+        env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes of its own that could outlive it
+        return run(function, world, *args, seconds=seconds or self.limit, env=env, preload=PRELOAD)

@@ -44,8 +44,13 @@ class Subject:
 
     @property
     def train(self) -> TrainConfig:
-        """How the stage is trained; eager, for a compiler has no parts to name."""
+        """How the stage is trained; eager, for inside what is compiled there are no parts to name."""
         return dataclasses.replace(STAGES[self.stage].settings(self.config).train, compile=False)
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the config asks for a compiler."""
+        return STAGES[self.stage].settings(self.config).train.compile
 
     @property
     def near(self) -> float:
@@ -91,20 +96,43 @@ def whole(subject: Subject, world: int, strategy: Strategy, folder: Path) -> dic
         trail.phase("wrap")
         parallel = parallelize(stage.module, subject.train, ranks)
         trail.follow(stage.module, subject.stage)
-        norms, losses = [], []
-        for window in windows:
-            torch.manual_seed(subject.config.seed)
-            parallel.begin(last=True)
-            trail.phase("forward")
-            with _precision(subject, ranks):
-                terms = stage.loss(window)
-            loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
-            losses.append(float(loss.detach()))
-            norms.append(_back(loss, parallel, trail))
+        losses, norms = _pass(subject, stage, windows, parallel, trail, ranks)
         names = [name for name, part in _named(stage.module, subject.stage)]
         units = [name for name, part in _named(stage.module, subject.stage) if part in units_of(stage.module)]
         found = {"losses": losses, "norms": norms, "sums": trail.sums, "broken": trail.first_broken()}
         return {**found, "parts": names, "units": units}
+
+
+def compiled(subject: Subject, folder: Path) -> dict[str, Any]:
+    """The same in one process, with what `train.compile` compiles compiled; such a block notes that it is entered."""
+    with _ranks(subject, 1, "ddp") as ranks:
+        trail = Trail(folder / "trail-0")
+        trail.phase("build")
+        stage, windows = build(subject, ranks.device)
+        trail.phase("wrap")
+        parallel = parallelize(stage.module, dataclasses.replace(subject.train, compile=True), ranks)
+        for name, part in _named(stage.module, subject.stage):
+            if part._compiled_call_impl is not None:
+                part._compiled_call_impl = trail.around(part._compiled_call_impl, name)
+        losses, norms = _pass(subject, stage, windows, parallel, trail, ranks)
+        return {"losses": losses, "norms": norms, "sums": []}
+
+
+def _pass(
+    subject: Subject, stage: Any, windows: list[Window], parallel: Parallel, trail: Trail, ranks: Dist
+) -> tuple[list[float], list[float]]:
+    """Forward and backward of every window: the losses, and the norms of the gradients."""
+    norms, losses = [], []
+    for window in windows:
+        torch.manual_seed(subject.config.seed)
+        parallel.begin(last=True)
+        trail.phase("forward")
+        with _precision(subject, ranks):
+            terms = stage.loss(window)
+        loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
+        losses.append(float(loss.detach()))
+        norms.append(_back(loss, parallel, trail))
+    return losses, norms
 
 
 def _named(module: nn.Module, root: str) -> list[tuple[str, nn.Module]]:

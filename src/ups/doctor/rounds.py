@@ -16,13 +16,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ups.doctor.children import Result, blamed, run
 from ups.doctor.lines import Finding, bad, doubtful, good
+from ups.launch.children import Named, Result, blamed, run
 
 # How far apart losses and gradients of one process and of several may be: sums in another order, nothing else.
 NEAR = {"cpu": 1e-6, "cuda": 1e-5}
 GROUP = "ranks"
+# What the server that ranks are forked from imports for them, beside torch.
+PRELOAD = ("ups.engine.loop", "ups.engine.vault", "ups.doctor.exercises", "ups.doctor.parts")
 DISK = 15.0  # seconds to make, copy or remove a small folder
+
+
+def exercise(name: str) -> Named:
+    """What ranks do. By name: this process needs neither torch nor the seconds that its import takes."""
+    return Named("ups.doctor.exercises", name)
 
 
 class Rounds:
@@ -37,9 +44,8 @@ class Rounds:
 
     def devices(self) -> Finding:
         """What torch sees; decides what `auto` means."""
-        from ups.doctor import exercises
-
-        results = run(exercises.devices, 1, seconds=2 * self.limit)  # the first start of all: with every import
+        # The first start of all: with every import.
+        results = run(exercise("devices"), 1, seconds=2 * self.limit, preload=PRELOAD)
         if text := blamed(results):
             return bad(f"torch does not start: {text}", "reinstall torch for this machine (and its driver).")
         found = results[0].value
@@ -64,9 +70,7 @@ class Rounds:
 
     def backends(self) -> Finding:
         """Which ways to communicate there are."""
-        from ups.doctor import exercises
-
-        results = self._run(exercises.devices, 1)
+        results = self._run(exercise("devices"), 1)
         if blamed(results):
             return bad("unknown, since torch does not start", "see the line above.")
         found = results[0].value
@@ -81,10 +85,8 @@ class Rounds:
 
     def files(self) -> Finding:
         """Whether ranks see each other's files in the run folder."""
-        from ups.doctor import exercises
-
         with _room(self.folder) as room:
-            results = self._run(exercises.share_files, self.ranks, room, self.ranks)
+            results = self._run(exercise("share_files"), self.ranks, room, self.ranks)
         advice = f"put runs on a folder all ranks share (`out:`), not on {self.folder}."
         if text := blamed(results):
             return bad(text, advice)
@@ -97,11 +99,9 @@ class Rounds:
         return good(f"{self.ranks} ranks see each other's files and locks in {self.folder}")
 
     def collectives(self) -> Finding:
-        from ups.doctor import exercises
-
         if self.ranks == 1:
             return good("one rank has nobody to exchange with")
-        results = self._run(exercises.collectives, self.ranks, self.device, self.ranks)
+        results = self._run(exercise("collectives"), self.ranks, self.device, self.ranks)
         if text := blamed(results):
             return bad(text, self._network())
         wrong = [f"{name} on rank {r}" for r, result in enumerate(results) for name in result.value["wrong"]]
@@ -113,11 +113,9 @@ class Rounds:
         return good(f"{said} over {backend}", backend=backend)
 
     def bandwidth(self) -> Finding:
-        from ups.doctor import exercises
-
         if self.ranks == 1:
             return good("one rank has nobody to exchange with")
-        results = self._run(exercises.bandwidth, self.ranks, self.device, self.ranks)
+        results = self._run(exercise("bandwidth"), self.ranks, self.device, self.ranks)
         if text := blamed(results):
             return bad(text, self._network())
         speed = min(result.value["bytes_per_second"] for result in results)
@@ -139,8 +137,6 @@ class Rounds:
                 return bad(found, "run `ups doctor CONFIG` with your config: it names the part that fails.")
         assert not isinstance(alone, str)
         assert not isinstance(many, str)
-        from ups.doctor.exercises import close
-
         gap = close(many["rows"], alone["rows"])
         advice = "do not trust trainings on several ranks here; report it with the output of `ups doctor --json`."
         if gap > NEAR[self.kind]:
@@ -163,26 +159,24 @@ class Rounds:
             return self._round_trip(room, straight, alone)
 
     def _round_trip(self, room: Path, straight: dict[str, Any], alone: dict[str, Any]) -> Finding:
-        from ups.doctor import exercises
-
         one, other = room / "one", room / "other"
         advice = f"checkpoints cannot be trusted in {self.folder}; choose another disk (`out:`)."
-        stopped = self._run(exercises.train, self.ranks, self.device, "fsdp", self.ranks, None, one, 1)
+        stopped = self._run(exercise("train"), self.ranks, self.device, "fsdp", self.ranks, None, one, 1)
         if text := blamed(stopped):
             return bad(f"saving: {text}", advice)
         _on_disk(shutil.copytree, one, other)
-        on = self._run(exercises.train, self.ranks, self.device, "fsdp", self.ranks, None, one)
+        on = self._run(exercise("train"), self.ranks, self.device, "fsdp", self.ranks, None, one)
         if text := blamed(on):
             return bad(f"going on: {text}", advice)
         if on[0].value["digests"] != straight["digests"]:
             return bad("a training that was stopped and went on has other weights than one that was not", advice)
-        few = self._run(exercises.train, 1, self.device, "ddp", 1, None, other)
+        few = self._run(exercise("train"), 1, self.device, "ddp", 1, None, other)
         if text := blamed(few):
             return bad(f"going on with one rank: {text}", advice)
-        gap = exercises.close(few[0].value["rows"], alone["rows"][stopped[0].value["stopped"] :])
+        gap = close(few[0].value["rows"], alone["rows"][stopped[0].value["stopped"] :])
         if gap > NEAR[self.kind]:
             return bad(f"with one rank in the place of {self.ranks}, losses are off by {gap:.1e}", advice, gap=gap)
-        hurt = self._run(exercises.damaged, 1, one)
+        hurt = self._run(exercise("damaged"), 1, one)
         if text := blamed(hurt):
             return bad(f"reading a damaged one: {text}", advice)
         if hurt[0].value["taken"] == hurt[0].value["damaged"]:
@@ -191,8 +185,6 @@ class Rounds:
 
     def fault(self) -> Finding:
         """Memory that is short once on one rank, in both strategies: the same weights in the end."""
-        from ups.doctor import exercises
-
         said, advice = [], "a run would restart here and not recover in place; report it with `ups doctor --json`."
         for strategy in ("ddp", "fsdp"):
             calm = self._training(strategy, self.ranks, strategy)
@@ -200,7 +192,7 @@ class Rounds:
                 return bad("nothing could be trained that could fail", "see the lines above.")
             fault = {"kind": "oom", "rank": self.ranks - 1, "phase": "backward", "step": 1}
             began = time.monotonic()
-            results = self._run(exercises.train, self.ranks, self.device, strategy, self.ranks, fault)
+            results = self._run(exercise("train"), self.ranks, self.device, strategy, self.ranks, fault)
             if text := blamed(results):
                 return bad(f"{strategy}: {text}", advice)
             if results[0].value["recovered"] != 1:
@@ -253,22 +245,29 @@ class Rounds:
 
     def _training(self, name: str, world: int, strategy: str) -> dict[str, Any] | str:
         """An undisturbed training, made once; or in words why there is none."""
-        from ups.doctor import exercises
-
         if name not in self.known:
-            results = self._run(exercises.train, world, self.device, strategy, world)
+            results = self._run(exercise("train"), world, self.device, strategy, world)
             if text := blamed(results):
                 return f"{'one process' if world == 1 else strategy}: {text}"
             self.known[name] = results[0].value
         return self.known[name]
 
-    def _run(self, function: Callable[..., Any], world: int, *args: Any) -> list[Result]:
-        return run(function, world, *args, seconds=self.limit)
+    def _run(self, function: Named, world: int, *args: Any) -> list[Result]:
+        return run(function, world, *args, seconds=self.limit, preload=PRELOAD)
 
     def _network(self) -> str:
         if self.kind == "cuda":
             return "try NCCL_P2P_DISABLE=1 or NCCL_IB_DISABLE=1, and GLOO_SOCKET_IFNAME=lo; NCCL_DEBUG=INFO says more."
         return "try GLOO_SOCKET_IFNAME=lo, and let the firewall pass what this machine sends itself."
+
+
+def close(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> float:
+    """The largest relative difference between two trainings' losses and gradient norms; inf if their steps differ."""
+    if len(a) != len(b) or not a:
+        return float("inf")
+    pairs = [(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two, strict=True)]
+    worst = max(abs(x - y) / max(abs(y), 1e-30) for x, y in pairs)
+    return worst if worst == worst else float("inf")
 
 
 @contextlib.contextmanager

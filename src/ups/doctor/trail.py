@@ -43,7 +43,7 @@ class Trail:
             part.register_forward_pre_hook(self._before(name), with_kwargs=True, prepend=True)
             part.register_forward_hook(self._after(name), with_kwargs=True)
         for entry in getattr(module, "entries", ()):
-            setattr(module, entry, self._entered(getattr(module, entry), f"{root}.{entry}"))
+            setattr(module, entry, self.around(getattr(module, entry), f"{root}.{entry}"))
 
     def _note(self, kind: str, name: str) -> None:
         os.write(self.handle, f"{kind} {name}\n".encode())
@@ -73,7 +73,9 @@ class Trail:
 
         return hook
 
-    def _entered(self, method: Any, name: str) -> Any:
+    def around(self, method: Any, name: str) -> Any:
+        """`method`, whose calls are noted as those of a part."""
+
         def run(*args: Any, **kwargs: Any) -> Any:
             self._note(">", name)
             found = method(*args, **kwargs)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ups.doctor import machine, packages
-from ups.doctor.children import blamed, run, warm
 from ups.doctor.lines import Check, Finding, Line, bad, look
-from ups.doctor.rounds import GROUP, Rounds
+from ups.doctor.rounds import GROUP, PRELOAD, Rounds
+from ups.launch.children import blamed, run, warm
 
 if TYPE_CHECKING:
     from ups.jobs.settings import RunConfig
@@ -26,7 +26,7 @@ def visit(
     config: RunConfig | None = None,
 ) -> Iterator[Line]:
     """Look at this machine, then at real ranks on it, then at a config's own model on them, if there is one."""
-    warm()
+    warm(PRELOAD)
     for check in looks(ranks, folder, rendezvous):
         yield look(check)
     rounds = Rounds(ranks, device, folder, limit)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
 from types import TracebackType
-
-import torch
+from typing import TYPE_CHECKING, TypeVar
 
 from ups.engine.control import LostPeer, PeerFailed, Word
 from ups.engine.dist import Dist
 from ups.heartbeat import PHASES, Pulse
 from ups.types import UpsError
-from ups.verdict import Ending
+from ups.verdict import Ending, Failure, classify
+
+if TYPE_CHECKING:
+    from ups.engine.loop import Trainer
+
+T = TypeVar("T")
 
 NOTHING, MEMORY, OTHER = range(3)
 
@@ -30,29 +34,15 @@ class MemoryStop(UpsError):  # noqa: N818
 class PeerError(UpsError):
     """Another rank failed; this one only says so."""
 
-    def __init__(self, sentence: str, rank: int, trace: str) -> None:
-        super().__init__(sentence)
-        self.rank, self.trace = rank, trace
-
-
-@dataclass
-class Failure:
-    """What a failing rank tells the others."""
-
-    rank: int
-    phase: str
-    step: int
-    sentence: str
-    trace: str
-
 
 class Attempt:
     """As a context: holds the exception that ended it instead of letting it out. Ctrl-C and the like pass through."""
 
     def __init__(self, pulse: Pulse, step: int) -> None:
         self.pulse, self.step = pulse, step
-        self.kind, self.sentence, self.trace, self.phase = NOTHING, "", "", ""
+        self.kind, self.phase = NOTHING, ""
         self.error: Exception | None = None
+        self.failure: Failure | None = None  # for the others; None where this rank did not fail by itself
 
     def __enter__(self) -> Attempt:
         return self
@@ -66,9 +56,8 @@ class Attempt:
         self.error = error
         error.phase = self.phase  # type: ignore[attr-defined]  # for whoever writes down where it happened
         if not isinstance(error, PeerFailed):
-            self.kind = MEMORY if out_of_memory(error) else OTHER
-            self.sentence = f"{type(error).__name__}: {error}".strip()
-            self.trace = "".join(traceback.format_exception(error))
+            self.kind = MEMORY if classify(error).ending == Ending.OOM else OTHER
+            self.failure = Failure.of(error, self.pulse.rank, self.step, self.phase)
         if self.kind != OTHER:  # its frames hold activations; what is to be raised again keeps them
             traceback.clear_frames(at)
             error.__traceback__ = None
@@ -80,27 +69,40 @@ class Attempt:
         phase = PHASES.index(self.phase) if failed else 0
         return Word(not failed, self.kind, stop, self.step, phase, clock, 0 if failed else mark)
 
-    def failure(self, rank: int) -> Failure | None:
-        """For the others; None where this rank did not fail by itself."""
-        return Failure(rank, self.phase, self.step, self.sentence, self.trace) if self.kind else None
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory, of the GPU or of the host, could not be had."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    words = ("out of memory", "not enough memory", "can't allocate memory", "CUDNN_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
 
 def give_up(dist: Dist, attempt: Attempt) -> None:
     """Everyone stops: the rank that failed with its own error, the others naming it. All ranks must call this."""
-    told = [failure for failure in dist.gather(attempt.failure(dist.rank)) if failure is not None]
+    told = [failure for failure in dist.gather(attempt.failure) if failure is not None]
     if attempt.error is not None and attempt.kind:
         raise attempt.error
     first = told[0]
     raise PeerError(
-        f"rank {first.rank} failed in phase '{first.phase}' of step {first.step}: {first.sentence}",
-        first.rank,
-        first.trace,
+        f"rank {first.rank} failed in phase '{first.phase}' of step {first.step}: {first.kind}: {first.sentence}"
     )
+
+
+def together(trainer: Trainer, phase: str, work: Callable[[], T], tries: int = 1) -> T:
+    """What `work`, which changes nothing, gives on this rank once it has succeeded on all.
+
+    Memory that was short for a moment is met by doing it again, `tries` times in all; else all stop, the cause named.
+    """
+    generators = trainer.keeper.generators()
+    while True:
+        found: list[T] = []
+        with Attempt(trainer.pulse, trainer.step) as attempt:
+            trainer.pulse.beat(phase, trainer.step)
+            found.append(work())
+        if attempt.error is not None and not trainer.parallel.gated:
+            raise attempt.error  # the others may be inside a collective already, where no vote can reach them
+        trainer.pulse.beat("vote", trainer.step)
+        words = trainer.dist.control.finish(attempt.word(False, 0.0, 0))
+        if all(word.ok for word in words):
+            return found[0]
+        tries -= 1
+        trainer.parallel.recover()
+        if tries == 0 or any(word.kind == OTHER for word in words):
+            give_up(trainer.dist, attempt)
+        rank = next(rank for rank, word in enumerate(words) if word.kind == MEMORY)
+        trainer.recovered += 1
+        trainer.keeper.set_generators(generators)
+        trainer._say(f"out of memory on rank {rank} in phase '{phase}' of step {trainer.step}; once more.")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
@@ -105,8 +104,8 @@ class Dist:
             if config.world > 1:
                 raise ConfigError(f"the config asks for {config.world} ranks and this process is alone; use `ups run`.")
             found = _settled(device_of(device))
-            mesh = _mesh(found, config, 1) if config.strategy == "fsdp" else None
-            yield cls(device=found, config=config, mesh=mesh)
+            with _group_of_one() if config.strategy == "fsdp" else nullcontext():
+                yield cls(device=found, config=config, mesh=_mesh(found, config, 1))
             return
         if rank is None or local is None:
             raise ConfigError(f"WORLD_SIZE is {world}, but RANK and LOCAL_RANK are not set; start with `ups run`.")
@@ -121,9 +120,7 @@ class Dist:
             mesh = _mesh(found, config, world)
             yield cls(rank, local, world, found, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
         finally:
-            gc.collect()  # what points at a group goes before the group: the other way round can abort
-            if dist.is_initialized():
-                dist.destroy_process_group()
+            _leave()
 
     @classmethod
     @contextmanager
@@ -211,15 +208,30 @@ def _gloo(seconds: float) -> dist.ProcessGroup:
     return group
 
 
+@contextmanager
+def _group_of_one() -> Iterator[None]:
+    """The group that a mesh needs even for one process: nobody else joins it, so it takes no port."""
+    if dist.is_initialized():  # whoever made it ends it
+        yield
+        return
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        _leave()
+
+
+def _leave() -> None:
+    """End the process group."""
+    gc.collect()  # what points at a group goes before the group: the other way round can abort
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 def _mesh(device: torch.device, config: DistConfig, world: int) -> DeviceMesh | None:
     """Ranks in a row, or in rows of `shard`: replicas of a sharded model."""
     if config.strategy != "fsdp":
         return None
-    if world == 1 and not dist.is_initialized():
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
     if config.shard is None or config.shard == world:
         return init_device_mesh(device.type, (world,), mesh_dim_names=("shard",))
     return init_device_mesh(device.type, (world // config.shard, config.shard), mesh_dim_names=("replica", "shard"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import zlib
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,15 +127,16 @@ class Keeper:
         for name, value in self.trainer.best.items():
             self.trainer.parallel.parameters[name].copy_(value)
 
-    def weights(self) -> dict[str, Tensor]:
-        """The module's whole state on the CPU; all ranks must ask."""
-        t = self.trainer
+    def weights(self, keep: bool = True) -> dict[str, Tensor]:
+        """The module's whole state on the CPU; all ranks must ask, and those that do not `keep` it get nothing."""
+        t, found = self.trainer, dict[str, Tensor]()
         held = {name: value for name, value in t.module.state_dict().items() if isinstance(value, Tensor)}
         moved = t.parallel.parameters
-        return {
-            name: (t.parallel.full(name, moved[name]) if name in moved else value).detach().to("cpu", copy=True)
-            for name, value in held.items()
-        }
+        for name, value in held.items():
+            whole = t.parallel.full(name, moved[name]) if name in moved else value
+            if keep:
+                found[name] = whole.detach().to("cpu", copy=True)
+        return found
 
     def check_drift(self) -> None:
         """Prove that all ranks hold the same weights, or name the tensor and the rank that differ."""
@@ -142,8 +144,8 @@ class Keeper:
         if t.dist.world == 1:
             return
         rows = t.dist.gather(t.parallel.digests())
-        for name in rows[0]:
-            odd, common = _odd([row.get(name, "") for row in rows])
+        for name in dict.fromkeys(name for row in rows for name in row):
+            odd, common = _odd({rank: row[name] for rank, row in enumerate(rows) if name in row})
             if odd is not None:
                 raise DivergedError(
                     f"at step {t.step} rank {odd} holds other values of '{name}' than rank {common}; the memory or the "
@@ -152,8 +154,9 @@ class Keeper:
                 )
 
 
-def _odd(values: list[str]) -> tuple[int | None, int]:
-    """The first rank that holds other values than most (or than rank 0, if none has a majority), and one of most."""
-    most, count = Counter(values).most_common(1)[0]
-    usual = most if count * 2 > len(values) else values[0]
-    return next((rank for rank, value in enumerate(values) if value != usual), None), values.index(usual)
+def _odd(held: Mapping[int, str]) -> tuple[int | None, int]:
+    """The first rank that holds other values than most (or than the first, if none has a majority), and one of most."""
+    most, count = Counter(held.values()).most_common(1)[0]
+    usual = most if count * 2 > len(held) else next(iter(held.values()))
+    odd = next((rank for rank, value in held.items() if value != usual), None)
+    return odd, next(rank for rank, value in held.items() if value == usual)

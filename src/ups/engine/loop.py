@@ -7,12 +7,12 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ups.engine.attempt import MEMORY, OTHER, Attempt, MemoryStop, give_up
+from ups.engine.attempt import MEMORY, OTHER, Attempt, MemoryStop, give_up, together
 from ups.engine.control import Word
 from ups.engine.dist import Dist
 from ups.engine.graph import Pace, Prefetch, graphed
@@ -29,8 +29,6 @@ from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig, pe
 from ups.engine.validation import measured
 from ups.heartbeat import PHASES, Pulse
 from ups.tensors import Window
-
-T = TypeVar("T")
 
 PATIENCE = 2.0  # seconds after which even slow steps are logged
 RETRIES = 2  # at one microbatch size; the first repeats it as it was, for memory may have been short for a moment
@@ -55,7 +53,8 @@ class Trainer:
         limit: int | None = None,
     ) -> None:
         self.config, self.stage, self.batches, self.trackers, self.report = config, stage, batches, trackers, report
-        self.dist, self.store, self.pulse, self.stop = dist or Dist(), store or Nowhere(), pulse or Pulse(None, 0), stop
+        self.dist, self.store, self.stop = dist or Dist(), store or Nowhere(), stop
+        self.pulse = pulse or Pulse(None, self.dist.rank)
         self.dist.control.waiting = self.pulse.wait
         device = self.dist.device
         self.module = stage.module
@@ -84,7 +83,7 @@ class Trainer:
         """Train until the budget is used up."""
         torch.manual_seed(self.config.seed + self.dist.rank)
         self.keeper.handshake()
-        self._together("start", self.keeper.resume)
+        together(self, "start", self.keeper.resume)
         probe(self)
         self.born = time.perf_counter()
         self.clock = self.dist.agree(self._seconds())
@@ -109,9 +108,9 @@ class Trainer:
                     self._checkpoint()
         return self._finish()
 
-    def weights(self) -> dict[str, Tensor]:
-        """The module's whole state on the CPU, as one process would hold it; all ranks must ask."""
-        return self.keeper.weights()
+    def weights(self, keep: bool = True) -> dict[str, Tensor]:
+        """The module's whole state on the CPU, as one process would hold it, for ranks that `keep`; all must ask."""
+        return self.keeper.weights(keep)
 
     def _tune(self, progress: float) -> None:
         """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
@@ -181,17 +180,6 @@ class Trainer:
         self._say(f"out of memory on {where}; the same batch again in microbatches of {self.microbatch or share}.")
         return tries
 
-    def _together(self, phase: str, work: Callable[[], T]) -> T:
-        """Do `work` on every rank; if it fails on one, all stop, and the cause is named."""
-        found: list[T] = []
-        with Attempt(self.pulse, self.step) as attempt:
-            self.pulse.beat(phase, self.step)
-            found.append(work())
-        self.pulse.beat("vote", self.step)
-        if not all(word.ok for word in self.dist.control.finish(attempt.word(False, 0.0, 0))):
-            give_up(self.dist, attempt)
-        return found[0]
-
     def _whole_step(self, window: Window) -> None:
         """Nothing here waits for the device or decides by a tensor's value: a graph can hold it."""
         self._compute(window)
@@ -226,7 +214,7 @@ class Trainer:
                 self.terms[name] = self.terms[name] + value.detach() if name in self.terms else value.detach()
 
     def _commit(self, window: Window) -> None:
-        """Reduce the gradients and move the weights: every rank has its gradient, and no memory is asked for."""
+        """Reduce the gradients and move the weights: the activations are gone, and a failure cannot be repeated."""
         self.pulse.beat("reduce")
         self.parallel.collect()
         gradients = self.optimizer.gradients()
@@ -266,7 +254,7 @@ class Trainer:
     def _validate(self) -> None:
         """Measure the averaged weights, and keep a copy of them if no others were better."""
         self._log()
-        sums = self._together("validate", lambda: measured(self))
+        sums = together(self, "validate", lambda: measured(self), RETRIES)
         means = {name: total / max(count, 1) for name, (total, count) in self.dist.sums(sums).items()}
         score = self.last_score = self.stage.score(means)
         if score < self.score or not self.best:
@@ -278,6 +266,7 @@ class Trainer:
         self.logged = (self.step, self.samples, self._seconds())
 
     def _finish(self) -> Outcome:
+        self.profile.end(self.step)
         if not self.history or self.history[-1]["step"] != self.step:
             self._validate()
         self._checkpoint(must=True)

@@ -38,6 +38,11 @@ def listing(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if NAME.fullmatch(p.name)), reverse=True)
 
 
+def aside(folder: Path) -> list[Path]:
+    """The damaged checkpoints of a folder that were set aside."""
+    return sorted(p for p in folder.iterdir() if ASIDE.fullmatch(p.name)) if folder.is_dir() else []
+
+
 def newest_verified(folder: Path) -> Path | None:
     """The newest checkpoint of a folder that is what its manifest says."""
     return next((path for path in listing(folder) if verify(path) is None), None)

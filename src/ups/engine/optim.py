@@ -143,10 +143,6 @@ class Optimizer:
         """Every moment by `parameter/key`; the learning rate is not among them, being a function of progress."""
         return {f"{name}/{key}": value for name, p in self.named.items() for key, value in self._of(p).items()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copied into place, so that what a CUDA graph points at stays where it is."""
-        copy_into(self.state_dict(), state, "optimizer")
-
     def _of(self, p: Tensor) -> dict[str, Tensor]:
         return next(dict(m.state[p]) for m in self.members + self.guarded if p in m.state)
 
@@ -225,20 +221,3 @@ class Ema:
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self.average)
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        copy_into(self.average, state, "EMA")
-
-
-@torch.no_grad()
-def copy_into(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], what: str) -> None:
-    """Copy saved tensors into those here, in place; refused where names or shapes differ."""
-    here, there = ({n: tuple(t.shape) for n, t in side.items()} for side in (ours, theirs))
-    odd = next((n for n in (*here, *there) if here.get(n) != there.get(n)), None)
-    if odd is not None:
-        raise ConfigError(
-            f"the checkpoint belongs to another model: {what} '{odd}' has shape {there.get(odd, 'none')} there and "
-            f"{here.get(odd, 'none')} here; use the config it was made with, or overwrite the run."
-        )
-    for name, tensor in ours.items():
-        tensor.copy_(theirs[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -21,20 +20,27 @@ def request(steps: int, folder: Path) -> dict[str, str]:
 
 
 class Profile(Protocol):
-    """Told of every step that was taken."""
+    """Told of every step that was taken, and of the end."""
 
     def __call__(self, step: int) -> None: ...
+    def end(self, step: int) -> None: ...
 
 
-def _nothing(step: int) -> None:
-    """No profile was asked for."""
+class NoProfile:
+    """None was asked for."""
+
+    def __call__(self, step: int) -> None:
+        """Nothing."""
+
+    def end(self, step: int) -> None:
+        """Nothing."""
 
 
 def profile(stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]) -> Profile:
-    """What the environment asks for: `folder/stage/rank-R.json`; a function that does nothing where it asks nothing."""
+    """What the environment asks for: `folder/stage/rank-R.json`, or nothing where it asks for none."""
     text = os.environ.get(VARIABLE)
     if text is None:
-        return _nothing
+        return NoProfile()
     asked = json.loads(text)
     return _Tracing(asked["steps"], Path(asked["folder"]) / stage / f"rank-{rank}.json", device, last, say)
 
@@ -47,7 +53,7 @@ class _Tracing:
     ) -> None:
         self.path, self.say = path, say
         self.warm = WARM if last is None else max(1, min(WARM, last - count))
-        self.end = self.warm + count if last is None else min(self.warm + count, last)
+        self.stop = self.warm + count if last is None else min(self.warm + count, last)
         kinds = [torch.profiler.ProfilerActivity.CPU]
         if device.type == "cuda":
             kinds.append(torch.profiler.ProfilerActivity.CUDA)
@@ -60,10 +66,28 @@ class _Tracing:
         if self.taken == self.warm:
             self.tracer = torch.profiler.profile(activities=self.kinds, record_shapes=True)
             self.tracer.start()
-        elif self.tracer is not None and self.taken == self.end:
-            self.tracer.stop()
-            with contextlib.suppress(OSError):  # a full disk must not end a training
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.tracer.export_chrome_trace(str(self.path))
-                self.say(f"profile of steps {step - self.end + self.warm + 1} to {step} is in {self.path}.")
+        elif self.tracer is not None and self.taken == self.stop:
+            self._write(step)
+
+    def end(self, step: int) -> None:
+        """Write what there is of a trace that was cut short; say so where there is none."""
+        if self.tracer is not None and self.taken > self.warm:
+            self._write(step)
+        elif self.taken <= self.warm:
+            if self.tracer is not None:
+                self.tracer.stop()
             self.tracer = None
+            self.say(
+                f"there is no profile in {self.path}: the stage ended after {self.taken} steps, which warming up takes "
+                f"({self.warm}); give it more steps or time."
+            )
+
+    def _write(self, step: int) -> None:
+        self.tracer.stop()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.tracer.export_chrome_trace(str(self.path))
+            self.say(f"profile of steps {step - self.taken + self.warm + 1} to {step} is in {self.path}.")
+        except OSError as error:  # a full disk must not end a training
+            self.say(f"the profile of steps up to {step} could not be written to {self.path}: {error}.")
+        self.tracer = None

@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from ups.engine import fsdp
 from ups.engine.control import Control
 from ups.engine.norms import norm_of, pieces, square_sums
+from ups.engine.parallelize import digest
 from ups.engine.seams import add_seams
 from ups.types import ConfigError
 
@@ -40,7 +41,8 @@ class Sharded:
     are summed over ranks once per step and divided by their number: in float32 the same bits as an all-reduce of
     the sum. On a mesh of two axes the second one shards and the first holds replicas.
 
-    The module may be on `meta` on every rank but the first, whose weights all get, piece by piece.
+    All get the first rank's weights. It gives them tensor by tensor, letting go of each, and is the only one that ever
+    holds the module whole; on the others it may be on `meta` from the start.
 
     With `gate` always, nothing is launched on any rank after one has failed, and `recover` makes the attempt
     undone. `probation` votes only in the first steps, after a recovery and after `watch`; where `gated` is false, a
@@ -64,6 +66,7 @@ class Sharded:
         self._uses = Counter[str]()  # of each part since `begin`, where a backward follows
         _check(module, mesh)
         source = {n: t.detach() for n, t in _tensors(module).items()} if control.rank == 0 else {}
+        module.to("meta")
         units = _units(module)
         # Activations stay with autocast; only what is gathered is halved.
         precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -81,8 +84,7 @@ class Sharded:
             setattr(module, entry, self._run(getattr(module, entry)))
         module.register_forward_pre_hook(self._enter)
         module.register_forward_hook(self._leave, always_call=True)
-        if any(p.is_meta for p in module.parameters()):
-            _materialise(module, torch.device("cpu") if offload else self.device, self.device)
+        _materialise(module, torch.device("cpu") if offload else self.device, self.device)
         self.parts: dict[str, FSDPModule] = {
             name: part for name, part in module.named_modules() if isinstance(part, FSDPModule)
         }
@@ -165,36 +167,27 @@ class Sharded:
         return torch.cat(found)[: len(p)].to(local.device)
 
     def digests(self) -> dict[str, str]:
-        """Nothing: ranks hold different pieces."""
-        return {}
+        """Of this rank's pieces, where replicas hold them too; nothing where every rank holds others."""
+        if self.mesh.ndim == 1:
+            return {}
+        axis = self.mesh.ndim - 1
+        piece = f"piece {self.mesh.get_local_rank(axis) + 1} of {self.mesh.size(axis)} of"
+        return {f"{piece} {name}": digest(p) for name, p in self.parameters.items()}
 
     @torch.no_grad()
-    def load_whole(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy whole parameters and buffers into place, each rank its pieces; names and shapes must be the module's."""
-        here = {n: tuple(t.shape) for n, t in self._targets().items()}
-        there = {n: tuple(t.shape) for n, t in tensors.items()}
-        odd = next((n for n in (*here, *there) if here.get(n) != there.get(n)), None)
-        if odd is not None:
-            raise ConfigError(
-                f"these weights belong to another model: '{odd}' has shape {there.get(odd, 'none')} there and "
-                f"{here.get(odd, 'none')} here; use the config they were made with."
-            )
-        for name, target in self._targets().items():
-            self._put(target, tensors[name])
-
-    @torch.no_grad()
-    def _fill(self, source: Mapping[str, Tensor]) -> None:
-        """The first rank's values, one tensor at a time: no other rank ever holds more than one of them whole."""
+    def _fill(self, source: dict[str, Tensor]) -> None:
+        """The first rank's values, one tensor at a time, each let go of when all have their pieces."""
         for name, target in self._targets().items():
             if self.control.world == 1:
-                self._put(target, source[name])
+                self._put(target, source.pop(name))
                 continue
             whole = torch.empty(target.shape, dtype=target.dtype, device=self.device)
             if source:
-                whole.copy_(source[name])
+                whole.copy_(source.pop(name))
             self._gate(f"broadcast of {name} ({whole.numel()} numbers)")
             dist.broadcast(whole, 0)
             self._put(target, whole)
+            del whole  # before the next is there
 
     def _put(self, target: Tensor, whole: Tensor) -> None:
         if isinstance(target, DTensor):

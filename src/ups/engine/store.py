@@ -9,6 +9,15 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from ups.types import DataError
+from ups.verdict import Ending
+
+
+class CorruptError(DataError):
+    """There are checkpoints, and none of them can be read back."""
+
+    ending = Ending.CORRUPT
+
 
 @dataclass(frozen=True)
 class Saved:

@@ -17,16 +17,18 @@ def measured(trainer: Trainer) -> dict[str, tuple[float, float]]:
     modes = [(m, m.training) for m in module.modules()]
     module.eval()
     found: dict[str, tuple[float, float]] = {}
-    with trainer.ema.swapped():
-        for window in trainer.batches.validation():
-            first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
-            # A rank without a row runs one all the same: in a sharded model all must take part.
-            part = window.rows(first, last) if last > first else window.rows(0, 1)
-            trainer.pulse.beat("validate")
-            for name, values in trainer.stage.evaluate(part.to(dist.device)).items():
-                total, count = found.get(name, (0.0, 0.0))
-                rows = values.double()[: last - first]
-                found[name] = (total + float(rows.sum()), count + len(rows))
-    for m, mode in modes:
-        m.training = mode
+    try:
+        with trainer.ema.swapped():
+            for window in trainer.batches.validation():
+                first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
+                # A rank without a row runs one all the same: in a sharded model all must take part.
+                part = window.rows(first, last) if last > first else window.rows(0, 1)
+                trainer.pulse.beat("validate")
+                for name, values in trainer.stage.evaluate(part.to(dist.device)).items():
+                    total, count = found.get(name, (0.0, 0.0))
+                    rows = values.double()[: last - first]
+                    found[name] = (total + float(rows.sum()), count + len(rows))
+    finally:  # also where memory ran out: it is done again
+        for m, mode in modes:
+            m.training = mode
     return found

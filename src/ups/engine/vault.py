@@ -22,10 +22,10 @@ from ups.engine import manifest
 from ups.engine.manifest import FACTS, own_name, step_name, verify
 from ups.engine.randomness import derived_state
 from ups.engine.shards import joined, line, pack, plain, read_shards, unpack, write_shards
-from ups.engine.store import Found, Nowhere, Saved, Store
+from ups.engine.store import CorruptError, Found, Nowhere, Saved, Store
 from ups.types import ConfigError
 
-__all__ = ["Found", "Nowhere", "Saved", "Store", "Vault"]
+__all__ = ["CorruptError", "Found", "Nowhere", "Saved", "Store", "Vault"]
 
 T = TypeVar("T")
 
@@ -101,15 +101,27 @@ class Vault:
             raise failure
 
     def newest(self) -> Found | None:
-        """The newest checkpoint that is whole in the eyes of every rank. Damaged ones are set aside with a sentence."""
+        """The newest checkpoint that is whole in the eyes of every rank. Damaged ones are set aside with a sentence.
+
+        None where there is none, or where the only one there has ever been is damaged: what came before it is the
+        beginning. Where several are and none is whole there is work to lose, so CorruptError, and all are left alone.
+        """
         self._settle()
-        for path in self._all(self._tidy)[0]:
+        damaged: dict[Path, str] = {}
+        found: Path | None = None
+        paths = self._all(self._tidy)[0]
+        for path in paths:
             problem = self._check(path)
             if problem is None:
-                return self._all(lambda path=path: self._found(path))[self.rank]  # type: ignore[misc]
+                found = path
+                break
+            damaged[path] = problem
+        if found is None and damaged:
+            self._refuse(damaged)
+        for path, problem in damaged.items():
             if self.rank == 0:
                 self._pass_over(path, problem)
-        return None
+        return None if found is None else self._all(lambda: self._found(found))[self.rank]
 
     def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
         """Read a checkpoint into `tensors`, in place, each rank its part; ConfigError if it is another model's."""
@@ -292,6 +304,16 @@ class Vault:
                 )
         return Found(int(path.name.removeprefix("step-")), facts, own, world, path)
 
+    def _refuse(self, damaged: Mapping[Path, str]) -> None:
+        """Stop where going on would mean to begin again in silence."""
+        aside = self._all(lambda: manifest.aside(self.folder))[0]
+        newest = next(iter(damaged))
+        if len(damaged) + len(aside) > 1 or self._all(lambda: manifest.of_other_format(newest))[0]:
+            raise CorruptError(
+                f"{self.folder}: holds checkpoints, and none can be read back ({newest.name}: {damaged[newest]}); "
+                "put back a copy of one, or delete this folder to begin the stage again."
+            )
+
     def _pass_over(self, path: Path, problem: str) -> None:
         if manifest.of_other_format(path):
             self.say(f"checkpoint {path.name} was passed over for the one before it: {problem}.")
@@ -300,7 +322,7 @@ class Vault:
             where = f"kept as {manifest.set_aside(path).name}"
         except OSError:
             where = "left where it is"
-        self.say(f"checkpoint {path.name} is damaged ({problem}); it was passed over for the one before and {where}.")
+        self.say(f"checkpoint {path.name} is damaged ({problem}); it was passed over for what came before and {where}.")
 
     def _settle(self) -> OSError | None:
         """Await the save under way, say what it left to say, and give its failure, once."""

@@ -12,6 +12,7 @@ import numpy as np
 from ups.eval.results import (
     Cost,
     DataFact,
+    Drawn,
     Entry,
     Point,
     Record,
@@ -26,7 +27,7 @@ from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Page, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import DataError
 
-__all__ = ["Cost", "DataFact", "Entry", "Record", "Report", "Rows", "TaskResult", "number", "read_results"]
+__all__ = ["Cost", "DataFact", "Drawn", "Entry", "Record", "Report", "Rows", "TaskResult", "number", "read_results"]
 
 Rows = tuple[tuple[str, ...], ...]
 
@@ -35,7 +36,8 @@ Rows = tuple[tuple[str, ...], ...]
 class Report:
     """Everything a run has to show: numbers with config fingerprint, data version, seed and protocol.
 
-    `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing.
+    `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing; `drawn` is
+    how often training drew each task, stage by stage.
     """
 
     title: str
@@ -47,11 +49,13 @@ class Report:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     on: str = "on trajectories not seen in training"
+    drawn: tuple[Drawn, ...] = ()
 
     @cached_property
     def records(self) -> list[Record]:
         """Every number, one record each."""
-        return [self._record(e, p) for task in self.tasks for e in task.entries() for p in points_of(task, e)]
+        found = [self._record(e, p) for task in self.tasks for e in task.entries() for p in points_of(task, e)]
+        return found + [self._drawn_record(d, name, value) for d in self.drawn for name, value in d.numbers().items()]
 
     def find(self, task: str, predictor: str, metric: str = "nrmse", mode: str = "strict", split: str = "") -> Record:
         """The one record that answers; the first split unless it is named."""
@@ -104,7 +108,9 @@ class Report:
         )
         page = Page(self.title, lead, [self._headline_section()], foot, data=list(rows) or None)
         page.sections += [_task_section(self, task) for task in self.tasks]
-        page.sections += [self._cost_section(), self._data_section(), self._numbers_section(), self._curves_section()]
+        page.sections += [self._cost_section(), self._data_section()]
+        page.sections += [self._drawn_section()] if self.drawn else []
+        page.sections += [self._numbers_section(), self._curves_section()]
         page.sections.append(Section("The config", code=self.config, folded=True))
         return page
 
@@ -145,6 +151,18 @@ class Report:
         rows += [(d.task, d.source, d.fingerprint, d.samples, d.grid, str(d.frames), d.params) for d in self.data]
         return Section("Data", table=tuple(rows))
 
+    def _drawn_section(self) -> Section:
+        head = ("stage", "task", "steps", "share of steps", "asked for", "epochs", "windows", "samples repeated")
+        rows: list[tuple[str, ...]] = [head]
+        for d in self.drawn:
+            counts = (f"{d.steps:,}", _percent(d.share), _percent(d.asked), number(d.epochs))
+            rows.append((d.stage, d.task, *counts, f"{d.windows:,}", f"{d.repeated:,}"))
+        text = (
+            "How often training drew each task, beside the share that the mix asked for. Every window of a task is "
+            "drawn once before one is drawn again: an epoch of that task. Samples beyond its first epoch are repeated."
+        )
+        return Section("What was drawn", text, tuple(rows))
+
     def _numbers_section(self) -> Section:
         head = ("task", "predictor", "split", "metric", "mode", "protocol", "value", "low", "high", "samples", "frames")
         rows: list[tuple[str, ...]] = [head]
@@ -154,7 +172,8 @@ class Report:
                 rows.append((*who, number(r.value), number(r.low), number(r.high), str(r.n), str(r.rollout_steps)))
         text = (
             "strict: per sample, predicted frames, 95 % bootstrap interval. pdebench-0.1.0: PDEBench's batch means, "
-            "predicted frames. pdebench-paper: the same with the given frames counted as if predicted."
+            "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. drawn: what a "
+            "stage of training drew, of n windows."
         )
         return Section("Every number", text, tuple(rows), folded=True)
 
@@ -173,6 +192,18 @@ class Report:
         found = (m.value, m.low, m.high, m.n, e.steps)
         c = Cost() if p.predictor == "truth" else c
         return Record(*what, *found, c.steps, c.seconds, c.params, c.device, self.fingerprint, version, self.seed)
+
+    def _drawn_record(self, d: Drawn, name: str, value: float) -> Record:
+        ours = next((t.ours for t in self.tasks if t.ours.evaluation.task.name == d.task), None)
+        who, c = (ours.evaluation.predictor, ours.cost) if ours else ("ups", Cost())
+        version = next((data.fingerprint for data in self.data if data.task == d.task), "unknown")
+        what = (d.task, "train", name, "drawn", d.stage, who, "", 0.0, float(value), float(value), float(value))
+        cost = (d.of, c.seconds, c.params, c.device)
+        return Record(*what, d.windows, 0, *cost, self.fingerprint, version, self.seed)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 def number(value: float) -> str:

@@ -64,6 +64,43 @@ class DataFact:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """How often a stage of training drew a task: in `steps` of all `of` steps, where its mix asked for the share
+    `asked`; `samples` of its windows, of which there are `windows`."""
+
+    stage: str
+    task: str
+    steps: int
+    of: int
+    asked: float
+    samples: int
+    windows: int
+
+    @property
+    def share(self) -> float:
+        return self.steps / self.of if self.of else 0.0
+
+    @property
+    def epochs(self) -> float:
+        return self.samples / self.windows
+
+    @property
+    def repeated(self) -> int:
+        """Samples that had been drawn before."""
+        return max(0, self.samples - self.windows)
+
+    def numbers(self) -> dict[str, float]:
+        """Each number, by the name of its record."""
+        return {
+            "steps-drawn": self.steps,
+            "share-drawn": self.share,
+            "share-asked": self.asked,
+            "epochs": self.epochs,
+            "samples-repeated": self.repeated,
+        }
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
 
@@ -129,6 +166,9 @@ class Record:
     `axis` names what a curve runs along ("time" after the last given frame, "wavenumber"), and `at` where on it the
     point lies; a number over the whole rollout has no axis, and `at` is 0. `low` and `high` bound the 95 % interval
     over `n` samples. `steps`, `seconds` and `params` are the cost of training the predictor.
+
+    What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
+    `n` the windows that there are to draw.
     """
 
     task: str

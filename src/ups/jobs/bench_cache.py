@@ -19,7 +19,6 @@ import torch
 from ups.data import windows as raw_reader
 from ups.data.build import Builder
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
-from ups.data.sampler import Sampler
 from ups.data.shards import named, write
 from ups.data.windows import Part, Reduction, Trajectories, Windows
 from ups.engine.dist import Dist
@@ -35,6 +34,7 @@ Say = Callable[[str], None]
 TASK = "advection1d"
 BATCH, CONTEXT, FRAMES = 32, 1, 41
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
+TURNS = 10
 PER_ROW = 8  # windows of a sample of the synthetic cache
 MEMORY = ("Private_Clean", "Private_Dirty")
 
@@ -139,34 +139,33 @@ def private() -> float:
 
 
 def growth(place: Path, seconds: float, say: Say) -> dict[str, float]:
-    """Microseconds per window, drawing and reading, from caches of ever more windows."""
-    costs: dict[str, float] = {}
+    """Microseconds per window, drawing and reading, from caches of ever more windows; measured in turns, so that
+    whatever else the machine does meets all of them alike."""
+    readers: dict[int, Windows] = {}
     for size in SIZES:
         folder = synthetic(place / f"synthetic-{size}", size)
-        windows = Windows([_open(folder, TASKS[TASK])], [], BATCH, CONTEXT, ranks=Dist())
-        assert windows.sampler.counts == (size,)
-        costs[str(size)] = 1e6 * _median(windows, seconds) / BATCH
-        drawing = 1e6 * _median_draw(windows.sampler, seconds) / BATCH
-        say(f"{size:>9} windows: {costs[str(size)]:6.2f} µs per window, {drawing:.2f} of them for the drawing")
+        readers[size] = Windows([_open(folder, TASKS[TASK])], [], BATCH, CONTEXT, ranks=Dist())
+        assert readers[size].sampler.counts == (size,)
+    spent: dict[int, list[float]] = {size: [] for size in SIZES}
+    drawing: dict[int, list[float]] = {size: [] for size in SIZES}
+    for _ in range(TURNS):
+        for size, windows in readers.items():
+            _time(windows.batch, seconds / TURNS, spent[size])
+            _time(windows.sampler.indices, seconds / TURNS / 4, drawing[size])
+    costs = {str(size): 1e6 * statistics.median(times) / BATCH for size, times in spent.items()}
+    for size in SIZES:
+        part = 1e6 * statistics.median(drawing[size]) / BATCH
+        say(f"{size:>9} windows: {costs[str(size)]:6.2f} µs per window, {part:.2f} of them for the drawing")
     say(f"cost at {SIZES[-1]} windows over that at {SIZES[0]}: {costs[str(SIZES[-1])] / costs[str(SIZES[0])]:.2f}")
     return costs
 
 
-def _median(windows: Windows, seconds: float) -> float:
-    return _timed(windows.batch, seconds)
-
-
-def _median_draw(sampler: Sampler, seconds: float) -> float:
-    return _timed(sampler.indices, seconds / 4)
-
-
-def _timed(work: Callable[[int], Any], seconds: float) -> float:
-    times: list[float] = []
+def _time(work: Callable[[int], Any], seconds: float, times: list[float]) -> None:
+    """Add to `times` what each call takes, of step after step."""
     end = time.perf_counter() + seconds
     while (begin := time.perf_counter()) < end:
         work(len(times))
         times.append(time.perf_counter() - begin)
-    return statistics.median(times)
 
 
 def synthetic(folder: Path, size: int) -> Path:

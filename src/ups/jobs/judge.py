@@ -21,6 +21,7 @@ from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
 from ups.eval.rollout import EvalProtocol, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.jobs.beyond import Exam, exams
 from ups.jobs.load import load
+from ups.jobs.order import told
 from ups.jobs.sets import DataSet, Screen, windows_of
 from ups.jobs.settings import RunConfig
 from ups.models import Simulator
@@ -188,7 +189,8 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
     if seen:
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
-    return asked.report(config.name, results, [data.fact() for data in sets], on=on)
+    report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
+    return dataclasses.replace(report, drawn=told(folder, known))
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:

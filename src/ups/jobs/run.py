@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -18,12 +18,12 @@ from ups.engine.stage import Tracker
 from ups.engine.train import Outcome
 from ups.engine.vault import Vault
 from ups.eval.baselines import require
-from ups.eval.report import Report
+from ups.eval.report import Drawn, Report
 from ups.heartbeat import Pulse
 from ups.jobs.cache import encoded_parts
 from ups.jobs.judge import judge
 from ups.jobs.load import load
-from ups.jobs.order import Order, listening
+from ups.jobs.order import Order, Proven, drawn, listening
 from ups.jobs.sets import DataSet, Screen, opened, windows_of
 from ups.jobs.settings import RunConfig, StageConfig
 from ups.models import Simulator, build
@@ -47,6 +47,7 @@ STAGES: dict[str, Plan] = {
     "codec": Plan(lambda simulator, c: CodecStage(simulator.codec, c.codec.loss), lambda c: c.codec),
     "operator": Plan(lambda simulator, c: OperatorStage(simulator, c.operator.loss), lambda c: c.operator),
 }
+LAST = list(STAGES)[-1]
 
 
 def run(config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: bool = False) -> tuple[RunDir, Report]:
@@ -100,30 +101,35 @@ def train(
         trackers = [Jsonl(folder.metrics, screen.say)] if dist.leads else []
         learnt: dict[str, Tensor] = {}
         outcomes: dict[str, Outcome] = {}
+        rows: dict[str, list[Drawn]] = {}
         for name, plan in STAGES.items():
-            simulator, settings = fresh(config, sets, learnt), plan.settings(config)
-            stage = plan.make(simulator.to(dist.device), config)
+            settings, stage = plan.settings(config), staged(name, config, sets, learnt, dist)
             _fit(stage, config, sets, settings, dist)
             encoded = encoded_parts(config, folder, sets, stage, dist, screen, pulse)
             windows = windows_of(config, sets, settings, dist, encoded)
             dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
             store = Vault(folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=screen.say)
-            batches = stack.enter_context(loaded(windows, settings.workers))
+            built = stack.enter_context(loaded(windows, settings.workers))
+            batches = Proven(built, windows, dist, name, trackers)
             told: list[Tracker] = [*trackers, *(Order(windows.sampler, name, tracker) for tracker in trackers)]
             trainer = Trainer(settings.train, stage, batches, dist, store, told, screen.watch, pulse, limit=limit)
+            batches.trainer = trainer
             windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
             outcomes[name] = trainer.fit()
-            learnt |= {f"{name}.{key}": value for key, value in trainer.weights().items()}
+            rows[name] = drawn(windows.sampler, name, outcomes[name].steps)
+            learnt |= {f"{name}.{key}": value for key, value in trainer.weights(dist.leads or name != LAST).items()}
         if dist.leads:
             facts = {"config": fingerprint(config), "seed": config.seed, "steps": outcomes["operator"].steps}
             fresh(config, sets, learnt).save(folder.artifact("simulator"), facts)
-            folder.write(folder.stages, {name: outcome.facts() for name, outcome in outcomes.items()})
+            kept = {name: {**o.facts(), "drawn": [asdict(row) for row in rows[name]]} for name, o in outcomes.items()}
+            folder.write(folder.stages, kept)
         dist.barrier()
 
 
 def assess(config: RunConfig, folder: RunDir, screen: Screen) -> Report:
     """Judge the simulator that training left, and write the report."""
-    outcomes = {name: Outcome(**facts) for name, facts in folder.read(folder.stages).items()}
+    kept = folder.read(folder.stages)
+    outcomes = {n: Outcome(**{k: v for k, v in facts.items() if k != "drawn"}) for n, facts in kept.items()}
     with ExitStack() as stack, Dist.alone(config.device) as dist:
         place = folder.cache("data")
         sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
@@ -133,13 +139,35 @@ def assess(config: RunConfig, folder: RunDir, screen: Screen) -> Report:
     return report
 
 
-def fresh(config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tensor]) -> Simulator:
-    """A simulator that knows the statistics of its training data; its weights are new, or those `learnt` so far."""
+def staged(
+    name: str, config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tensor], dist: Dist
+) -> CodecStage | OperatorStage:
+    """The stage of that name around a simulator, of which this rank holds what it needs.
+
+    Earlier parts are whole on the device. What is to be sharded is whole on rank 0 alone, in host memory, and without
+    memory on the others: were it made on each, a machine with eight ranks would need eight times the room, and drawing
+    each tensor where it goes would give other weights than one process draws.
+    """
+    parts, sharded = list(STAGES), dist.config.strategy == "fsdp"
+    before, rest = parts[: parts.index(name)], parts[parts.index(name) :]
+    simulator = fresh(config, sets, learnt, rest if sharded and not dist.leads else ())
+    for part in before if sharded else parts:
+        getattr(simulator, part).to(dist.device)
+    return STAGES[name].make(simulator, config)
+
+
+def fresh(
+    config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tensor], empty: Collection[str] = ()
+) -> Simulator:
+    """A simulator that knows the statistics of its training data; its weights are new, or those `learnt` so far.
+
+    The parts named in `empty` have shapes and no memory.
+    """
     parts = [data.part("train") for data in sets]
     tasks = [part.task for part in parts]
     grids = {part.task.name: part.shape for part in parts}
     model = config.model
-    simulator = build(tasks, model.codec, model.operator, model.simulator, grids, config.seed)
+    simulator = build(tasks, model.codec, model.operator, model.simulator, grids, config.seed, empty)
     for part in parts:
         simulator.codec.fit_statistics(part.task, *part.statistics())
         if part.task.inputs:
@@ -156,16 +184,17 @@ def fresh(config: RunConfig, sets: Sequence[DataSet], learnt: Mapping[str, Tenso
 def _fit(
     stage: CodecStage | OperatorStage, config: RunConfig, sets: Sequence[DataSet], settings: StageConfig, dist: Dist
 ) -> None:
-    """Tell a stage how much its tasks change in one step, from windows of all over each, the same on every rank.
+    """Tell an operator how much its tasks change in one step, from windows of all over each, the same on every rank.
 
     What a simulator to start from was told stays: its answers are in units of that.
     """
-    known = load(config.start_from).codec.tasks if config.start_from is not None else {}
-    kept = {name: value.clone() for name, value in stage.module.state_dict().items()}
+    if not isinstance(stage, OperatorStage):
+        return
+    operator, known = stage.operator, load(config.start_from).codec.tasks if config.start_from is not None else {}
     for data in sets:
-        stage.fit(spread(data.part("train"), config.model.operator.context, settings.unroll).to(dist.device))
-    if "scale" in kept and isinstance(stage, OperatorStage):
-        for name in known:
-            if name in stage.operator.conditioner.index:
-                row = stage.operator.conditioner.index[name]
-                stage.operator.scale[row] = kept["scale"][row]
+        part = data.part("train")
+        row = operator.conditioner.index[part.task.name]
+        kept = operator.scale[row].clone()
+        stage.fit(spread(part, config.model.operator.context, settings.unroll).to(dist.device))
+        if part.task.name in known:
+            operator.scale[row] = kept

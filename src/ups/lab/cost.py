@@ -23,7 +23,7 @@ from ups.engine.vault import Vault
 from ups.files import write_atomic
 from ups.heartbeat import Pulse
 from ups.jobs.bench import provenance
-from ups.lab.ranks import run_ranks, values
+from ups.launch.children import Result, run, values
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.stages import OperatorStage
@@ -182,6 +182,10 @@ def saves(megabytes: int, rounds: int) -> list[float]:
     return [statistics.median(blocked), statistics.median(whole)]
 
 
+def _ranks(function: Callable[..., Any], world: int, *args: Any) -> list[Result]:
+    return run(function, world, *args, seconds=600, env={"OMP_NUM_THREADS": "1"})
+
+
 def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all four on the CPU; print a table, and write the numbers."""
     rows: list[tuple[str, float, str]] = []
@@ -190,14 +194,14 @@ def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[
         rows.append((name, ratio, detail))
         say(f"{name:<26} {ratio:6.3f}   to reach {'≥' if name == 'two ranks' else '≤'} {BARS[name]:<5} {detail}")
 
-    ours, theirs = values(run_ranks(against_bare, 1, size, rounds, timeout=600))[0]
+    ours, theirs = values(_ranks(against_bare, 1, size, rounds))[0]
     found("engine over bare loop", ours / theirs, f"{1e3 * ours:.2f} and {1e3 * theirs:.2f} ms a step, one thread")
-    both = values(run_ranks(protected, 2, 2 * size, rounds, timeout=600))[0]
+    both = values(_ranks(protected, 2, 2 * size, rounds))[0]
     found("protections on over off", both[0] / both[1], f"{1e3 * both[0]:.2f} and {1e3 * both[1]:.2f} ms, two ranks")
-    held, whole = values(run_ranks(saves, 1, 100, max(3, rounds // 2), timeout=600))[0]
+    held, whole = values(_ranks(saves, 1, 100, max(3, rounds // 2)))[0]
     found("blocked over whole save", held / whole, f"{1e3 * held:.1f} and {1e3 * whole:.1f} ms for 100 MB")
-    one = values(run_ranks(pinned, 1, size, rounds, timeout=600))[0]
-    two = min(values(run_ranks(pinned, 2, size, rounds, timeout=600)))
+    one = values(_ranks(pinned, 1, size, rounds))[0]
+    two = min(values(_ranks(pinned, 2, size, rounds)))
     found("two ranks", two / (2 * one), f"{two:.0f} and 2 × {one:.0f} samples/s, a core each")
     result: dict[str, Any] = {
         "ratios": [dict(zip(("name", "ratio", "detail"), row, strict=True)) for row in rows],

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from ups.lab.ranks import Ended
 from ups.launch import nanny
+from ups.launch.children import Ended
 from ups.launch.job import Start
 from ups.launch.launchers import Child, Processes
 
@@ -58,10 +58,10 @@ class Forked(Processes):
             os.environ.update(env)
             os.dup2(log, 1)
             os.dup2(log, 2)
-            _let_go()
+            let_go()
             raise SystemExit(nanny.rank(command, self._be_rank))
         if ended.code == 1:
-            os.write(2, ended.trace.encode())
+            os.write(2, ended.told.traceback.encode())
         os._exit(ended.code)
 
     def _be_rank(self, command: list[str], parent: int, log: str) -> None:
@@ -71,7 +71,7 @@ class Forked(Processes):
             importlib.import_module(command[2]).main(*map(Path, command[3:]))
         with contextlib.suppress(OSError, ValueError):
             if ended.code == 1:
-                print(ended.trace, file=sys.stderr)
+                print(ended.told.traceback, file=sys.stderr)
             sys.stdout.flush()
             sys.stderr.flush()
         if not ended.code:
@@ -79,7 +79,7 @@ class Forked(Processes):
         os._exit(ended.code)
 
 
-def _let_go() -> None:
+def let_go() -> None:
     """Leave what the parent holds open, above all its lock; the numbers stay taken, so that nobody closes another's."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):

@@ -15,12 +15,12 @@ from ups.files import write_atomic
 from ups.jobs.generate import generate
 from ups.jobs.settings import GenerateConfig
 from ups.lab.cases import Case, Strategy
-from ups.lab.ranks import PRELOAD, run_ranks
 from ups.lab.trial import Found, trained_on, trial
+from ups.launch.children import run
 from ups.rundir import environment
 
 # All that a rank would import, so that none has to.
-NEEDED = (*PRELOAD, "ups.lab.trial", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
+NEEDED = ("ups.lab.trial", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
 PATIENCE = 10.0  # seconds that the undisturbed run is given to begin with; how long it takes is what others are given
 
 
@@ -77,28 +77,30 @@ class Lab:
 
     def _try(self, case: Case, place: Path, data: Path, reference: Path | None, pace: float) -> Found:
         args = (case, place, data, reference, pace)
-        [ended] = run_ranks(trial, 1, *args, timeout=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
-        if ended.value is None:
-            return Found(case.to_dict(), ["HUNG"], [f"the trial itself failed: {ended.traceback}"], hung=True)
+        [ended] = run(trial, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
+        if not ended.well:
+            told = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
+            return Found(case.to_dict(), ["HUNG"], [told], hung=True)
         return Found(**ended.value)
 
 
 def _reference(case: Case) -> tuple[int, Strategy, tuple[Any, ...]]:
     """What the undisturbed run of a case is: its world, and whatever it changes that changes bits."""
-    return case.world, case.strategy, tuple(sorted(case.changes.items()))
+    return *(case.like or (case.world, case.strategy)), tuple(sorted(case.changes.items()))
 
 
 def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
     """The sampler's proof over all worlds: every rank's samples apart, together the batches of one process."""
     kinds = sorted({_reference(case) for case in cases}, key=str)
     told = []
-    first: dict[tuple[str, int], list[int]] | None = None
+    alike: dict[tuple[Any, ...], dict[tuple[str, int], list[int]]] = {}
     for kind in kinds:
         steps = trained_on(lab._plain(*kind) / "run")
-        first = first or steps
+        sizes = tuple(change for change in kind[2] if change[0].endswith(".batch"))
+        first = alike.setdefault(sizes, steps)
         for key, ids in steps.items():
             if sorted(ids) != sorted(first[key]):
-                told.append(f"{kind[0]} ranks ({kind[1]}) saw other samples than {kinds[0][0]} in step {key}")
+                told.append(f"{kind[0]} ranks ({kind[1]}) saw other samples than others in step {key}")
             if len(set(ids)) != len(ids):
                 told.append(f"{kind[0]} ranks ({kind[1]}) saw a sample twice in step {key}")
     return told

@@ -23,6 +23,7 @@ from ups.eval.report import Report
 from ups.jobs import run
 from ups.jobs.sets import Screen
 from ups.jobs.settings import RunConfig
+from ups.lab import around
 from ups.models import Simulator
 from ups.rundir import RunDir
 from ups.tensors import Losses, Window
@@ -33,13 +34,14 @@ RECORDS = "samples"
 def install() -> Callable[[], None]:
     """Prepare this rank: its trainer is watched and can be struck. What is returned strikes after its work is done."""
     plan = Plan.from_environment() or Plan([], 0, 0)
+    press = around.enter(int(os.environ["RANK"]))
 
     class Watched(Trainer):
         """The real one, around a stage whose steps are written down and may be struck."""
 
         def __init__(self, config: Any, stage: Stage, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
             records = Records(stage.name, dist.rank)
-            watched = Disturbed(stage, plan, records, lambda: self.step)
+            watched = Disturbed(stage, plan, records, lambda: self.step, press)
             place_hooks(stage.module, plan, lambda: getattr(self, "step", 0))
             store.at = lambda point: plan(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
@@ -70,8 +72,15 @@ class Records:
 class Disturbed:
     """A stage that writes down what it is trained on, with a place for faults in its transform and in its loss."""
 
-    def __init__(self, stage: Stage, plan: Plan, records: Records, step: Callable[[], int]) -> None:
-        self.stage, self.plan, self.records, self.step = stage, plan, records, step
+    def __init__(
+        self,
+        stage: Stage,
+        plan: Plan,
+        records: Records,
+        step: Callable[[], int],
+        press: Callable[[int, int], None],
+    ) -> None:
+        self.stage, self.plan, self.records, self.step, self.press = stage, plan, records, step, press
 
     @property
     def name(self) -> str:
@@ -91,6 +100,7 @@ class Disturbed:
         return self.stage.view(window, progress)
 
     def loss(self, window: Window) -> Losses:
+        self.press(self.step(), len(window))
         losses = self.stage.loss(window)
         for fault in self.plan.due("loss", self.step()):
             if fault.kind == "nan":

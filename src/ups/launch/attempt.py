@@ -17,6 +17,7 @@ from ups.launch.causes import STOP_SIGNALS, Exit, Place, first_cause, leaves, si
 from ups.launch.job import Start
 from ups.launch.launchers import Launcher
 from ups.launch.limits import Limits, Watch
+from ups.launch.words import last_words, tail
 from ups.verdict import Ending, Failure, Verdict, failures, read_json
 
 TICK = 0.1
@@ -241,8 +242,7 @@ class Attempt:
         if outcome == "overdue" or echoes:
             there = evidence.stacks(there, self._start.folder)
         exits = {
-            rank: replace(e, tail=evidence.tail(self._start.logs / f"rank-{rank}.log"))
-            for rank, e in self._exits.items()
+            rank: replace(e, tail=last_words(self._start.logs / f"rank-{rank}.log")) for rank, e in self._exits.items()
         }
         killed = machine.kills() > self._killed_before
         verdict = first_cause(self._records, exits, self._beats, there, outcome == "overdue", killed)
@@ -300,7 +300,7 @@ class Attempt:
 
     def _launcher_log(self) -> str:
         logs = self._start.logs
-        return evidence.tail(logs / f"launcher-{self._start.job.node}.log") or evidence.tail(logs / "launcher.log")
+        return tail(logs / f"launcher-{self._start.job.node}.log") or tail(logs / "launcher.log")
 
     def _as_asked(self, verdict: Verdict, outcome: str) -> Verdict:
         """A run that was asked to stop ends as asked, unless something went wrong that a restart would not mend."""

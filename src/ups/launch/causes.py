@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ups.heartbeat import Beat
+from ups.launch.words import FATAL, innermost
 from ups.verdict import Ending, Failure, Verdict
 
 STOP_SIGNALS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGUSR1)
@@ -120,10 +121,10 @@ def _told(record: Failure) -> Verdict:
 
 
 def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
-    ending, kind = Ending.RANK_DIED, ""
+    ending, kind, at = Ending.RANK_DIED, "", ""
     if end.code < 0:
         kind = signal_name(-end.code)
-        what = f"was killed by {kind}"
+        what, at = f"was killed by {kind}", innermost(end.tail) if FATAL in end.tail else ""
         if out_of_memory and -end.code == signal.SIGKILL:
             ending, what = Ending.OOM, "was killed by the kernel because the machine ran out of memory"
     elif end.code == 0:
@@ -134,7 +135,7 @@ def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
         what = f"left with code {end.code}" + (f" ({ending.name})" if known else "") + " and no record of why"
     return Verdict(
         ending,
-        f"rank {end.rank} {what} {_where(beat)}.",
+        f"rank {end.rank} {what} {_where(beat)}{at}.",
         rank=end.rank,
         phase=beat.phase if beat else "start",
         step=beat.step if beat else 0,

@@ -116,17 +116,6 @@ def keep(folder: Path, logs: Path) -> list[str]:
     return kept
 
 
-def tail(path: Path, limit: int = 8000) -> str:
-    """The end of a text file; empty where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - limit))
-            return file.read().decode(errors="replace")
-    except OSError:
-        return ""
-
-
 def owned(name: str, value: str) -> dict[int, dict[str, str]]:
     """Processes of this machine that were started with `name=value` in their environment, and their UPS_ variables."""
     wanted = f"{name}={value}".encode()

@@ -25,6 +25,7 @@ from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, classify, now, read_json
 
 RESERVE = ".reserve"
+PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
@@ -101,7 +102,7 @@ class Supervisor:
             if final is not None:
                 return final
             self._say(f"attempt {number} ended: {verdict.cause} Starting again from step {after}.")
-            time.sleep(min(0.25 * 2**self._stale, 5.0))
+            time.sleep(min(PAUSE * 2**self._stale, 5.0))
             number += 1
 
     def _step(self) -> int:

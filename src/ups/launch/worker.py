@@ -16,7 +16,6 @@ from typing import Any
 from ups.files import write_atomic
 from ups.heartbeat import Fire, Pulse
 from ups.launch import flight
-from ups.launch.nanny import die_with_parent
 from ups.types import UpsError
 from ups.verdict import Ending, Failure, classify, read_json, succeed
 
@@ -101,11 +100,6 @@ def write_ledger(home: Path, microbatch: int) -> None:
     """What later attempts must keep to."""
     values = {**read_json(home / LEDGER), "microbatch": microbatch}
     write_atomic(home / LEDGER, json.dumps(values) + "\n")
-
-
-def die_with(parent: int) -> None:
-    """For ranks that no nanny started (forked from a server): SIGKILL when `parent` dies, or now if it has."""
-    die_with_parent(signal.SIGKILL, parent)
 
 
 def _answer(path: Path) -> None:

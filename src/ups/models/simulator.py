@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -312,13 +313,21 @@ def build(
     config: SimulatorConfig | None = None,
     grids: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
+    empty: Collection[str] = (),
 ) -> Simulator:
-    """A simulator with fresh weights. They follow from the arguments alone, and no other random number changes."""
+    """A simulator with fresh weights. They follow from the arguments alone, and no other random number changes.
+
+    The parts named in `empty` ("operator", or it and "codec") are on `meta`: shapes without memory, to be filled.
+    """
     if not tasks:
         raise ConfigError("a simulator needs at least one task.")
+    if "codec" in empty and "operator" not in empty:
+        raise ValueError("the operator's weights are drawn after the codec's and cannot be made without them")
     codec, operator = codec or CodecConfig(), operator or OperatorConfig()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        eyes = Codec(codec, tasks, grids)
-        heart = LatentOperator(operator, codec.dim, tasks, codec.patch)
+        with torch.device("meta") if "codec" in empty else nullcontext():
+            eyes = Codec(codec, tasks, grids)
+        with torch.device("meta") if "operator" in empty else nullcontext():
+            heart = LatentOperator(operator, codec.dim, tasks, codec.patch)
     return Simulator(eyes, heart, config)

@@ -1,0 +1,66 @@
+"""Dist: one process is the same object as a rank of many, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+
+import torch
+import torch.distributed as dist
+
+from ranks import run_ranks, values
+from small_training import Fitting, Waves
+from ups.engine.dist import Dist, DistConfig
+from ups.engine.loop import Trainer
+from ups.engine.train import TrainConfig
+
+
+def alone_and_sharded() -> tuple[list[float], list[bool], int]:
+    """Two trainings one after the other; whether a group was left by each, and how many sockets listened meanwhile."""
+    scores, left, listening = [], [], 0
+    bind = socket.socket.bind
+
+    def counted(self: socket.socket, address: object) -> None:
+        nonlocal listening
+        listening += 1
+        bind(self, address)  # type: ignore[arg-type]
+
+    socket.socket.bind = counted  # type: ignore[assignment,method-assign]
+    for _ in range(2):
+        with Dist.start("cpu", DistConfig(strategy="fsdp")) as ranks:
+            assert dist.is_initialized()
+            config = TrainConfig(steps=2, prefetch=0)
+            scores.append(Trainer(config, Fitting(), Waves(ranks), ranks).fit().score)
+        left.append(dist.is_initialized())
+    return scores, left, listening
+
+
+def test_a_sharded_process_alone_takes_no_port_and_leaves_no_group() -> None:
+    ((scores, left, listening),) = values(run_ranks(alone_and_sharded, 1))
+    assert scores[0] == scores[1]
+    assert left == [False, False]
+    assert listening == 0
+
+
+def with_a_group_of_its_own() -> bool:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    with Dist.start("cpu", DistConfig(strategy="fsdp")) as ranks:
+        assert ranks.mesh is not None
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    return dist.is_initialized() and total.item() == 1
+
+
+def test_a_group_that_was_there_before_stays() -> None:
+    assert values(run_ranks(with_a_group_of_its_own, 1)) == [True]
+
+
+def failing() -> tuple[str, bool]:
+    try:
+        with Dist.start("cpu", DistConfig(strategy="fsdp")):
+            raise ValueError("in the middle")
+    except ValueError as error:
+        return str(error), dist.is_initialized()
+
+
+def test_the_group_ends_with_an_error_too() -> None:
+    assert values(run_ranks(failing, 1)) == [("in the middle", False)]
