@@ -31,7 +31,8 @@ class Case:
     its first start of the ranks ends, where it is started again; `named`: the rank that is named, `phase`: where.
     `starts`: how often the ranks are started by the first command. `bits`: the artifact of the undisturbed run, to the
     bit; `close`: to rounding. `said`: words that must be said. `skipped`: steps that are left out by all ranks.
-    `like`: the ranks of the undisturbed run it is compared with, where they are not its own.
+    `like`: the ranks of the undisturbed run it is compared with, where they are not its own; `told`: what that run is
+    told from the start and this one finds out: its weights are the same then, its config is not.
     """
 
     family: str
@@ -53,6 +54,7 @@ class Case:
     onto: int | None = None  # ranks that go on after the first command
     setting: str = ""  # what surrounds the run
     like: tuple[int, Strategy] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "faults": [fault.to_dict() for fault in self.faults]}

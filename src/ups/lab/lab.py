@@ -86,7 +86,7 @@ class Lab:
 
 def _reference(case: Case) -> tuple[int, Strategy, tuple[Any, ...]]:
     """What the undisturbed run of a case is: its world, and whatever it changes that changes bits."""
-    return *(case.like or (case.world, case.strategy)), tuple(sorted(case.changes.items()))
+    return *(case.like or (case.world, case.strategy)), tuple(sorted({**case.changes, **case.told}.items()))
 
 
 def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:

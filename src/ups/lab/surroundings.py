@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ups.lab.cases import BATCH, Case, Draw, Recipe, Strategy, case_of, step_of
+from ups.lab.cases import BATCH, STEPS, Case, Draw, Recipe, Strategy, case_of, step_of
 from ups.lab.disks import can_mount
 
 
@@ -33,13 +33,15 @@ def _capped(for_good: bool) -> Recipe:
     """A limit to the memory of one rank, met by a real allocation: for a moment, or for good for large microbatches."""
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
-        setting = f"cap of {d.randrange(world)} {step_of(d)} {d.choice(['torch', 'python'])}"
+        rank, kind = d.randrange(world), d.choice(["torch", "python"])
         if not for_good:
-            said = "out of memory on rank"
-            return case_of("F1", "memory capped", world, strategy, setting=setting, starts=1, said=said)
+            promise: dict[str, Any] = {"said": "out of memory on rank", "starts": 1}
+            promise["setting"] = f"cap of {rank} {step_of(d)} {kind}"
+            return case_of("F1", "memory capped", world, strategy, **promise)
         share = BATCH // world
-        promise: dict[str, Any] = {"starts": 1, "bits": False, "close": True}
-        promise |= {"setting": f"{setting} {share} for good", "said": f"in microbatches of {share // 2}"}
+        promise = {"said": f"in microbatches of {share // 2}", "starts": 1}
+        promise |= {"setting": f"cap of {rank} 0 {kind} {share} for good"}
+        promise |= {"told": {f"{stage}.train.microbatch": share // 2 for stage in STEPS}}
         return case_of("F3", "memory capped for good", world, strategy, **promise)
 
     return recipe
