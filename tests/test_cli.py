@@ -101,6 +101,10 @@ MISTAKES = {
     "missing file": (("data", "info", "nowhere.hdf5"), "no such file"),
     "no file": (("data", "validate"), "no file was named"),
     "unknown key": (("config", "show", "--data.b.sampels", "3"), "did you mean 'samples'?"),
+    "part of a sample": ((*GENERATE, "burgers1d", "--samples", "1.5"), "'1.5' is not a whole number"),
+    "part of a step": (("rollout", "r", "--input", "i", "--out", "o", "--steps", "1.5"), "'1.5' is not a whole number"),
+    "caches of nowhere": (("cache", "gc", "nowhere"), "there is no such folder"),
+    "flag that is no YAML": (("config", "show", "--seed", "[1"), "is not valid YAML"),
     "flag without value": (("config", "show", "--name"), "is not a flag with a value"),
 }
 

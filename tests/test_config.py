@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,51 @@ def test_the_demo_config_states_its_command_and_loads() -> None:
     path = Path(__file__).parent.parent / "src/ups/configs/demo.yaml"
     assert path.read_text().startswith("# ups demo")
     assert set(load(RunConfig, path).data) == set(yaml.safe_load(path.read_text())["data"])
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "said"),
+    [
+        ("operator: {train: {lr: -1}}", "'operator.train'", "train.lr is -1.0, but must be above 0"),
+        ("codec: {train: {ema: 1.5}}", "'codec.train'", "train.ema is 1.5"),
+        ("model: {codec: {dim: 0}}", "'model.codec'", "at least 1"),
+        ("model: {codec: {patch: [0, 2, 2]}}", "'model.codec'", "at least 1"),
+        ("model: {operator: {drop_path: 2}}", "'model.operator'", "from 0 to below 1"),
+        ("model: {operator: {depth: -1}}", "'model.operator'", "at least 1"),
+        ("mix: {policy: temperature, temperature: 0}", "'mix'", "must be above 0"),
+        ("data: {b: {task: burgers1d, reduce: {time: 0}}}", "'data.b.reduce'", "every n-th"),
+        ("operator: 3", "'operator'", "must be a group of keys, not 3"),
+    ],
+)
+def test_what_a_part_says_of_itself_is_said_with_its_key_and_its_file(
+    tmp_path: Path, text: str, key: str, said: str
+) -> None:
+    path = written(tmp_path, "c.yaml", text + "\n")
+    found = complaint(path)
+    assert found.startswith(f"{path}: {key}")
+    assert said in found
+
+
+def test_a_key_that_stands_twice_is_refused_and_none_of_its_values_is_lost(tmp_path: Path) -> None:
+    text = complaint(written(tmp_path, "c.yaml", "data:\n  b: {task: burgers1d}\n  b: {task: kdv1d}\n"))
+    assert "'b' stands twice" in text
+    assert "line 3" in text
+
+
+def test_a_flag_that_is_no_yaml_is_one_sentence() -> None:
+    assert "--seed: '[1' is not valid YAML" in complaint(seed="[1")
+
+
+def test_a_run_is_not_named_like_the_folder_above_it() -> None:
+    for name in ("..", ".", ".git"):
+        assert "--name" in complaint(name=name)
+
+
+def test_a_part_of_a_stages_training_changes_that_part_alone() -> None:
+    plain, faster = load(RunConfig), load(RunConfig, None, {"operator.train.lr": "0.5"})
+    assert faster.operator.train == dataclasses.replace(plain.operator.train, lr=0.5)
+
+
+def test_a_budget_of_seconds_takes_the_place_of_the_default_steps() -> None:
+    plain, timed = load(RunConfig), load(RunConfig, None, {"codec.train.seconds": "5"})
+    assert timed.codec.train == dataclasses.replace(plain.codec.train, steps=None, seconds=5.0)

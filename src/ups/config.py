@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import ErrorDetails
 
-from ups.types import ConfigError
+from ups.types import ConfigError, UpsError
 
 Key = tuple[str, ...]
+GROUPS = ("model_type", "dict_type", "dataclass_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -30,6 +31,15 @@ class Config(BaseModel):
     incidental: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _in_its_place(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        """What a part says of itself is said with the key and the file it stands in."""
+        try:
+            return check(value)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
 
 
 C = TypeVar("C", bound=Config)
@@ -64,6 +74,22 @@ def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, s
     return file, flags
 
 
+class _TwiceError(yaml.constructor.ConstructorError):
+    """A key that stands twice, so that one of its values would silently be lost."""
+
+
+class _Once(yaml.SafeLoader):
+    """YAML in which no key stands twice in a group."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise _TwiceError(problem=key.value, problem_mark=key.start_mark)
+            seen |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+        return super().construct_mapping(node, deep)
+
+
 def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequence[Path]) -> None:
     """Lay the base first, then this file over it; remember for each key which file it came from."""
     path = path.resolve() if seen else path
@@ -78,7 +104,12 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as a text file ({error}); name a YAML file.") from None
     try:
-        found = yaml.safe_load(text)
+        found = yaml.load(text, _Once)
+    except _TwiceError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise ConfigError(
+            f"{path}: '{error.problem}' stands twice in one group, again at line {line}; keep one."
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
@@ -112,7 +143,10 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
         if not isinstance(child, dict):
             raise ConfigError(f"{source}: '{'.'.join(key[: depth + 1])}' is a value, not a group of keys.")
         node = child
-    node[key[-1]] = yaml.safe_load(value) if isinstance(value, str) else value
+    try:
+        node[key[-1]] = yaml.load(value, _Once) if isinstance(value, str) else value
+    except yaml.YAMLError:
+        raise ConfigError(f"{source}: '{value}' is not valid YAML; put quotes around it.") from None
     origin[key] = source
 
 
@@ -131,6 +165,8 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
         return text if source == "the flags" else f"{where}: {text}"
+    if error["type"] in GROUPS:
+        return f"{where} must be a group of keys, not {error['input']!r}."
     got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
 

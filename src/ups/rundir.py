@@ -96,7 +96,9 @@ class RunDir:
             found = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); the run has not come that far, --resume it.") from None
-        return dict(found)
+        if not isinstance(found, dict):
+            raise DataError(f"{path}: holds no facts of a run, so it is damaged; --resume the run to write it again.")
+        return found
 
     def succeed(self, **facts: Any) -> None:
         """The last act of a run whose artifacts are written."""
@@ -105,6 +107,10 @@ class RunDir:
     def ended(self) -> Verdict | None:
         """How the run ended; None while it has not, or if it was killed."""
         return _read(self.verdict).get("verdict")
+
+    def known(self) -> str | None:
+        """The fingerprint of the config that the run was begun with."""
+        return _read(self.environment).get("fingerprint")
 
     def close(self) -> None:
         if self._lock is not None:
@@ -137,7 +143,7 @@ class RunDir:
 
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
         held = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
-        known = _read(self.environment).get("fingerprint")
+        known = self.known()
         if held and known is None and held != [self.config.name]:  # a kill may have left the config alone
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import ups
 from ups.cli import main
-from ups.config import load
+from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.data.splits import make_split
 from ups.data.windows import Reduction, Trajectories, whole
@@ -30,7 +30,7 @@ from ups.jobs.judge import Judge, SimulatorPredictor, judge
 from ups.jobs.predict import fitting
 from ups.jobs.sets import Screen, opened
 from ups.jobs.settings import GenerateConfig, RunConfig
-from ups.models import build
+from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.rundir import RunDir
 from ups.types import ConfigError, Field, UpsError
@@ -77,7 +77,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with torch.no_grad():  # a little off what it starts as, so that it differs from persistence
             for weight in simulator.operator.parameters():
                 weight += 0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
-        simulator.save(folder.artifact("simulator"), {"config": "f00d", "seed": 0})
+        simulator.save(folder.artifact("simulator"), {"config": fingerprint(config), "seed": 0})
         folder.write(folder.stages, {"codec": OUTCOME, "operator": OUTCOME})
         folder.succeed()
     return folder.folder
@@ -393,6 +393,46 @@ def test_a_rollout_warns_of_a_parameter_outside_the_trained_range(
     with h5py.File(tmp_path / "o.h5") as file:
         assert file["prediction"].shape == (5, 2, 96, 1)
         assert np.isfinite(file["prediction"][:]).all()
+
+
+def test_a_rollout_neither_writes_over_its_input_nor_continues_what_is_not_finite(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Path(shutil.copy(unseen, tmp_path))
+    before = copy.read_bytes()
+    assert command("rollout", run, "--input", copy, "--steps", 2, "--out", copy, "--device", "cpu") == 2
+    assert "is the input itself" in capsys.readouterr().err
+    assert copy.read_bytes() == before
+    words = ("rollout", run, "--input", copy, "--steps", 2, "--out", tmp_path / "o.h5", "--device", "cpu")
+    assert command(*words, "--params", "beta=fast") == 2
+    assert "beta is 'fast', but must be a number" in capsys.readouterr().err
+    with h5py.File(copy, "r+") as file:
+        file["tensor"][1, 0, 3] = np.nan
+    assert command(*words) == 2
+    assert "its first frames have values that are not finite" in capsys.readouterr().err
+    assert command("evaluate", run, "--file", copy, "--device", "cpu") == 2
+    assert "sample 000001 has values that are not finite" in capsys.readouterr().err
+    assert not (tmp_path / "o.h5").exists()
+
+
+def test_a_run_folder_that_was_tampered_with_keeps_its_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(said: str) -> None:
+        before = {path: path.read_bytes() for path in run.glob("re*.*")}
+        assert command("evaluate", run, "--device", "cpu") == 2
+        assert said in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in run.glob("re*.*")} == before
+
+    simulator, config = run / "artifacts" / "simulator.safetensors", run / "config.yaml"
+    whole, text = simulator.read_bytes(), config.read_text()
+    other = Simulator.load(simulator)
+    other.save(simulator, {"config": "of another run"})
+    refused("was trained with another config (of another run)")
+    simulator.write_bytes(whole)
+    config.write_text("")
+    refused("names no data")
+    config.write_text(text)
+    (run / "stages.json").write_text("[]")
+    refused("holds no facts of a run")
 
 
 def test_a_run_whose_data_are_gone_cannot_say_whether_a_file_was_seen(run: Path, unseen: Path) -> None:

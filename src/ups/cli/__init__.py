@@ -17,6 +17,7 @@ from ups.cli.data import data
 from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
+from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
 from ups.types import ConfigError, UpsError
@@ -70,7 +71,7 @@ def evaluate(
     resolution: str | None = None,
     params: str | None = None,
     baselines: str | None = None,
-    samples: int | None = None,
+    samples: Whole | None = None,
     out: Path | None = None,
     device: str = "auto",
 ) -> None:
@@ -127,9 +128,9 @@ def rollout(
     run: Path,
     *,
     input: Path,
-    steps: int,
+    steps: Whole,
     out: Path,
-    samples: int = 8,
+    samples: Whole = 8,
     task: str | None = None,
     params: str | None = None,
     device: str = "auto",

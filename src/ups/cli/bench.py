@@ -7,6 +7,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from ups.cli.numbers import Whole
+
 bench = App(name="bench", help="Measure speed, as ratios to a peer measured in the same run.")
 
 
@@ -39,8 +41,8 @@ def bench_generate(
 @bench.command(name="engine")
 def bench_engine(
     *,
-    rounds: int = 15,
-    batch: int = 32,
+    rounds: Whole = 15,
+    batch: Whole = 32,
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
 ) -> None:
     """What the training engine costs on this machine, as four ratios; two cores or more, and nothing else running.
@@ -65,9 +67,9 @@ def bench_engine(
 @bench.command(name="cache")
 def bench_cache(
     *,
-    samples: int = 256,
+    samples: Whole = 256,
     seconds: float = 3.0,
-    dim: int = 64,
+    dim: Whole = 64,
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
 ) -> None:
     """Random windows per second from the latent cache over those from the raw file, each read by two processes.

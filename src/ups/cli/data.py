@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
+from ups.cli.numbers import Whole
 from ups.screen import following
 from ups.types import ConfigError
 
@@ -23,13 +24,13 @@ data = App(name="data", help="Make PDE data, and check any file you were given."
 def generate(
     task: str,
     *,
-    samples: int = 100,
-    resolution: int | None = None,
-    frames: int | None = None,
-    seed: int = 0,
+    samples: Whole = 100,
+    resolution: Whole | None = None,
+    frames: Whole | None = None,
+    seed: Whole = 0,
     scheme: Scheme | None = None,
     device: str = "auto",
-    batch: int | None = None,
+    batch: Whole | None = None,
     out: Path = Path("data"),
     dtype: Dtype | None = None,
     overwrite: bool = False,
@@ -149,7 +150,7 @@ def split(
     out: Path | None = None,
     convention: Convention = "seeded",
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
-    seed: int = 0,
+    seed: Whole = 0,
     task: str | None = None,
 ) -> None:
     """Divide the trajectories of a file into train, valid and test, and record by id which is which.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from ups.cli.numbers import Whole
 from ups.types import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "
 
 def doctor(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    ranks: int | None = None,
+    ranks: Whole | None = None,
     device: Literal["auto", "cpu", "cuda"] | None = None,
     folder: Path | None = None,
     rendezvous: str = "",

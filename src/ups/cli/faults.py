@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ups.cli.numbers import Whole
 from ups.screen import table
 from ups.types import ConfigError
 
 
 def faults(
     *,
-    faults: int = 100,
-    seed: int = 0,
+    faults: Whole = 100,
+    seed: Whole = 0,
     ranks: str = "1,2,4",
     strategies: str = "single,ddp,fsdp",
     only: str = "",
     out: Path | None = None,
     json: Path | None = None,
-    jobs: int | None = None,
+    jobs: Whole | None = None,
 ) -> int:
     """Kill, stop, starve and damage tiny real runs, and check that each ends in time, truthfully, with the same bits.
 

@@ -8,17 +8,18 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from ups.cli.numbers import Whole
 from ups.screen import following, show, training
 from ups.types import ConfigError
 
 
 def run(
     *arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-    ranks: int | None = None,
+    ranks: Whole | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    nodes: int | None = None,
-    node_rank: int = 0,
+    nodes: Whole | None = None,
+    node_rank: Whole = 0,
     rendezvous: str = "",
     here: bool = False,
     debug: bool = False,

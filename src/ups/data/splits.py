@@ -103,7 +103,7 @@ def make_split(
     """
     if convention not in CONVENTIONS:
         raise ConfigError(f"there is no split convention '{convention}'; choose one of {', '.join(CONVENTIONS)}.")
-    if min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-9:
+    if not (all(f >= 0 for f in fractions) and abs(sum(fractions) - 1) <= 1e-9):
         raise ConfigError(f"split fractions {fractions} must be train, valid and test, none negative, with sum 1.")
     if len(set(ids)) != len(ids):
         raise DataError("sample ids repeat, so they cannot be split; check the files that were joined.")

@@ -37,6 +37,18 @@ class Reduction:
             raise DataError(f"a reduction takes every n-th frame and cell, n ≥ 1, from start ≥ 0 on, not {self}.")
 
 
+def numbers_in(source: Source, row: int) -> list[float]:
+    """What a source says of the numeric parameters of a sample; a DataError where it says nothing of one."""
+    known, names = source.params_of(row), numbers_of(source.task)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise DataError(
+            f"{source.path}: says nowhere what its {missing[0]} is, which {source.task.name} needs; check the task, or "
+            "say it in the file's name or attributes."
+        )
+    return [float(known[name]) for name in names]
+
+
 class Trajectories:
     """Some samples of a source at reduced resolution, read once if they fit in memory, else when asked for."""
 
@@ -57,10 +69,8 @@ class Trajectories:
         self._kept: Tensor | None = None
         if size <= RESIDENT:
             self._kept = torch.stack([self._read(row, self.slice) for row in self.rows])
-        numbers = numbers_of(self.task)
-        self.params = torch.tensor(
-            [[float(source.params_of(row)[name]) for name in numbers] for row in self.rows], dtype=torch.float32
-        ).reshape(len(ids), len(numbers))
+        known = [numbers_in(source, row) for row in self.rows]
+        self.params = torch.tensor(known, dtype=torch.float32).reshape(len(ids), len(numbers_of(self.task)))
         self.inputs = torch.stack([self._coarse(source.inputs(row)) for row in self.rows])
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,12 +137,30 @@ class Trajectories:
             ids=tuple(self.ids[s] for s in samples),
         )
 
+    def sound(self) -> Trajectories:
+        """These trajectories, all of them finite; of those too large for memory `statistics` says so."""
+        if self._kept is not None and not bool(self._kept.sum().isfinite()):
+            self._finite(self._kept.isfinite().flatten(1).all(1).tolist())
+        return self
+
+    def _finite(self, whole: Sequence[bool]) -> None:
+        odd = [name for name, good in zip(self.ids, whole, strict=True) if not good]
+        if odd:
+            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+            raise DataError(
+                f"{self.origin}: sample {odd[0]}{more} has values that are not finite; mend the file or make it again "
+                "(`ups data validate` says where)."
+            )
+
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation `(C,)` over everything, one trajectory at a time."""
+        whole = []
         total = square = torch.zeros(len(self.task.channels), dtype=torch.float64)
         for i in range(len(self)):
             v = self.frames([i], [0], len(self.times)).double().flatten(0, -2)
+            whole.append(bool(v.sum().isfinite()))
             total, square = total + v.mean(0), square + v.square().mean(0)
+        self._finite(whole)
         mean = total / len(self)
         return mean.float(), (square / len(self) - mean**2).clamp_min(0).sqrt().float()
 

@@ -21,7 +21,7 @@ from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.train import TrainConfig
 from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
-from ups.jobs.estimate import Planned, planned, simulator_of
+from ups.jobs.plan import Planned, planned, simulator_of
 from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.tensors import Window

@@ -18,7 +18,7 @@ from ups.doctor.trail import Trail, finite, tensors_of
 from ups.engine.dist import Dist, DistConfig
 from ups.engine.parallelize import Parallel, parallelize, units_of
 from ups.engine.train import TrainConfig
-from ups.jobs.estimate import Planned, planned, simulator_of
+from ups.jobs.plan import Planned, planned, simulator_of
 from ups.jobs.run import STAGES
 from ups.jobs.settings import DataConfig, RunConfig
 from ups.tensors import Window

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -114,8 +115,8 @@ def training_work(
     loss: Callable[[Window], Losses], window: Window, device: str, microbatch: int | None = None, bf16: bool = False
 ) -> Work:
     """Forward and backward over a window, a microbatch at a time, as the loop does them. Leaves gradients behind."""
-    parts = list(window.split(min(microbatch or len(window), len(window))))
-    few = parts[:2]  # later ones find gradients there as the second does
+    parts = window.split(min(microbatch or len(window), len(window)))
+    few = list(itertools.islice(parts, 2))  # later ones find gradients there as the second does
     saved = 0
     with Ledger(device) as ledger:
         for part in few:

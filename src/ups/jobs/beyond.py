@@ -162,6 +162,8 @@ def told(source: Source, params: Params) -> Source:
             has = f"its parameters are {', '.join(names)}" if names else "it has none"
             raise ConfigError(f"{source.task.name} has no parameter '{name}'; {has}.")
     for name in numbers_of(source.task):
+        if isinstance(params.get(name), str):
+            raise ConfigError(f"{source.task.name}: {name} is '{params[name]}', but must be a number.")
         if name not in params_of(0):
             raise ConfigError(f"{source.path}: says nowhere what its {name} is; give it with --params {name}=….")
     return source

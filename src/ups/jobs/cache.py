@@ -144,6 +144,8 @@ def _of(
 ) -> tuple[Caches, list[DataSet]]:
     if not folder.artifact("simulator").exists():
         raise DataError(f"{folder.folder}: has no trained codec yet; train it first with `ups run`.")
+    if not config.data:
+        raise DataError(f"{folder.config}: names no data, so nothing can be encoded; put the run's own back.")
     simulator = Simulator.load(folder.artifact("simulator"), dist.device)
     place = folder.cache("data")
     sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
@@ -205,6 +207,8 @@ def clear(path: Path, screen: Screen) -> list[str]:
         if folder.artifact("simulator").exists():
             with ExitStack() as stack, Dist.alone("cpu") as dist:
                 said += _clear_stale(*_of(folder, config, dist, screen, stack))
+    elif not path.is_dir():
+        raise DataError(f"{path}: there is no such folder; name a run's folder, or one of caches.")
     for left in leftovers(place) if place.is_dir() else ():
         shutil.rmtree(left, ignore_errors=True)
         said.append(f"{left}: was left by a builder that was stopped; deleted.")

@@ -12,7 +12,7 @@ from ups.eval.baselines import available
 from ups.eval.report import Report
 from ups.jobs.generate import equation_of, generate
 from ups.jobs.inspect import problems
-from ups.jobs.run import run
+from ups.jobs.run import open_run, run
 from ups.jobs.sets import Screen
 from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig
 from ups.pages import Page, Section, film_lines, film_maps, space_time
@@ -27,6 +27,7 @@ def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report
     """
     name = {"out": str(out.parent), "name": out.name}
     settings = load(RunConfig, config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
+    open_run(settings, overwrite=True).close()  # what cannot be trained there is refused before data are made
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
     screen.say(f"data: {page}")
     filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from ups.data import open_source
-from ups.data.layouts import LAYOUTS, Plan
-from ups.data.splits import make_split
-from ups.data.windows import RESIDENT
 from ups.engine.memory import (
     Work,
     batches_memory,
@@ -29,91 +23,17 @@ from ups.engine.memory import (
 )
 from ups.engine.stage import Stage
 from ups.eval.rollout import protocol
+from ups.jobs.plan import Planned, check, simulator_of
 from ups.jobs.run import STAGES
-from ups.jobs.settings import DataConfig, RunConfig
-from ups.models import Simulator, build
-from ups.physics import EQUATIONS, TASKS
+from ups.jobs.settings import RunConfig
+from ups.models import Simulator
 from ups.stages import OperatorStage
-from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, TaskSpec
 
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written
 # What is held over what is given out, in blocks that fit nothing else: by torch on a GPU, by glibc on a CPU.
 FRAGMENTS = {"cuda": 1.15, "cpu": 1.35}
 # A workspace of cuBLAS, one per thread and stream: from Hopper on, and before.
 WORKSPACES = (65 * 2**19, 65 * 2**17)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """One data set as it will be: nothing of it needs to be there."""
-
-    task: TaskSpec
-    grid: tuple[int, ...]
-    frames: int
-    counts: Mapping[str, int]  # trajectories for train, valid and test
-    periodic: tuple[bool, ...]
-    disk: int  # bytes of its file
-    made: bool  # by the run itself
-
-    @property
-    def frame(self) -> int:
-        """Numbers in a frame."""
-        return math.prod(self.grid) * len(self.task.channels)
-
-    def window(self, batch: int, context: int, targets: int) -> Window:
-        """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
-        spec, channels = self.task, len(self.task.channels)
-        given = sum(len(f.channels) for f in spec.inputs)
-        return Window(
-            task=spec,
-            context=torch.rand(batch, context, *self.grid, channels),
-            targets=torch.rand(batch, targets, *self.grid, channels),
-            inputs=torch.rand(batch, *self.grid, given),
-            params=torch.rand(batch, len(numbers_of(spec))),
-            dt=torch.ones(batch),
-            periodic=self.periodic,
-            box=tuple(hi - lo for lo, hi in spec.bounds),
-        )
-
-    @property
-    def stored(self) -> int:
-        """Frames of all trajectories."""
-        return self.frames * sum(self.counts.values())
-
-    def whole(self, batch: int, context: int, part: str) -> tuple[int, int, int]:
-        """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
-        size = max(1, min(batch, 2**26 // max(1, self.frames * math.prod(self.grid)), self.counts[part] or 1))
-        return size, max(1, self.frames - context), -(-self.counts[part] // size)
-
-    def resident(self, *parts: str) -> int:
-        """Bytes of host memory for the parts that are kept there."""
-        sizes = [4 * self.counts[part] * self.frames * self.frame for part in parts]
-        return sum(size for size in sizes if size <= RESIDENT)
-
-
-def planned(data: DataConfig) -> Planned:
-    """The data set of a config: from its equation, or from the header of its file."""
-    if data.file:
-        path = Path(data.file)
-        with open_source(path, TASKS, data.task) as source:
-            task, domain, times, ids = source.task, source.domain, source.times, source.ids
-        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-        disk = sum(p.stat().st_size for p in files)
-    else:
-        equation = EQUATIONS[data.task](**data.params)
-        task, domain = equation.spec(), equation.domain(data.resolution or equation.task.resolution)
-        times = np.asarray(equation.times()[: data.frames])
-        ids = tuple(str(i) for i in range(data.samples))
-        disk = LAYOUTS[task.storage.kind](Plan(task, equation.params(), domain, times, len(ids), {})).nbytes()
-    reduce, split = data.reduce, data.split
-    for axis, n in enumerate(domain.shape):
-        if n % reduce.space:
-            raise ConfigError(f"{task.name}: axis {axis} has {n} cells, which {reduce.space} does not divide.")
-    grid = tuple(n // reduce.space for n in domain.shape)
-    cut = make_split(ids, split.convention, split.fractions, data.seed)
-    counts = {part: len(cut.part(part)) for part in ("train", "valid", "test")}
-    return Planned(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
 
 
 @dataclass(frozen=True)
@@ -164,19 +84,10 @@ class Costs:
         return {**asdict(self), "stages": stages, "needed": self.needed}
 
 
-def simulator_of(config: RunConfig, sets: Sequence[Planned]) -> Simulator:
-    """A simulator with fresh weights on the current device."""
-    model, grids = config.model, {data.task.name: data.grid for data in sets}
-    return build([data.task for data in sets], model.codec, model.operator, model.simulator, grids, config.seed)
-
-
 def costs(config: RunConfig, device: str, microbatch: int | None = None, known: Costs | None = None) -> Costs:
     """What a run of `config` takes on a device of a kind; `microbatch` replaces that of the config, and what does not
     depend on it is taken from `known`."""
-    if not config.data:
-        raise ConfigError("the config names no data; add a data set under `data:`.")
-    sets = [planned(data) for data in config.data.values()]
-    _check(config, sets)
+    sets = check(config)
     # Fake tensors on a GPU need a torch that could use one; without it the CPU's kernels stand for them.
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     with fake(stand_in):
@@ -202,17 +113,6 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
     resident = sum(data.resident("train", "valid", "test") for data in sets)
     notes = () if stand_in == device else ("torch here knows no CUDA: the CPU's kernels stood for the GPU's.",)
     return Costs(device, numbers, found, evaluation, judging, disk, resident, notes)
-
-
-def _check(config: RunConfig, sets: Sequence[Planned]) -> None:
-    for data in sets:
-        for settings in (config.codec, config.operator):
-            asked = config.model.operator.context + settings.unroll
-            if data.frames < asked and not data.task.steady:
-                raise ConfigError(
-                    f"{data.task.name}: has {data.frames} frames, too few for {asked - settings.unroll} frames of "
-                    f"context and {settings.unroll} after them; reduce time less or ask for less context."
-                )
 
 
 def _counted(simulator: Simulator) -> dict[str, int]:

@@ -51,6 +51,8 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
     """Judge the simulator of a run, write results.json and report.html, and return their folder and the report."""
     folder = RunDir.at(run)
     config = load_config(RunConfig, folder.config)
+    if not config.data:
+        raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     simulator = load_simulator(run, asked.device)
     _check(config, simulator, asked)
     out = asked.out or _place(folder, config, asked)
@@ -113,7 +115,7 @@ class Session:
             raise ConfigError(
                 f"{path}: has {_cells(source.domain.shape)}, of which {_cells(cells)} cannot be picked; choose others."
             )
-        part = Trajectories(source, source.ids[: asked.samples], spaced(source, step, data, thin))
+        part = Trajectories(source, source.ids[: asked.samples], spaced(source, step, data, thin)).sound()
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
         split, seen = self._seen(part, data)
         label = f"{split}, {_cells(cells)}"

@@ -15,7 +15,8 @@ import torch
 from ups.engine.dist import device_of
 from ups.engine.train import TrainConfig
 from ups.files import write_atomic
-from ups.jobs.estimate import Costs, StageCost, costs, planned
+from ups.jobs.estimate import Costs, StageCost, costs
+from ups.jobs.plan import planned
 from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.jobs.trial import INTERVALS, Ceilings, Timed, ceilings, trial

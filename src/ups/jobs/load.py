@@ -20,7 +20,14 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
             raise DataError(
                 f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
             )
-        return Simulator.load(artifact, on)
+        simulator = Simulator.load(artifact, on)
+        made, ours = simulator.provenance.get("config"), RunDir.at(place).known()
+        if made is not None and ours is not None and made != ours:
+            raise DataError(
+                f"{artifact}: was trained with another config ({made}) than this run's ({ours}); put its own back, "
+                "or --resume the run to write it again."
+            )
+        return simulator
     if place.is_dir() and not (place / FILE_NAME).is_file():
         raise DataError(f"{place}: is not a run folder (it has no config.yaml) and holds no simulator; check the path.")
     return Simulator.load(place, on)

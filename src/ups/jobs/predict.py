@@ -67,6 +67,8 @@ def rollout(
     """Continue the first `samples` trajectories of a file by `steps` frames; write and return `out`."""
     if steps < 1 or samples < 1:
         raise ConfigError("steps and samples must be at least 1.")
+    if out.exists() and source_path.exists() and out.samefile(source_path):
+        raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     simulator = load(run, device)
     context = simulator.operator.config.context
     with open_source(source_path, TASKS, task) as source:
@@ -76,6 +78,8 @@ def rollout(
         low, _ = simulator.ranges()[spec.name]["dt"]
         part = Trajectories(source, source.ids[:samples], spaced(source, low, None))
         window = part.window(list(range(len(part))), [0] * len(part), context, 0)
+        if not bool(window.context.isfinite().all()):
+            raise DataError(f"{source_path}: its first frames have values that are not finite; mend or leave them out.")
         # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
         own = float(window.dt[0])
         step = own if context > 1 and abs(own - low) > 1e-3 * low else low

@@ -12,7 +12,7 @@ from torch import Tensor
 from ups.config import fingerprint
 from ups.data.loader import loaded
 from ups.data.windows import spread
-from ups.engine.dist import Dist
+from ups.engine.dist import Dist, device_of
 from ups.engine.loop import Trainer
 from ups.engine.stage import Tracker
 from ups.engine.train import Outcome
@@ -24,6 +24,7 @@ from ups.jobs.cache import encoded_parts
 from ups.jobs.judge import judge
 from ups.jobs.load import load
 from ups.jobs.order import Order, Proven, drawn, listening
+from ups.jobs.plan import check
 from ups.jobs.sets import DataSet, Screen, opened, windows_of
 from ups.jobs.settings import RunConfig, StageConfig
 from ups.models import Simulator, build
@@ -31,7 +32,6 @@ from ups.models.inherit import inherit
 from ups.rundir import RunDir
 from ups.stages import CodecStage, OperatorStage
 from ups.tracking.jsonl import Jsonl
-from ups.types import ConfigError
 
 
 @dataclass(frozen=True)
@@ -63,23 +63,20 @@ def run(config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: b
 
 
 def open_run(config: RunConfig, *, resume: bool = False, overwrite: bool = False) -> RunDir:
-    """The run's folder, held by this process until it is closed."""
-    if not config.data:
-        raise ConfigError("the config names no data; add a data set under `data:`.")
+    """The run's folder, held by this process until it is closed; none is made for a run that could not be finished."""
     if config.evaluation.baselines:
         require()
-    known = {data.task for data in config.data.values()}
-    for task in config.evaluation.unseen:
-        if task not in known:
-            raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; it is one of {sorted(known)}.")
+    check(config)
     return RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
 
 
 def prepare(config: RunConfig, folder: RunDir, screen: Screen) -> None:
     """Make the data that no file holds yet, and open all of them once: what is wrong with them is said now."""
+    device_of(config.device)
     with ExitStack() as stack:
         for data in config.data.values():
-            stack.enter_context(opened(data, folder.cache("data"), screen.following))
+            # The other parts are read before the first step, this one only after the last.
+            stack.enter_context(opened(data, folder.cache("data"), screen.following)).part("test")
 
 
 def train(

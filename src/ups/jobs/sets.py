@@ -56,7 +56,7 @@ class DataSet:
                 ids = self.split.part(name)
             except DataError as error:
                 raise DataError(f"{self.source.task.name}: {error}") from None
-            self.parts[name] = Trajectories(self.source, ids, self.config.reduce)
+            self.parts[name] = Trajectories(self.source, ids, self.config.reduce).sound()
         return self.parts[name]
 
     def fact(self) -> DataFact:

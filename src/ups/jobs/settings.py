@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Literal
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -18,6 +19,8 @@ from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.stages.codec import CodecLoss
 from ups.stages.operator import OperatorLoss
 from ups.types import UpsError
+
+BUDGET = {"steps", "seconds"}
 
 
 class GenerateConfig(Config):
@@ -138,6 +141,19 @@ class StageConfig(Config):
     workers: int = Field(default=0, ge=0)
     """Processes of each rank that build its windows; 0: a thread of its own does."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _over_the_defaults(cls, values: Any) -> Any:
+        """A part of `train` changes that part alone; a budget, of steps or of seconds, takes the place of the other."""
+        given = values.get("train") if isinstance(values, dict) else None
+        default = cls.model_fields["train"].default_factory
+        if not isinstance(given, dict) or default is None:
+            return values
+        kept = asdict(default())  # type: ignore[call-arg]
+        if given.keys() & BUDGET:
+            kept = {key: value for key, value in kept.items() if key not in BUDGET}
+        return {**values, "train": {**kept, **given}}
+
 
 class CodecStageConfig(StageConfig):
     """Stage codec."""
@@ -207,7 +223,7 @@ class RunConfig(Config):
 
     incidental = frozenset({"dist", "limits", "out", "device"})
 
-    name: str = Field(default="run", pattern=r"^[\w.-]+$")
+    name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
     out: str = "runs"
     """Where run folders are made."""

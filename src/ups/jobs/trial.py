@@ -17,7 +17,7 @@ from ups.engine.loop import Trainer
 from ups.engine.memory import Work
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
-from ups.jobs.estimate import Planned, simulator_of
+from ups.jobs.plan import Planned, simulator_of
 from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.tensors import Window

@@ -30,7 +30,7 @@ class Asked:
 
     @classmethod
     def of(cls, given: Any, task: TaskSpec, device: torch.device) -> Asked:
-        x = _tensor(given, device)
+        x = _tensor(given, f"the initial state of {task.name}", device)
         shape = tuple(x.shape)
         n, channels = task.ndim, len(task.channels)
         if x.ndim == n and channels == 1:
@@ -45,6 +45,8 @@ class Asked:
                 f"{task.name} has {n} axes and the channels {names}, so a state is (*S, {channels}), "
                 f"(B, *S, {channels}) or (B, K, *S, {channels}), not {shape}."
             )
+        if not x.numel():
+            raise ConfigError(f"the initial state of {task.name} is empty, {shape}; give at least one frame and cell.")
         if not bool(x.isfinite().all()):
             raise ConfigError(f"the initial state of {task.name} has values that are not finite; mend or leave it out.")
         return cls(x, given, task)
@@ -85,9 +87,15 @@ class Asked:
         return xarray.DataArray(array, dims=dims, coords={**kept, **times})
 
 
-def _tensor(given: Any, device: torch.device) -> Tensor:
-    raw = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(getattr(given, "values", given)))
-    return raw.to(device=device, dtype=torch.float32)
+def _tensor(given: Any, name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """Real numbers of any kind of array as a tensor; `name` is what a sentence calls them."""
+    try:
+        raw = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(getattr(given, "values", given)))
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.") from None
+    if raw.is_complex():
+        raise ConfigError(f"{name} is complex; give real numbers, for example its real part.")
+    return raw.detach().to(device=device, dtype=dtype)
 
 
 def inputs_of(given: Any, task: TaskSpec, batch: int | None, device: torch.device) -> Tensor | None:
@@ -101,7 +109,7 @@ def inputs_of(given: Any, task: TaskSpec, batch: int | None, device: torch.devic
     if given is None or not names:
         fact = f"is driven by {', '.join(names)}; give inputs=…" if names else "has no inputs; leave inputs out"
         raise ConfigError(f"{task.name} {fact}.")
-    x = _tensor(given, device)
+    x = _tensor(given, f"the input of {task.name}", device)
     shape, n = tuple(x.shape), task.ndim
     if x.ndim == n and len(names) == 1:
         x = x.unsqueeze(-1)
@@ -127,8 +135,11 @@ def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRan
     names = numbers_of(task)
     low, high = trained.low.tolist(), trained.high.tolist()
     if not isinstance(given, Mapping):
-        table = torch.as_tensor(np.asarray(given, dtype=np.float32)).reshape(-1, len(names)).expand(batch, -1)
-        given = {name: table[:, i] for i, name in enumerate(names)}
+        table = _tensor(given, f"params of {task.name}")
+        if table.numel() not in (len(names), batch * len(names)):
+            wanted = ", ".join(names) or "none"
+            raise ConfigError(f"params of {task.name} has {table.numel()} numbers; give {wanted}, once or per sample.")
+        given = dict(zip(names, table.reshape(-1, max(1, len(names))).T, strict=False))
     known = {p.name for p in task.parameters}
     for name in given:
         if name not in known:
@@ -140,12 +151,48 @@ def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRan
             raise ConfigError(
                 f"{task.name} needs the parameter {name}, trained from {lo:g} to {hi:g}; give params={{'{name}': …}}."
             )
-        value = torch.as_tensor(np.asarray(given.get(name, lo), dtype=np.float32)).reshape(-1)
+        value = _tensor(given.get(name, lo), f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
             raise ConfigError(f"{name} has {len(value)} values for {batch} samples; give one, or one per sample.")
         warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name)
         columns.append(value.expand(batch))
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
+
+
+def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
+    """Points `(P, n)` in the task's coordinates, or `(P,)` on a line, to [0, 1)^n, wrapped where the box does."""
+    x = _tensor(given, f"points of {task.name}", dtype=torch.float64)
+    shape = tuple(x.shape)
+    x = x.reshape(-1, 1) if task.ndim == 1 and x.ndim < 2 else x
+    if x.ndim != 2 or x.shape[1] != task.ndim:
+        raise ConfigError(f"points of {task.name} are (P, {task.ndim}), a row for each point, not {shape}.")
+    low, high = torch.tensor(task.bounds, dtype=torch.float64).T
+    x = (x - low) / (high - low)
+    x = torch.where(torch.tensor(periodic), x % 1.0, x)
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        box = " × ".join(f"[{lo:g}, {hi:g}]" for lo, hi in task.bounds)
+        raise ConfigError(f"a point lies outside the box {box} of {task.name}; ask for points within it.")
+    return x.float()
+
+
+def step_of(given: Any, low: float, high: float, task: str) -> float:
+    """The time between frames that is asked for, the trained one by default; one that was not trained warns."""
+    if given is None:
+        return low
+    value = _tensor(given, f"dt of {task}", dtype=torch.float64)
+    if value.numel() != 1 or not value.item() > 0 or not math.isfinite(value.item()):
+        raise ConfigError(f"{task}: dt is {given}, but must be one finite number above 0.")
+    warn_outside("dt", value.item(), value.item(), low, high, task)
+    return float(value)
+
+
+def walls_of(given: Any, task: TaskSpec, params: Any) -> tuple[bool, ...]:
+    """Which axes wrap: as given, else as the task does at these parameters."""
+    if given is None:
+        return task.periodicity(params if isinstance(params, Mapping) else {})
+    if not isinstance(given, tuple | list) or [type(wraps) for wraps in given] != [bool] * task.ndim:
+        raise ConfigError(f"{task.name}: periodic is {given}, but must be True or False for each of {task.ndim} axes.")
+    return tuple(given)
 
 
 def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str) -> None:

@@ -31,6 +31,8 @@ class CodecConfig:
     heads: int = 2
 
     def __post_init__(self) -> None:
+        if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:
+            raise ConfigError("codec.dim, patch, width and heads are at least 1, codec.halo and blocks at least 0.")
         if self.width % self.heads:
             raise ConfigError(f"codec.width {self.width} is not a multiple of codec.heads {self.heads}; change one.")
 
@@ -71,7 +73,7 @@ class Codec(nn.Module):
 
     def task(self, task: TaskSpec | str) -> TaskSpec:
         """The task of that name as the codec knows it."""
-        name = task if isinstance(task, str) else task.name
+        name = task.name if isinstance(task, TaskSpec) else task
         if name not in self.tasks:
             raise ConfigError(f"the simulator was not trained on '{name}'; it knows {', '.join(self.tasks)}.")
         return self.tasks[name]

@@ -17,7 +17,7 @@ ROWS = ("dt", "operator.scale", "operator.conditioner.task")
 def inherit(new: Simulator, old: Simulator) -> list[str]:
     """Copy everything `old` knows into `new`, statistics and ranges included, so that on the tasks of `old` both give
     the same bits; the names of the tensors that stay fresh. ConfigError where their networks differ."""
-    _same_networks(new, old)
+    same_networks(new, old)
     here, there = new.state_dict(), old.state_dict()
     tasks = list(new.codec.tasks)
     rows = [tasks.index(name) for name in old.codec.tasks if name in tasks]
@@ -33,7 +33,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     return fresh
 
 
-def _same_networks(new: Simulator, old: Simulator) -> None:
+def same_networks(new: Simulator, old: Simulator) -> None:
+    """ConfigError, with the key to change, where `new` cannot take over what `old` knows."""
     for part, ours, theirs in (
         ("codec", new.codec.config, old.codec.config),
         ("operator", new.operator.config, old.operator.config),

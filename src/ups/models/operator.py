@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -70,8 +71,15 @@ class OperatorConfig:
     def __post_init__(self) -> None:
         if self.kernel % 2 == 0:
             raise ConfigError(f"operator.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
-        if self.context < 1 or self.streams < 1 or self.modes < 1:
-            raise ConfigError("operator.context, operator.streams and operator.modes are at least 1.")
+        given = [n for n in (self.width, self.depth, self.heads) if n is not None]
+        if min(self.context, self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
+            raise ConfigError(
+                "operator.context, streams, modes, kernel, windows, width, depth and heads are at least 1."
+            )
+        if not 0 <= self.drop_path < 1:
+            raise ConfigError(f"operator.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
+        if self.levels < 0 or not 0 < self.growth < math.inf:
+            raise ConfigError("operator.levels is at least 0, and operator.growth a number above 0.")
         if self.shape.width % (2 * self.shape.heads):
             raise ConfigError(
                 f"operator.width {self.shape.width} is not a multiple of twice operator.heads {self.shape.heads}; "

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 import ups
 from ups.models import artifact
-from ups.models.arrays import Asked, beyond, inputs_of, parameters, warn_outside
+from ups.models.arrays import Asked, beyond, inputs_of, parameters, places_of, step_of, walls_of
 from ups.models.codec import Codec, CodecConfig
 from ups.models.conditions import Condition
 from ups.models.operator import LatentOperator, OperatorConfig
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, Law, Positive
 from ups.tensors import LatentState, numbers_of
-from ups.types import ConfigError, DataError, Domain, TaskSpec
+from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
 
 @dataclass(frozen=True)
@@ -183,8 +183,8 @@ class Simulator(nn.Module):
         `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a force), where it is driven.
         """
         spec = self._asked_task(task)
-        if steps < 1:
-            raise ConfigError(f"a rollout has at least one step, not {steps}.")
+        if not isinstance(steps, int | np.integer) or steps < 1:
+            raise ConfigError(f"a rollout has at least one step, and a whole number of them, not {steps!r}.")
         if spec.steady:
             raise ConfigError(
                 f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …)."
@@ -230,11 +230,9 @@ class Simulator(nn.Module):
         kept = self.operator.conditioner.range_of(spec.name)
         numbers = parameters(given, spec, kept, batch).to(device)
         low, high = self.dt[list(self.codec.tasks).index(spec.name)].tolist()
-        step = low if dt is None else float(dt)
-        warn_outside("dt", step, step, low, high, spec.name)
-        wraps = periodic or spec.periodicity(given if isinstance(given, Mapping) else {})
-        condition = Condition(numbers, torch.full((batch,), step, device=device), tuple(wraps), spec.name, inputs)
-        places = None if points is None else self._places(points, spec, condition.periodic).to(device)
+        step, wraps = step_of(dt, low, high, spec.name), walls_of(periodic, spec, given)
+        condition = Condition(numbers, torch.full((batch,), step, device=device), wraps, spec.name, inputs)
+        places = None if points is None else places_of(points, spec, wraps).to(device)
         training = self.training
         self.eval()
         try:
@@ -249,19 +247,6 @@ class Simulator(nn.Module):
             names = ", ".join(self.codec.tasks)
             raise ConfigError(f"the simulator knows {names}; say which with task=….")
         return self.codec.task(task if task is not None else self.tasks[0])
-
-    @staticmethod
-    def _places(points: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
-        """Points in the task's coordinates to [0, 1)^n, wrapped where the box does."""
-        raw = points.detach().cpu().numpy() if isinstance(points, Tensor) else np.asarray(points)
-        x = raw.astype(float).reshape(-1, task.ndim)
-        low, high = np.array(task.bounds).T
-        x = (x - low) / (high - low)
-        x = np.where(periodic, x % 1.0, x)
-        if ((x < 0) | (x > 1) | ~np.isfinite(x)).any():
-            box = " × ".join(f"[{lo:g}, {hi:g}]" for lo, hi in task.bounds)
-            raise ConfigError(f"a point lies outside the box {box} of {task.name}; ask for points within it.")
-        return torch.as_tensor(x, dtype=torch.float32)
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
         """Write the artifact to `path` (a file, or a folder to put it in) and return the file's path."""
@@ -293,12 +278,12 @@ class Simulator(nn.Module):
                 {name: tuple(grid) for name, grid in header["grids"].items()},
             )
             simulator.load_state_dict(tensors, strict=True)
-        except (KeyError, TypeError, RuntimeError, AttributeError) as error:
-            first = str(error).strip().splitlines()[0]
+            simulator.provenance = dict(header["provenance"])
+        except (UpsError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+            first = " ".join(str(error).split()).rstrip(".")[:200]
             raise DataError(
                 f"{path}: its weights are not of the model it describes ({first}); save it again."
             ) from None
-        simulator.provenance = dict(header["provenance"])
         return simulator.to(device).eval()
 
 

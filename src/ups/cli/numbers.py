@@ -1,0 +1,18 @@
+"""Whole numbers on the command line: what is not one is refused, where the parser would cut 1.5 down to 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter, Token
+
+
+def _whole(_: Any, tokens: Sequence[Token]) -> int:
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"'{tokens[0].value}' is not a whole number.") from None
+
+
+Whole = Annotated[int, Parameter(converter=_whole)]

@@ -1,0 +1,136 @@
+"""What a run will be, known before any of it is there; one that could not come to its end is refused here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ups.data import open_source
+from ups.data.layouts import LAYOUTS, Plan
+from ups.data.splits import PARTS, make_split
+from ups.data.windows import RESIDENT, numbers_in
+from ups.jobs.load import load
+from ups.jobs.settings import DataConfig, RunConfig
+from ups.models import Simulator, build
+from ups.models.inherit import same_networks
+from ups.physics import EQUATIONS, TASKS
+from ups.tensors import Window, numbers_of
+from ups.types import ConfigError, TaskSpec, UpsError
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One data set as it will be: nothing of it needs to be there."""
+
+    task: TaskSpec
+    grid: tuple[int, ...]
+    frames: int
+    counts: Mapping[str, int]  # trajectories for train, valid and test
+    periodic: tuple[bool, ...]
+    disk: int  # bytes of its file
+    made: bool  # by the run itself
+
+    @property
+    def frame(self) -> int:
+        """Numbers in a frame."""
+        return math.prod(self.grid) * len(self.task.channels)
+
+    def window(self, batch: int, context: int, targets: int) -> Window:
+        """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
+        spec, channels = self.task, len(self.task.channels)
+        given = sum(len(f.channels) for f in spec.inputs)
+        return Window(
+            task=spec,
+            context=torch.rand(batch, context, *self.grid, channels),
+            targets=torch.rand(batch, targets, *self.grid, channels),
+            inputs=torch.rand(batch, *self.grid, given),
+            params=torch.rand(batch, len(numbers_of(spec))),
+            dt=torch.ones(batch),
+            periodic=self.periodic,
+            box=tuple(hi - lo for lo, hi in spec.bounds),
+        )
+
+    @property
+    def stored(self) -> int:
+        """Frames of all trajectories."""
+        return self.frames * sum(self.counts.values())
+
+    def whole(self, batch: int, context: int, part: str) -> tuple[int, int, int]:
+        """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
+        size = max(1, min(batch, 2**26 // max(1, self.frames * math.prod(self.grid)), self.counts[part] or 1))
+        return size, max(1, self.frames - context), -(-self.counts[part] // size)
+
+    def resident(self, *parts: str) -> int:
+        """Bytes of host memory for the parts that are kept there."""
+        sizes = [4 * self.counts[part] * self.frames * self.frame for part in parts]
+        return sum(size for size in sizes if size <= RESIDENT)
+
+
+def planned(data: DataConfig) -> Planned:
+    """The data set of a config: from its equation, or from the header of its file."""
+    if data.file:
+        path = Path(data.file)
+        with open_source(path, TASKS, data.task) as source:
+            task, domain, times, ids = source.task, source.domain, source.times, source.ids
+            numbers_in(source, 0)
+        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
+        disk = sum(p.stat().st_size for p in files)
+    else:
+        equation = EQUATIONS[data.task](**data.params)
+        task, domain = equation.spec(), equation.domain(data.resolution or equation.task.resolution)
+        times = np.asarray(equation.times()[: data.frames])
+        ids = tuple(str(i) for i in range(data.samples))
+        disk = LAYOUTS[task.storage.kind](Plan(task, equation.params(), domain, times, len(ids), {})).nbytes()
+    reduce, split = data.reduce, data.split
+    for axis, n in enumerate(domain.shape):
+        if n % reduce.space:
+            raise ConfigError(f"{task.name}: axis {axis} has {n} cells, which {reduce.space} does not divide.")
+    grid = tuple(n // reduce.space for n in domain.shape)
+    try:
+        cut = make_split(ids, split.convention, split.fractions, data.seed)
+        counts: dict[str, int] = {part: len(cut.part(part)) for part in PARTS}
+    except UpsError as error:
+        raise type(error)(f"{task.name}: {error}") from None
+    return Planned(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
+
+
+def simulator_of(config: RunConfig, sets: Sequence[Planned], empty: Collection[str] = ()) -> Simulator:
+    """A simulator with fresh weights on the current device; the parts named in `empty` have shapes and no memory."""
+    model, grids = config.model, {data.task.name: data.grid for data in sets}
+    tasks = [data.task for data in sets]
+    return build(tasks, model.codec, model.operator, model.simulator, grids, config.seed, empty)
+
+
+def check(config: RunConfig) -> list[Planned]:
+    """The data sets of a run as they will be; refused in a sentence where it could not be trained or judged to its end.
+
+    Nothing is made: files are opened for their headers, and the networks are built as shapes without memory.
+    """
+    if not config.data:
+        raise ConfigError("the config names no data; add a data set under `data:`.")
+    known = [data.task for data in config.data.values()]
+    for task in config.evaluation.unseen:
+        if task not in known:
+            raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
+    sets = [planned(data) for data in config.data.values()]
+    _long_enough(config, sets)
+    network = simulator_of(config, sets, ("codec", "operator"))
+    if config.start_from is not None:
+        same_networks(network, load(config.start_from))
+    return sets
+
+
+def _long_enough(config: RunConfig, sets: Sequence[Planned]) -> None:
+    for data in sets:
+        for settings in (config.codec, config.operator):
+            asked = config.model.operator.context + settings.unroll
+            if data.frames < asked and not data.task.steady:
+                raise ConfigError(
+                    f"{data.task.name}: has {data.frames} frames, too few for {asked - settings.unroll} frames of "
+                    f"context and {settings.unroll} after them; reduce time less, or ask for less context or unroll."
+                )

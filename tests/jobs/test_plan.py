@@ -1,0 +1,106 @@
+"""A run that could not come to its end is refused before anything is made."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from ups.config import load
+from ups.jobs.demo import demo
+from ups.jobs.generate import generate
+from ups.jobs.plan import check
+from ups.jobs.run import open_run, run
+from ups.jobs.sets import Screen
+from ups.jobs.settings import GenerateConfig, RunConfig
+from ups.models import CodecConfig, OperatorConfig, build
+from ups.physics import TASKS
+from ups.types import ConfigError, DataError, UpsError
+
+TINY = {
+    "data.b.task": "burgers1d",
+    "data.b.samples": 12,
+    "data.b.resolution": 32,
+    "data.b.frames": 11,
+    "data.b.device": "cpu",
+    "model.codec.dim": 8,
+    "codec.batch": 4,
+    "operator.batch": 4,
+    "device": "cpu",
+}
+
+
+def settings(folder: Path, **changed: object) -> RunConfig:
+    return load(RunConfig, None, {**TINY, "out": str(folder), **{k.replace("__", "."): v for k, v in changed.items()}})
+
+
+def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
+    (data,) = check(settings(tmp_path))
+    assert (data.grid, data.frames, data.counts) == ((32,), 11, {"train": 10, "valid": 1, "test": 1})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"data__b__split__fractions": "[0.5, 0.5, 0]"}, "burgers1d: the test part .* is empty"),
+        ({"data__b__split__fractions": "[0.5, 0, 0.5]"}, "burgers1d: the valid part .* is empty"),
+        ({"data__b__split__fractions": "[.nan, 0.5, 0.5]"}, "burgers1d: split fractions .* with sum 1"),
+        ({"data__b__samples": 2}, "burgers1d: 2 samples are too few"),
+        ({"operator__unroll": 11}, "too few for 1 frames of context and 11 after them"),
+        ({"model__operator__context": 11}, "too few for 11 frames of context"),
+        ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),
+        ({"model__codec__patch": "[5, 2, 2]"}, "cannot be cut into patches of 5"),
+        ({"data__b__file": "nowhere.h5"}, "nowhere.h5: there is no such file"),
+        ({"start_from": "nowhere"}, "nowhere: there is no such simulator"),
+        ({"evaluation__unseen": "{kdv1d: [{delta: 0.1}]}"}, "unseen names kdv1d, which no data set holds"),
+    ],
+)
+def test_what_cannot_be_finished_is_refused_and_leaves_no_folder(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UpsError, match=said):
+        open_run(settings(tmp_path, **changed))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_simulator_of_another_shape_is_refused_before_data_are_made(tmp_path: Path) -> None:
+    other = build([TASKS["burgers1d"]], CodecConfig(dim=4), OperatorConfig(), grids={"burgers1d": (32,)})
+    saved = other.save(tmp_path / "other.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.codec\.dim is 8, but the simulator to start from has 4"):
+        open_run(settings(tmp_path / "runs", start_from=str(saved)))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_demo_that_could_not_be_trained_makes_no_data(tmp_path: Path) -> None:
+    config = tmp_path / "demo.yaml"
+    config.write_text("data: {b: {task: burgers1d, samples: 12, resolution: 30, device: cpu}}\n")
+    with pytest.raises(ConfigError, match="cannot be cut into patches"):
+        demo(tmp_path / "demo", config, Screen.silent())
+    assert list(tmp_path.iterdir()) == [config]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    wanted = {"task": "burgers1d", "samples": 12, "resolution": 32, "frames": 11, "device": "cpu"}
+    return generate(load(GenerateConfig, None, wanted), tmp_path_factory.mktemp("data"), lambda _: None)
+
+
+@pytest.mark.parametrize("sample", range(0, 12, 4))
+def test_values_that_are_not_finite_are_named_with_file_and_sample_before_training(
+    made: Path, tmp_path: Path, sample: int
+) -> None:
+    bad = Path(shutil.copy(made, tmp_path))
+    with h5py.File(bad, "r+") as file:
+        file["tensor"][sample, 3, 5] = np.nan
+    with pytest.raises(DataError, match=f"{bad.name}: sample 0000{sample:02d} has values that are not finite"):
+        run(settings(tmp_path, name="nan", data__b__file=str(bad)), Screen.silent())
+    assert not (tmp_path / "nan" / "checkpoints").exists()
+
+
+def test_a_file_that_does_not_say_what_its_task_needs_is_refused(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="says nowhere what its beta is, which advection1d needs"):
+        open_run(settings(tmp_path, data__b__task="advection1d", data__b__file=str(made)))
