@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import BinaryIO
 
 import pytest
 
+from ups.launch.causes import Exit
 from ups.launch.evidence import owned, state_of
-from ups.launch.job import Job, refuse_nesting
+from ups.launch.job import Job, Start, refuse_nesting
+from ups.launch.launchers import Child, Processes, read_exits
 from ups.launch.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict
@@ -78,6 +82,34 @@ def test_a_rank_killed_by_a_signal_is_named_and_the_run_goes_on(supervise: Super
     assert [a["verdict"] for a in verdict.attempts] == ["RANK_DIED", "SUCCESS"]
     assert (verdict.attempts[0]["rank"], verdict.attempts[0]["kind"]) == (1, f"SIG{name}")
     assert verdict.attempts[0]["detection"] < 1.0
+
+
+class Hasty(Processes):
+    """Like torchrun, ends as soon as one rank has; the first one of its first start has not begun by then."""
+
+    starts = 0
+
+    def start(self, start: Start) -> None:
+        self.starts += 1
+        super().start(start)
+
+    def _child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+        if env["RANK"] == "0" and self.starts == 1:
+            return subprocess.Popen(["sleep", "100"], start_new_session=True)
+        return super()._child(command, env, log)
+
+    def poll(self) -> int | None:
+        return next((code for rank in self._ranks if (code := rank.poll())), super().poll())
+
+    def exits(self) -> dict[int, Exit]:
+        return read_exits(self._folder)
+
+
+def test_a_rank_killed_before_another_has_begun_is_named_all_the_same(supervise: Supervise) -> None:
+    verdict = supervise("signal-once", "KILL", launcher=Hasty())
+    assert verdict.ending == Ending.SUCCESS
+    first = verdict.attempts[0]
+    assert (first["verdict"], first["rank"], first["kind"]) == ("RANK_DIED", 1, "SIGKILL")
 
 
 def test_a_fatal_signal_leaves_the_stack_in_the_verdict_and_its_line_in_the_cause(supervise: Supervise) -> None:

@@ -292,11 +292,15 @@ class Attempt:
         if code and not self._launcher.exits():
             how = signal_name(-code) if code < 0 else f"code {code}"
             cause = f"the launcher ended with {how} and took its ranks with it."
-        elif code and begun < wanted and not self._records and not self._start.job.nodes > 1:
+        elif code and begun < wanted and not self._records and not self._start.job.nodes > 1 and not self._fell():
             cause = f"only {begun} of {wanted} ranks began before the launcher ended with code {code}."
         else:
             return None
         return Verdict(Ending.RANK_DIED, cause, traceback=self._launcher_log())
+
+    def _fell(self) -> bool:
+        """Whether a rank ended otherwise than by being sent away: then that is why the others never began."""
+        return any(e.code not in (*STOP_SIGNALS, Ending.SUCCESS, Ending.PREEMPTED) for e in self._exits.values())
 
     def _launcher_log(self) -> str:
         logs = self._start.logs

@@ -9,6 +9,7 @@ import inspect
 import multiprocessing
 import os
 import pickle
+import select
 import shutil
 import signal
 import sys
@@ -171,6 +172,8 @@ def run(
             processes.append(child)
             ends.append(ours)
         said, late = _listen(ends, seconds)
+        for end in ends:
+            end.close()  # who lingers may leave
         _ask({rank: processes[rank] for rank in late}, logs)
         found = [_result(process, said.get(rank), rank in late) for rank, process in enumerate(processes)]
         return [
@@ -268,9 +271,18 @@ def _child(end: Connection, work: Callable[[], Any], env: dict[str, str], log: s
             words = f"the value does not pickle: {error}"
             end.send_bytes(pickle.dumps(replace(told, value=None, error=words, traceback=words)))
             code = code or 1
+    if env.get("RANK") == "0":
+        _linger(end)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # teardown of a process group races with its objects, and no work is about that
+
+
+def _linger(end: Connection) -> None:
+    """Rank 0 holds the store through which the others may still be meeting: it leaves when all have been heard."""
+    waiting = select.poll()
+    waiting.register(end.fileno(), select.POLLERR | select.POLLHUP)  # nobody reads what it wrote any more
+    waiting.poll(60_000)
 
 
 def _share_cores(env: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Ranks of all tests come from one server."""
+"""All tests of a worker fork their processes from one server: the first to start it says what it has imported."""
 
 from __future__ import annotations
 
