@@ -185,7 +185,7 @@ class Joined(Source):
         for part in self.parts:
             part.close()
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
+    def _values(self, file: Any, index: int, frames: slice) -> Array:  # noqa: ARG002
         return self.read(index, frames)  # from the part that holds it, which has a file of its own
 
 
