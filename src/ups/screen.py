@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Seconds between two lines of progress where there is no terminal.
 EVERY = 10.0
+SLOW_INPUT = 0.05  # share of the time above which waiting for data is worth a word
 
 
 @contextmanager
@@ -63,6 +64,8 @@ def training() -> Watch:
                 f"{p.stage}: {p.fraction:4.0%}  step {p.step}  loss {p.loss:.3g}  validation {p.score:.3g}  "
                 f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left"
             )
+            if p.input_wait > SLOW_INPUT:
+                line += f"  ({p.input_wait:.0%} of the time waiting for data)"
             if line != before:
                 print(line, file=sys.stderr, flush=True)
             said[p.stage] = (now, line)

@@ -18,6 +18,7 @@ from ups.engine.keeping import StorageError
 from ups.engine.loop import Trainer
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
 from ups.engine.vault import CorruptError, Vault
+from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, classify
 
@@ -274,6 +275,29 @@ def test_progress_is_reported_with_what_a_user_wants_to_know(toy: SimpleNamespac
     assert math.isfinite(last.loss)
     assert math.isfinite(last.score)
     assert all(0 <= p.fraction <= 1 for p in seen)
+
+
+def test_the_wait_for_data_is_measured_and_told(toy: SimpleNamespace) -> None:
+    """Windows that take 20 ms each for steps of less are nearly all of the time; built beside slow steps, nothing."""
+
+    class Slow(toy.Lines):  # type: ignore[misc, name-defined]
+        def batch(self, step: int) -> Window:
+            time.sleep(0.02)
+            return super().batch(step)
+
+    class Thoughtful(toy.Regression):  # type: ignore[misc, name-defined]
+        def loss(self, w: Window) -> Losses:
+            time.sleep(0.02)
+            return super().loss(w)
+
+    for prefetch in (0, 2):
+        ledger, seen = toy.Ledger(), list[Progress]()
+        train = config(log_every=5, prefetch=prefetch, validate_every=0)
+        outcome = Trainer(train, toy.Regression(), Slow(), trackers=[ledger], report=seen.append).fit()
+        assert 0.5 < outcome.input_wait < 1
+        assert 0.5 < ledger.of("regression/input_wait")[-1] <= 1
+        assert 0.5 < seen[-1].input_wait <= 1
+    assert Trainer(config(), Thoughtful(), toy.Lines()).fit().input_wait < 0.25
 
 
 @pytest.mark.parametrize(

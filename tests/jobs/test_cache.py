@@ -95,6 +95,43 @@ def test_training_from_the_cache_gives_the_losses_and_weights_of_raw_data_to_the
     assert verify(cached / "cache" / "latents" / "darcy2d" / "train") is None
 
 
+# Grids, widths and batches as they are used: a GPU picks its kernels by them.
+USUAL = """
+name: usual
+data:
+  a: {task: advection1d, scheme: accurate, samples: 50, resolution: 256, device: cuda, reduce: {time: 5}}
+  r: {task: reacdiff2d, samples: 20, resolution: 64, frames: 11, device: cuda}
+  d: {task: darcy2d, samples: 50, resolution: 64, device: cuda}
+model:
+  operator: {size: small, context: 3}
+codec: {batch: 32, train: {steps: 20, log_every: 1}}
+operator: {batch: 5, train: {steps: 30, log_every: 1}, unroll: 2}
+device: cuda
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("loss", ["increment", "latent"])
+def test_on_a_gpu_training_from_the_cache_is_the_same_to_the_bit(tmp_path: Path, loss: str) -> None:
+    (tmp_path / "usual.yaml").write_text(USUAL)
+    weights = {f"operator.loss.{name}": float(name == loss) for name in ("increment", "latent")}
+    first, second = (
+        trained(
+            load(
+                RunConfig,
+                tmp_path / "usual.yaml",
+                {**weights, "out": str(tmp_path), "name": name, "cache.use": name == "cached"},
+            )
+        )
+        for name in ("raw", "cached")
+    )
+    assert losses(first) == losses(second)
+    assert len(losses(first)) == 30
+    ours, theirs = (load_file(f / "artifacts" / "simulator.safetensors") for f in (first, second))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 def test_the_latent_loss_reads_no_frames_and_is_the_same_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

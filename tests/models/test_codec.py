@@ -9,10 +9,13 @@ import torch
 from small_simulators import GRIDS, awaken, frames, simulator
 
 from ups.models import Codec, CodecConfig
+from ups.models.codec import PIECES
 from ups.models.grids import centres
 from ups.physics import TASKS
 from ups.tensors import LatentState
 from ups.types import ConfigError
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def waves(n: int, count: int = 8) -> torch.Tensor:
@@ -41,6 +44,23 @@ def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> Non
     asked = codec.query(state, name, points.expand(2, *points.shape))
     grid = codec.decode(state, name)
     assert (asked - grid.flatten(1, -2)).abs().max() < 1e-5 * grid.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+@pytest.mark.parametrize("name", GRIDS)
+def test_a_frame_is_encoded_to_the_same_bits_in_any_company(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = simulator(name).codec.to(kind).requires_grad_(False)
+    awaken(codec)
+    x = torch.randn(37, *GRIDS[name], len(TASKS[name].channels), device=kind)
+    periodic = TASKS[name].periodic
+    whole = codec.encode_alike(x, name, periodic)
+    assert torch.allclose(whole, codec.encode(x, name, periodic).z, atol=1e-5)
+    for size in (1, 3, 36):
+        assert torch.equal(torch.cat([codec.encode_alike(p, name, periodic) for p in x.split(size)]), whole)
+    monkeypatch.setitem(PIECES, kind, 5 * math.prod(codec.tokens(name)))  # pieces of five frames, the last not full
+    assert torch.allclose(codec.encode_alike(x, name, periodic), whole, atol=1e-5)
 
 
 def test_encoding_commutes_with_shifts_of_a_periodic_box_by_whole_patches() -> None:

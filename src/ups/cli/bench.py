@@ -70,12 +70,13 @@ def bench_cache(
     samples: Whole = 256,
     seconds: float = 3.0,
     dim: Whole = 64,
+    device: str = "auto",
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
 ) -> None:
     """Random windows per second from the latent cache over those from the raw file, each read by two processes.
 
-    On advection data of 1024 cells made for it; also the memory each process has for itself, and the cost of a window
-    in caches of a thousand to a million windows.
+    On advection data of 1024 cells made for it; also the memory each process has for itself, how long a training of the
+    small operator waits for windows from the cache, and the cost of a window in caches of a thousand to a million.
 
     Parameters
     ----------
@@ -85,9 +86,11 @@ def bench_cache(
         How long to read, each time.
     dim
         Numbers per token of the codec, one token per four cells: 4 keeps the size of the data, 64 is the default model.
+    device
+        Where the operator is trained: auto, cpu, cuda or cuda:N.
     json_out
         Also write the numbers, with their provenance, to this file.
     """
     from ups.jobs.bench_cache import bench_cache as job
 
-    job(samples, seconds, dim, json_out, say=print)
+    job(samples, seconds, dim, device, json_out, say=print)

@@ -176,6 +176,10 @@ class Pace:
         if len(self.events) > LEAD:
             self.events.popleft().synchronize()
 
+    def idle(self) -> bool:
+        """Whether the device has done all steps it was given; the host, which computes itself, always has."""
+        return not self.events or bool(self.events[-1].query())  # type: ignore[no-untyped-call]
+
 
 class Prefetch:
     """Windows `first`, `first + 1`, … of a pure function of the step, built and copied by a thread `depth` ahead.

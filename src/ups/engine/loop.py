@@ -77,7 +77,8 @@ class Trainer:
         self.moved = False  # whether the step under way has begun to change weights
         self.keeper = Keeper(self)
         self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
-        self.logged, self.saved = (0, 0, 0.0), (0, 0.0)
+        self.waited = self.input_wait = 0.0  # seconds waited for windows; their share of the time since the last log
+        self.logged, self.saved = (0, 0, 0.0, 0.0), (0, 0.0)
 
     def fit(self) -> Outcome:
         """Train until the budget is used up."""
@@ -87,7 +88,7 @@ class Trainer:
         probe(self)
         self.born = time.perf_counter()
         self.clock = self.dist.agree(self._seconds())
-        self.logged, self.saved = (self.step, self.samples, self.clock), (self.step, self.clock)
+        self.logged, self.saved = (self.step, self.samples, self.clock, 0.0), (self.step, self.clock)
         self.pulse.note(self.microbatch or math.ceil(self.batches.count(0) / self.dist.world))
         if self.config.validate_first and not self.history:
             self._validate()
@@ -130,7 +131,7 @@ class Trainer:
             self.moved = False
             with Attempt(self.pulse, self.step) as attempt:
                 self.pulse.beat("data", self.step)
-                held = held or [self.stage.view(windows.get(), progress)]
+                held = held or [self._next(windows, progress)]
                 self.graph(held[0]) if self.graph else self._compute(held[0])
             if attempt.error is not None and not self.parallel.gated:
                 raise attempt.error  # the others are inside a collective already, where no vote can reach them
@@ -146,6 +147,14 @@ class Trainer:
         self.samples += self.batches.count(self.step - 1)
         self.profile(self.step)
         return any(word.stop for word in words)
+
+    def _next(self, windows: Prefetch, progress: float) -> Window:
+        """The window of this step. Waiting for it counts where the device has run out of work meanwhile."""
+        began = time.perf_counter()
+        window = self.stage.view(windows.get(), progress)
+        if self.pace.idle():
+            self.waited += time.perf_counter() - began
+        return window
 
     def _vote(self, attempt: Attempt) -> list[Word]:
         """Every rank's word on an attempt; rank 0's clock becomes everyone's."""
@@ -236,14 +245,15 @@ class Trainer:
         """Read the meter, tell everyone, and stop if too many steps in a row were not finite."""
         self.pulse.beat("log")
         values = self.meter.read(self.dist)
-        step, samples, then = self.logged
+        step, samples, then, waited = self.logged
         worst, skipped = self.meter.skipped()
         if self.step > step:
             self.loss = values.get("loss", math.nan)
-            self.speed = (self.samples - samples) / max(self._seconds() - then, 1e-9)
-            counts = {"skipped": skipped, "recovered": self.recovered}
+            spent = max(self._seconds() - then, 1e-9)
+            self.speed, self.input_wait = (self.samples - samples) / spent, (self.waited - waited) / spent
+            counts = {"input_wait": self.input_wait, "skipped": skipped, "recovered": self.recovered}
             self._track({**values, "lr": float(self.optimizer.lr), "samples_per_second": self.speed, **counts})
-        self.logged = (self.step, self.samples, self.clock)
+        self.logged = (self.step, self.samples, self.clock, self.waited)
         self.report(self._status())
         if worst > self.config.max_bad:
             raise DivergenceError(
@@ -263,7 +273,7 @@ class Trainer:
         self.history.append({"step": self.step, "seconds": self._seconds(), "loss": self.loss, **means, "score": score})
         self._track({f"validation/{name}": value for name, value in {**means, "score": score}.items()})
         self.report(self._status())
-        self.logged = (self.step, self.samples, self._seconds())
+        self.logged = (self.step, self.samples, self._seconds(), self.waited)
 
     def _finish(self) -> Outcome:
         self.profile.end(self.step)
@@ -279,7 +289,8 @@ class Trainer:
         _, skipped = self.meter.skipped()
         counts = (self.score, self.best_step, skipped, self.recovered)
         memory = peak_memory(self.dist.device)
-        return Outcome(self.step, seconds, self.samples, *counts, memory, verdict, self.history)
+        wait = self.waited / max(seconds - self.earlier, 1e-9)
+        return Outcome(self.step, seconds, self.samples, *counts, memory, verdict, wait, self.history)
 
     def _leave(self) -> None:
         """Save at the step where all ranks are, and go."""
@@ -332,4 +343,4 @@ class Trainer:
         eta = seconds * (1 - part) / part if part else math.inf
         memory = peak_memory(self.dist.device)
         name, loss, score = self.stage.name, self.loss, self.last_score
-        return Progress(name, self.step, part, seconds, eta, loss, score, lr, self.speed, memory, note)
+        return Progress(name, self.step, part, seconds, eta, loss, score, lr, self.speed, self.input_wait, memory, note)

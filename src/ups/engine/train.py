@@ -97,6 +97,7 @@ class Progress:
     score: float  # of the last validation; nan before the first
     lr: float
     samples_per_second: float
+    input_wait: float  # share of the time since the last line in which no window was ready
     memory: int  # bytes at the peak: of the GPU's memory, or of the process's
     note: str = ""
 
@@ -114,6 +115,7 @@ class Outcome:
     recovered: int  # attempts that ran out of memory and were repeated
     memory: int
     verdict: str  # which budget ended it, in words
+    input_wait: float = 0.0  # share of the seconds of the last process in which no window was ready
     history: list[dict[str, float]] = field(default_factory=list)  # one row per validation
 
     def facts(self) -> dict[str, Any]:

@@ -19,15 +19,20 @@ import torch
 from ups.data import windows as raw_reader
 from ups.data.build import Builder
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
+from ups.data.loader import loaded
 from ups.data.shards import named, write
-from ups.data.windows import Part, Reduction, Trajectories, Windows
+from ups.data.windows import Part, Reduction, Trajectories, Windows, spread
 from ups.engine.dist import Dist
+from ups.engine.loop import Trainer
+from ups.engine.train import TrainConfig
 from ups.files import write_atomic
 from ups.jobs.bench import provenance
 from ups.jobs.generate import generate
 from ups.jobs.settings import GenerateConfig
-from ups.models import CodecConfig, build
+from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.stages import OperatorStage
+from ups.stages.operator import OperatorLoss
 from ups.types import TaskSpec
 
 Say = Callable[[str], None]
@@ -48,7 +53,7 @@ class Reading:
     grown: float
 
 
-def bench_cache(samples: int, seconds: float, dim: int, json_path: Path | None, say: Say) -> None:
+def bench_cache(samples: int, seconds: float, dim: int, device: str, json_path: Path | None, say: Say) -> None:
     """Measure on data made for it; print what is found, and write the numbers."""
     with tempfile.TemporaryDirectory(prefix="ups-bench-") as name:
         place = Path(name)
@@ -63,11 +68,13 @@ def bench_cache(samples: int, seconds: float, dim: int, json_path: Path | None, 
             memory = f"{grown:.1f} MB of its own for reading, {most:.0f} MB in all"
             say(f"{kind:<6} {total:>9.0f} windows/s from two processes; each has {memory}")
         say(f"ratio  {ratio:.1f}")
+        with Dist.alone(device) as dist:
+            where, waits = str(dist.device), fed(file, folder, dim, dist, seconds, say)
         costs = growth(place, seconds, say)
     if json_path:
-        numbers: dict[str, Any] = {"ratio": ratio, "microseconds per window": costs}
+        numbers: dict[str, Any] = {"ratio": ratio, "microseconds per window": costs, "input wait": waits}
         numbers |= {kind: [asdict(r) for r in readings] for kind, readings in found.items()}
-        told = {**numbers, "provenance": provenance(torch.device("cpu"))}
+        told = {**numbers, "provenance": provenance(torch.device(where))}
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(json.dumps(told, indent=1) + "\n")
 
@@ -127,6 +134,42 @@ def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: fl
 
 def _open(folder: Path, task: TaskSpec) -> Latents:
     return Latents(folder, read_manifest(folder)["key"], task)
+
+
+def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say) -> dict[str, float]:
+    """The share of a training's time in which no window was ready: the small operator on this device, from the cache,
+    its windows built by a thread of the process or by two processes. The first half of the time is for warming up."""
+    truth = trajectories(file)
+    task, waits = truth.task, {}
+    few = Trajectories(truth.source, truth.ids[:1], Reduction())
+    train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
+    for workers, who in ((0, "a thread"), (2, "two processes")):
+        simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
+        stage = OperatorStage(simulator.to(dist.device), OperatorLoss(increment=0.0, latent=1.0))
+        stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
+        noted = _Noted()
+        with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:
+            Trainer(train, stage, batches, dist, trackers=[noted]).fit()
+        wait, speed = (statistics.fmean(of[len(of) // 2 :]) for of in (noted.waits, noted.speeds))
+        waits[who] = wait
+        say(f"input wait {wait:.2%} of the time on {dist.device}: {speed:.0f} windows/s, read by {who}")
+    return waits
+
+
+class _Noted:
+    """A tracker that keeps how long a training waited for its windows, and how many it took."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.speeds: list[float] = []
+
+    def log(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
+        if "operator/input_wait" in values:
+            self.waits.append(float(values["operator/input_wait"]))
+            self.speeds.append(float(values["operator/samples_per_second"]))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def private() -> float:

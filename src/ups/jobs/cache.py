@@ -53,7 +53,7 @@ def encoder(codec: Codec, data: DataSet) -> Callable[[Tensor], Tensor]:
     device = next(codec.parameters()).device
     task, periodic = data.source.task, data.source.domain.periodic
     codec.eval()
-    return lambda frames: codec.encode(frames.to(device), task, periodic).z.float().cpu()
+    return lambda frames: codec.encode_alike(frames.to(device), task, periodic).float().cpu()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from ups.models.decoder import PointDecoder
@@ -12,6 +14,9 @@ from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Space, check_grid, resample
 from ups.tensors import LatentState
 from ups.types import ConfigError, TaskSpec
+
+# Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
+PIECES = {"cuda": 16384}
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,22 @@ class Codec(nn.Module):
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
         x = self.statistics_of(spec)(frames)
         return LatentState(self.encoder(resample(x, self.grids[spec.name], periodic), spec, periodic), periodic)
+
+    def encode_alike(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+        """Tokens `(B, *G, D)` of frames, each with the same bits in whatever company it is encoded.
+
+        A GPU chooses its kernels by the size of what it is given, and they round differently: it is given pieces of one
+        size. On a CPU frames do not change each other's bits.
+        """
+        rows = PIECES.get(frames.device.type)
+        if rows is None:
+            return self.encode(frames, task, periodic).z
+        size = max(1, rows // math.prod(self.tokens(task)))
+        found = []
+        for piece in torch.split(frames, size):
+            whole = torch.cat((piece, piece.new_zeros(size - len(piece), *piece.shape[1:])))
+            found.append(self.encode(whole, task, periodic).z[: len(piece)])
+        return torch.cat(found)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The frames `(B, *S, C)` that tokens stand for, on the task's grid or on one of `shape`.

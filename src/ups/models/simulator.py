@@ -122,10 +122,15 @@ class Simulator(nn.Module):
 
         Of more frames than K the last count; where there are fewer, the first stands for those before it.
         """
-        missing = self.operator.config.context - context.shape[1]
-        context = context[:, max(0, -missing) :]
-        z = torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
-        return torch.cat((*[z[:, :1]] * max(0, missing), z), 1)
+        context = context[:, -self.operator.config.context :]
+        return self.filled(
+            torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
+        )
+
+    def filled(self, z: Tensor) -> Tensor:
+        """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
+        missing = self.operator.config.context - z.shape[1]
+        return torch.cat((*[z[:, :1]] * max(0, missing), z[:, max(0, -missing) :]), 1)
 
     def step(self, context: Tensor, condition: Condition) -> Tensor:
         """Frames `(B, K', *S, C)` to the one after them, `(B, *S, C)`."""

@@ -75,7 +75,7 @@ class OperatorStage:
         """
         task, steps = window.task, window.targets.shape[1]
         frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
-        z = self._encoded(dataclasses.replace(window, targets=frames))
+        z = self._encoded(frames, window)
         self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
         normal = frames / self.codec.statistics_of(task).std
         shares = [share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1)).mean().item() for x in (normal, z)]
@@ -130,8 +130,10 @@ class OperatorStage:
     def _tokens(self, window: Window) -> tuple[Tensor, Tensor]:
         """Tokens of the context, and of the targets where they are needed: the window's own, or encoded now."""
         if window.tokens is None:
-            z = self.simulator.encode_context(window.context, window.task, window.periodic)
-            return z, self._encoded(window) if self.weights.latent else window.targets[:, :0]
+            count = window.context.shape[1]
+            frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
+            z = self._encoded(frames, window)
+            return self.simulator.filled(z[:, :count]), z[:, count:]
         count, asked = window.context.shape[1], self.operator.config.context
         if count != asked:
             raise ConfigError(f"encoded windows have {count} frames of context and the operator takes {asked}.")
@@ -140,10 +142,10 @@ class OperatorStage:
             raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")
         return window.tokens[:, :count], window.tokens[:, count:]
 
-    def _encoded(self, window: Window) -> Tensor:
-        frames = window.targets
-        state = self.codec.encode(frames.flatten(0, 1), window.task, window.periodic)
-        return torch.unflatten(state.z, 0, frames.shape[:2])
+    def _encoded(self, frames: Tensor, window: Window) -> Tensor:
+        """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
+        z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic)
+        return torch.unflatten(z, 0, frames.shape[:2])
 
     def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
         """Terms of one decoded frame, per sample, weighted."""
