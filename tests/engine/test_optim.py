@@ -62,6 +62,28 @@ def test_adamw_moves_the_weights_as_its_formula_says() -> None:
     assert torch.allclose(module.weight.double(), theta, atol=1e-6)
 
 
+@pytest.mark.parametrize("count", [1, 31, 32, 1000])
+def test_a_number_moves_by_the_same_bits_wherever_it_lies_in_its_tensor(count: int) -> None:
+    """Of a tensor that one rank holds whole and others in pieces."""
+    generator = torch.Generator().manual_seed(0)
+    start, gradients = torch.randn(count, generator=generator), torch.randn(5, count, generator=generator)
+
+    def moved(cuts: list[int]) -> torch.Tensor:
+        parts = [nn.Parameter(part.clone()) for part in start.tensor_split(cuts)]
+        module = nn.ParameterList(parts)
+        optimizer = Optimizer(module, "adamw", 1e-2, 0.1)
+        for gradient in gradients:
+            for part, g in zip(parts, gradient.tensor_split(cuts), strict=True):
+                part.grad = g
+            optimizer.step(OK)
+        state = optimizer.state_dict()
+        moments = [torch.cat([state[f"{i}/{key}"] for i in range(len(parts))]) for key in ("exp_avg", "exp_avg_sq")]
+        return torch.stack((torch.cat([p.detach() for p in parts]), *moments))
+
+    for cuts in ([1], [count // 2], [count // 3, count - 1]):
+        assert torch.equal(moved(cuts), moved([]))
+
+
 def test_the_learning_rate_tensor_rules_both_adamw_and_muon() -> None:
     for kind in ("adamw", "muon"):
         fast, slow = net(), net()

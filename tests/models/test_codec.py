@@ -51,16 +51,17 @@ def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> Non
 def test_a_frame_is_encoded_to_the_same_bits_in_any_company(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    codec = simulator(name).codec.to(kind).requires_grad_(False)
+    codec = simulator(name).codec.requires_grad_(False)
     awaken(codec)
+    codec.to(kind)
     x = torch.randn(37, *GRIDS[name], len(TASKS[name].channels), device=kind)
     periodic = TASKS[name].periodic
     whole = codec.encode_alike(x, name, periodic)
-    assert torch.allclose(whole, codec.encode(x, name, periodic).z, atol=1e-5)
+    assert torch.allclose(whole, codec.encode(x, name, periodic).z, atol=1e-4)
     for size in (1, 3, 36):
         assert torch.equal(torch.cat([codec.encode_alike(p, name, periodic) for p in x.split(size)]), whole)
     monkeypatch.setitem(PIECES, kind, 5 * math.prod(codec.tokens(name)))  # pieces of five frames, the last not full
-    assert torch.allclose(codec.encode_alike(x, name, periodic), whole, atol=1e-5)
+    assert torch.allclose(codec.encode_alike(x, name, periodic), whole, atol=1e-4)
 
 
 def test_encoding_commutes_with_shifts_of_a_periodic_box_by_whole_patches() -> None:

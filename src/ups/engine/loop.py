@@ -61,7 +61,7 @@ class Trainer:
         self.parallel = parallelize(self.module, config, self.dist)
         shares = self.parallel.parameters
         rates = (config.lr, config.weight_decay, config.betas)
-        self.optimizer = Optimizer(self.module, config.optimizer, *rates, shares, pieces=self.dist.world > 1)
+        self.optimizer = Optimizer(self.module, config.optimizer, *rates, shares)
         self.ema = Ema(self.parallel.parameters, config.ema)
         self.meter, self.pace = Meter(device), Pace(device)
         alone = self.dist.world == 1 and self.dist.config.strategy == "ddp" and config.activations == "keep"

@@ -16,6 +16,8 @@ from ups.types import ConfigError
 PLAIN = ("bias", "scale", "gain", "gamma", "norm", "embed", "token", "position", "table")
 # A matrix with a shorter side than this joins fields to features; Muon is for those between hidden layers.
 HIDDEN = 16
+# Numbers per vector of the widest processor, and more.
+LANES = 32
 
 
 def schedule(progress: float, warmup: float, floor: float) -> float:
@@ -61,9 +63,11 @@ class Optimizer:
 
     The learning rate is the tensor `lr`, and `step(ok)` changes nothing where the tensor `ok` is false; so a step
     needs no word from the host and can be part of a CUDA graph. State exists from the start, before any step.
-    Muon runs with the update's size matched to AdamW's, so one learning rate serves both. With `pieces` a number moves
-    by the same bits wherever it lies in its tensor, as ranks that hold pieces of it need: on the host the fused
-    kernel rounds the last few numbers of a tensor in another way.
+    Muon runs with the update's size matched to AdamW's, so one learning rate serves both.
+
+    A number moves by the same bits wherever it lies in its tensor, as ranks that hold pieces of it need. On the host
+    the fused kernel rounds the last few numbers of a tensor in another way, those that fill no vector; a tensor that
+    has such numbers is moved as a longer twin, whose last ones are nobody's.
     """
 
     def __init__(
@@ -74,7 +78,6 @@ class Optimizer:
         weight_decay: float = 0.0,
         betas: tuple[float, float] = (0.9, 0.95),
         named: Mapping[str, Tensor] | None = None,
-        pieces: bool = False,
     ) -> None:
         self.named = trained(module) if named is None else dict(named)
         if not self.named:
@@ -86,18 +89,20 @@ class Optimizer:
         hidden = {name for name in self.named if kind == "muon" and _hidden(self.named[name], decay[name])}
         wave = {name for name, p in self.named.items() if p.is_complex()}
 
+        on_gpu, rest = device.type == "cuda", set(self.named) - hidden - wave
+        ragged = [] if on_gpu else [p for n, p in self.named.items() if n in rest and p.numel() % LANES]
+        self.twins = {p: p.new_zeros(math.ceil(p.numel() / LANES) * LANES) for p in ragged}
+
         def groups(names: set[str]) -> list[dict[str, object]]:
             sides = (([n for n in self.named if n in names and decay[n] is side], side) for side in (True, False))
-            return [{"params": [self.named[n] for n in ns], "weight_decay": weight_decay * s} for ns, s in sides if ns]
+            found = (([self.named[n] for n in ns], weight_decay * side) for ns, side in sides if ns)
+            return [{"params": [self.twins.get(p, p) for p in ps], "weight_decay": pull} for ps, pull in found]
 
-        on_gpu, rest = device.type == "cuda", set(self.named) - hidden - wave
         self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
         if rest:
-            whole = on_gpu or not pieces
-            rate: float | Tensor = self.lr if whole else lr
-            kind_of = {"fused": True, "capturable": on_gpu} if whole else {"foreach": True}
-            self.members.append(torch.optim.AdamW(groups(rest), lr=rate, betas=betas, **kind_of))
+            adamw = torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu)
+            self.members.append(adamw)
         if wave:  # fused AdamW knows no complex numbers
             self.guarded.append(torch.optim.AdamW(groups(wave), lr=lr, betas=betas, capturable=on_gpu))
         if kind == "muon":
@@ -118,12 +123,14 @@ class Optimizer:
         """Move the weights if `ok` (a boolean scalar tensor) is true; otherwise leave weights and state alone."""
         if not (ok.is_cuda or ok):  # on the host a skipped step is simply none
             return
+        for p, twin in self.twins.items():
+            twin.grad = None if p.grad is None else torch.cat((p.grad.flatten(), twin.new_zeros(len(twin) - p.numel())))
+            twin[: p.numel()].copy_(p.flatten())
         for member in self.members:
             member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[attr-defined]
-            for group in member.param_groups:
-                if not isinstance(group["lr"], Tensor):
-                    group["lr"] = float(self.lr)
             member.step()
+        for p, twin in self.twins.items():
+            p.copy_(twin[: p.numel()].view_as(p))
         for member in self.guarded:
             self._scaled(member, ok)
 
@@ -144,7 +151,10 @@ class Optimizer:
         return {f"{name}/{key}": value for name, p in self.named.items() for key, value in self._of(p).items()}
 
     def _of(self, p: Tensor) -> dict[str, Tensor]:
-        return next(dict(m.state[p]) for m in self.members + self.guarded if p in m.state)
+        twin = self.twins.get(p)
+        held = p if twin is None else twin
+        state = next(dict(m.state[held]) for m in self.members + self.guarded if held in m.state)
+        return state if twin is None else {k: v[: p.numel()].view_as(p) if v.ndim else v for k, v in state.items()}
 
 
 def _hidden(p: Tensor, decayed: bool) -> bool:

@@ -92,6 +92,7 @@ class Replicated:
     def __init__(self, module: nn.Module, ranks: Dist) -> None:
         self.ranks = ranks
         self.parameters = trained(module)
+        self.spent: list[Tensor] = []
         if ranks.world == 1:
             return
         first = next(iter(self.parameters.values()))
@@ -104,8 +105,9 @@ class Replicated:
                 if isinstance(tensor, Tensor):
                     dist.broadcast(_real(tensor), 0, group=ranks.group)
 
-    def begin(self, last: bool) -> None:
-        """Nothing: no collective runs before `collect`."""
+    def begin(self, last: bool) -> None:  # noqa: ARG002
+        """No collective runs before `collect`; what the last step left can go now."""
+        self.spent.clear()
 
     def mark(self) -> int:
         if self.ranks.world == 1:
@@ -122,7 +124,12 @@ class Replicated:
         if mark not in self.views:
             self.views[mark] = self._views(touched)
         views = self.views[mark]
-        torch._foreach_copy_(views, [_real(p.grad) for p in touched if p.grad is not None])
+        gradients = [_real(p.grad) for p in touched if p.grad is not None]
+        torch._foreach_copy_(views, gradients)
+        if (
+            not self.flat.is_cuda
+        ):  # let go of now, the host's memory would be the system's, and each page asked for anew
+            self.spent = gradients
         used = self.flat[: sum(view.numel() for view in views)]
         with self.ranks.control.wait("the sum of the gradients"):
             dist.all_reduce(used, group=self.ranks.group)

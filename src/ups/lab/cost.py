@@ -7,7 +7,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ from ups.stages.operator import OperatorLoss
 from ups.tensors import Window
 
 Work = Callable[[], None]
+Times = dict[str, list[float]]
 
-BLOCK = 8  # steps measured at a time, in turn with the peer
+BLOCK = 8  # steps at a time, in turn with the peer
 # What each ratio should stay below (or, for ranks, above).
 BARS = {
     "engine over bare loop": 1.03,
@@ -84,90 +85,86 @@ def stage_of(dist: Dist) -> OperatorStage:
     return stage
 
 
-def trainer_of(kind: type[Trainer], dist: Dist, size: int, pulse: Pulse | None) -> Callable[[], None]:
-    """A block of steps of a trainer, as `fit` takes them."""
+def trainer_of(kind: type[Trainer], dist: Dist, size: int, pulse: Pulse | None) -> Work:
+    """A step of a trainer, as `fit` takes it."""
     config = TrainConfig(steps=10**6, log_every=50, validate_every=0)
     trainer = kind(config, stage_of(dist), One(dist, size), dist, pulse=pulse)
     windows = Prefetch(trainer.batches.batch, 0, dist.device, config.prefetch)
 
-    def block() -> None:
-        for _ in range(BLOCK):
-            trainer._tune(0.5)
-            trainer._step(windows, 0.5)
-            if trainer._log_due():
-                trainer._log()
+    def step() -> None:
+        trainer._tune(0.5)
+        trainer._step(windows, 0.5)
+        if trainer._log_due():
+            trainer._log()
 
-    return block
+    return step
 
 
-def bare(dist: Dist, size: int) -> Callable[[], None]:
+def bare(dist: Dist, size: int) -> Work:
     """The loop anyone would write, with the same mathematics: loss, backward, clip, AdamW, average."""
     stage, window = stage_of(dist), One(dist, size).window
     weights: list[Tensor] = [p for p in stage.module.parameters() if p.requires_grad]
     average = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4, fused=True)
 
-    def block() -> None:
-        for _ in range(BLOCK):
-            optimizer.zero_grad()
-            torch.stack(list(stage.loss(window).values())).sum().backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            with torch.no_grad():
-                torch._foreach_lerp_(average, weights, 1e-3)
+    def step() -> None:
+        optimizer.zero_grad()
+        torch.stack(list(stage.loss(window).values())).sum().backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(average, weights, 1e-3)
 
-    return block
+    return step
 
 
-def in_turns(
-    ours: Callable[[], None], theirs: Callable[[], None], rounds: int, meet: Callable[[], None]
-) -> list[float]:
-    """Seconds per step of both, measured in turns, and their ratio: medians over rounds.
-
-    The ratio is taken within each round, so that a machine whose speed drifts does not change it.
-    """
-    for work in (ours, theirs):
-        work()
-    times: tuple[list[float], list[float]] = ([], [])
-    for i in range(rounds):
-        for k in (0, 1) if i % 2 else (1, 0):
+def in_turns(turns: Sequence[tuple[str, Work | None]], rounds: int, meet: Work) -> Times:
+    """Seconds of every step by name, a block of each in turn, after a round to warm up; a turn without work is another
+    rank's. The first step of a block, which finds the memory as others left it, does not count."""
+    found: Times = {name: [] for name, _ in turns}
+    for number in range(rounds + 1):
+        for name, step in turns if number % 2 else turns[::-1]:
             meet()
-            began = time.perf_counter()
-            (ours, theirs)[k]()
-            times[k].append((time.perf_counter() - began) / BLOCK)
-    ratios = [a / b for a, b in zip(*times, strict=True)]
-    return [statistics.median(t) for t in (*times, ratios)]
+            times = [_timed(step) for _ in range(BLOCK)] if step else []
+            found[name] += times[1:] if number else []
+    return found
 
 
-def against_bare(size: int, rounds: int) -> list[float]:
+def _timed(step: Work) -> float:
+    began = time.perf_counter()
+    step()
+    return time.perf_counter() - began
+
+
+def quick(times: Sequence[float]) -> float:
+    """The mean of the fastest twentieth: whoever else is on the machine only ever slows it, and most of all ranks that
+    wait for each other."""
+    return statistics.fmean(sorted(times)[: max(1, len(times) // 20)])
+
+
+def against_bare(size: int, rounds: int) -> Times:
     with Dist.start("cpu") as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", 0))
-        return in_turns(ours, bare(dist, size), rounds, lambda: None)
+        return in_turns([("engine", ours), ("bare", bare(dist, size))], rounds, lambda: None)
 
 
-def protected(size: int, rounds: int) -> list[float]:
+def protected(size: int, rounds: int) -> Times:
     """On two ranks: every protection on, and off."""
     with Dist.start("cpu", DistConfig(ranks=2)) as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", dist.rank))
-        return in_turns(ours, trainer_of(Unprotected, dist, size, None), rounds, dist.barrier)
+        return in_turns([("on", ours), ("off", trainer_of(Unprotected, dist, size, None))], rounds, dist.barrier)
 
 
-def pinned(size: int, rounds: int) -> float:
-    """Samples per second of all ranks together, each with one core of its own, in the better quarter of rounds: whoever
-    else is on the machine only ever slows it, and two ranks more often than one."""
-    rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+def pinned(size: int, rounds: int) -> Times:
+    """On two ranks with a core each: this rank while the other waits, both at once without a word between them, and
+    both as one training of twice the batch."""
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    with Dist.start("cpu", DistConfig(ranks=world)) as dist:
-        block = trainer_of(Trainer, dist, size * world, None)
-        block()
-        times = []
-        for _ in range(rounds):
-            dist.barrier()
-            began = time.perf_counter()
-            block()
-            times.append((time.perf_counter() - began) / BLOCK)
-        return size * world / sorted(times)[len(times) // 4]
+    os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
+    with Dist.start("cpu", DistConfig(ranks=2)) as dist:
+        apart = trainer_of(Trainer, Dist(), size, None)
+        joint = trainer_of(Trainer, dist, 2 * size, None)
+        alone: list[tuple[str, Work | None]] = [("alone", apart if dist.rank == rank else None) for rank in range(2)]
+        return in_turns([*alone, ("apart", apart), ("joint", joint)], rounds, dist.barrier)
 
 
 def saves(megabytes: int, rounds: int) -> list[float]:
@@ -199,18 +196,29 @@ def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[
         rows.append((name, ratio, detail))
         say(f"{name:<26} {ratio:6.3f}   to reach {'≥' if name == 'two ranks' else '≤'} {BARS[name]:<5} {detail}")
 
-    ours, theirs, ratio = values(_ranks(against_bare, 1, size, rounds))[0]
-    found("engine over bare loop", ratio, f"{1e3 * ours:.2f} and {1e3 * theirs:.2f} ms a step, one thread")
-    ours, theirs, ratio = values(_ranks(protected, 2, 2 * size, rounds))[0]
-    found("protections on over off", ratio, f"{1e3 * ours:.2f} and {1e3 * theirs:.2f} ms, two ranks")
+    def compared(name: str, times: Times, what: str) -> None:
+        ours, theirs = times.values()
+        usual = statistics.median(ours) / statistics.median(theirs)
+        detail = f"{1e3 * quick(ours):.1f} and {1e3 * quick(theirs):.1f} ms a step, {what}; {usual:.3f} in the median"
+        found(name, quick(ours) / quick(theirs), detail)
+
+    compared("engine over bare loop", values(_ranks(against_bare, 1, size, rounds))[0], "one thread")
+    compared("protections on over off", values(_ranks(protected, 2, 2 * size, rounds))[0], "two ranks")
     held, whole = values(_ranks(saves, 1, 100, max(3, rounds // 2)))[0]
     found("blocked over whole save", held / whole, f"{1e3 * held:.1f} and {1e3 * whole:.1f} ms for 100 MB")
-    one = values(_ranks(pinned, 1, size, rounds))[0]
-    two = min(values(_ranks(pinned, 2, size, rounds)))
-    found("two ranks", two / (2 * one), f"{two:.0f} and 2 × {one:.0f} samples/s, a core each")
+    both = values(_ranks(pinned, 2, size, rounds))
+
+    def rate(name: str, time_of: Callable[[Sequence[float]], float] = quick) -> float:
+        return sum(size / time_of(rank[name]) for rank in both)
+
+    joint, alone, most = rate("joint"), rate("alone"), rate("apart") / rate("alone")
+    usual = rate("joint", statistics.median) / rate("alone", statistics.median)
+    detail = f"{joint:.0f} and 2 × {alone / 2:.0f} samples/s, a core each; {usual:.3f} in the median"
+    found("two ranks", joint / alone, f"{detail}; two that never speak: {most:.3f}")
     result: dict[str, Any] = {
         "ratios": [dict(zip(("name", "ratio", "detail"), row, strict=True)) for row in rows],
         "bars": BARS,
+        "two processes that never speak": most,
     }
     result["provenance"] = {**provenance(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
     if json_path:
