@@ -55,6 +55,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
         ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),
         ({"model__codec__patch": "[5, 2, 2]"}, "cannot be cut into patches of 5"),
         ({"data__b__file": "nowhere.h5"}, "nowhere.h5: there is no such file"),
+        (
+            {"cache__use": True, "cache__folder": "/dev/null/x"},
+            "nothing can be written in /dev/null; name another folder",
+        ),
         ({"start_from": "nowhere"}, "nowhere: there is no such simulator"),
         ({"evaluation__unseen": "{kdv1d: [{delta: 0.1}]}"}, "unseen names kdv1d, which no data set holds"),
     ],

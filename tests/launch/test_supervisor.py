@@ -75,6 +75,15 @@ def test_what_a_restart_cannot_mend_is_not_restarted(supervise: Supervise, word:
     assert (verdict.ending, len(verdict.attempts)) == (ending, 1)
 
 
+def test_a_mistake_found_by_a_rank_is_told_in_its_own_words_and_no_others(supervise: Supervise, tmp_path: Path) -> None:
+    said: list[str] = []
+    verdict = supervise("raise", "user", say=said.append)
+    assert (verdict.cause, verdict.kind, said) == ("a bad key; mend it.", "ConfigError", [])
+    assert (tmp_path / "run" / "logs").is_dir()
+    supervise("raise", say=said.append)
+    assert any("process" in words for words in said), "of a crash, who was where"
+
+
 @pytest.mark.parametrize("name", ["KILL", "SEGV"])
 def test_a_rank_killed_by_a_signal_is_named_and_the_run_goes_on(supervise: Supervise, name: str) -> None:
     verdict = supervise("signal-once", name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +118,21 @@ def check(config: RunConfig) -> list[Planned]:
     for task in config.evaluation.unseen:
         if task not in known:
             raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
+    if config.cache.use and config.cache.folder:
+        _makeable(Path(config.cache.folder))
     sets = [planned(data) for data in config.data.values()]
     _long_enough(config, sets)
     network = simulator_of(config, sets, ("codec", "operator"))
     if config.start_from is not None:
         same_networks(network, load(config.start_from))
     return sets
+
+
+def _makeable(folder: Path) -> None:
+    """Caches are made when the codec has been trained: too late to learn that there is no place for them."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"cache.folder is {folder}, but nothing can be written in {there}; name another folder.")
 
 
 def _long_enough(config: RunConfig, sets: Sequence[Planned]) -> None:

@@ -49,7 +49,9 @@ def supervise(
         ).supervise()
     finally:
         folder.close()
-    if verdict.ending != Ending.SUCCESS:
+    if verdict.ending == Ending.USER:
+        say(verdict.cause)
+    elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
         say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.folder / 'logs'}.")
     return verdict.ending

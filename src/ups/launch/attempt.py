@@ -249,15 +249,15 @@ class Attempt:
         if outcome == "overdue":
             self.detection = next((p.silent for p in there if p.rank == verdict.rank), None)
         verdict = replace(verdict, facts={"where": evidence.rows(there)})
-        self._keep_table(there)
+        self._keep_table(there, told=not self._asked and verdict.ending != Ending.USER)
         return self._as_asked(verdict, outcome) if self._asked else verdict
 
-    def _keep_table(self, there: list[Place]) -> None:
+    def _keep_table(self, there: list[Place], told: bool) -> None:
         text = evidence.table(there)
         stacks = "".join(f"\n\nrank {p.rank}:\n{p.stack or '(no answer)'}" for p in there if p.state)
         with contextlib.suppress(OSError):
             write_atomic(self._start.folder / f"where-{self._start.job.node}.txt", text + stacks + "\n")
-        if not self._asked:
+        if told:
             self._say(text)
 
     def _succeeded(self) -> Verdict:

@@ -106,9 +106,11 @@ def leaves(end: Exit, beat: Beat | None) -> bool:
 
 
 def _told(record: Failure) -> Verdict:
+    """A user's mistake needs no more words than its own; it would be one on any rank."""
+    where = f"rank {record.rank}, {record.phase} of step {record.step}: {record.kind}: "
     return Verdict(
         record.ending,
-        f"rank {record.rank}, {record.phase} of step {record.step}: {record.kind}: {record.sentence}",
+        record.sentence if record.ending == Ending.USER else where + record.sentence,
         rank=record.rank,
         phase=record.phase,
         step=record.step,

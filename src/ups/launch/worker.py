@@ -88,10 +88,10 @@ class Seat:
             self.pulse.close()
             raise SystemExit(int(ending)) from None
         ending = self.fail(error)
-        if isinstance(error, UpsError):  # a sentence says it; the record has the rest
-            print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
-        else:
+        if not isinstance(error, UpsError):
             sys.excepthook(type(error), error, at)
+        elif ending != Ending.USER:  # a sentence says it; the record has the rest, and a mistake is told from there
+            print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.stderr.flush()
         raise SystemExit(int(ending)) from None
 
