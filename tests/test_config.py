@@ -68,6 +68,9 @@ def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
     ("key", "value", "words"),
     [
         ("data__b__samples", "many", "valid integer"),
+        ("operator__train__steps", "yes", "is true, but must be a number"),
+        ("operator__train__lr", True, "is true, but must be a number"),
+        ("model__codec__patch", [True, 4, 2], "is true, but must be a number"),
         ("data__b__samples", 0, "greater than or equal to 1"),
         ("data__b__task", "burger1d", "did you mean 'burgers1d'"),
         ("data__b__scheme", "exact", "'pdebench' or 'accurate'"),
@@ -79,7 +82,7 @@ def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
 def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, value: object, words: str) -> None:
     text = complaint(**{"data__b__task": "burgers1d", key: value})
     assert words in text
-    assert text.startswith(("--data.b", "burgers1d"))
+    assert text.startswith(("--" + key.replace("__", "."), "--data.b", "burgers1d"))
 
 
 def test_a_scheme_that_a_task_lacks_is_an_impossible_combination() -> None:

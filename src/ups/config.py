@@ -9,7 +9,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -54,11 +54,15 @@ def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] 
     for dotted, value in (overrides or {}).items():
         _set(values, tuple(dotted.split(".")), value, f"--{dotted.removeprefix('params.')}", origin)
     try:
-        return model.model_validate(values)
+        found = model.model_validate(values)
     except ValidationError as error:
         # A misspelt key explains the one that is missing.
         first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
         raise ConfigError(_sentence(model, first, origin)) from None
+    for key, value in _counted(values, found):
+        where = _where(key, origin)
+        raise ConfigError(f"{where} is {str(value).lower()}, but must be a number.")
+    return found
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
@@ -153,8 +157,7 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
 def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str]) -> str:
     """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name."""
     loc = tuple(str(part) for part in error["loc"])
-    source, key = _origin(loc, origin), ".".join(loc) or "the config"
-    where = source if source.startswith("--") else f"{source}: '{key}'" if loc else source
+    source, where = _origin(loc, origin), _where(loc, origin)
     if error["type"] in UNKNOWN:
         valid = list(_keys(model, loc[:-1]))
         near = difflib.get_close_matches(loc[-1], valid, n=1)
@@ -169,6 +172,26 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
         return f"{where} must be a group of keys, not {error['input']!r}."
     got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
+
+
+def _counted(given: Any, found: Any, at: Key = ()) -> Iterator[tuple[Key, bool]]:
+    """Every yes and no that was taken for a number: 1 and 0, which nobody meant."""
+    if isinstance(given, bool):
+        if type(found) in (int, float):
+            yield at, given
+    elif isinstance(given, Mapping):
+        for name, value in given.items():
+            held = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+            yield from _counted(value, held, (*at, name))
+    elif isinstance(given, list) and isinstance(found, list | tuple):
+        for value, held in zip(given, found, strict=False):
+            yield from _counted(value, held, at)
+
+
+def _where(loc: Key, origin: Mapping[Key, str]) -> str:
+    """A key and where it came from, as a sentence begins."""
+    source = _origin(loc, origin)
+    return source if source.startswith("--") or not loc else f"{source}: '{'.'.join(loc)}'"
 
 
 def _origin(loc: Key, origin: Mapping[Key, str]) -> str:

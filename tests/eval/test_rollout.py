@@ -127,11 +127,3 @@ def test_reconstruction_measures_the_codec_alone() -> None:
     found = reconstruct(lambda frame, _: frame + 0.01, [waves()], P)
     assert found.predictor == "reconstruction"
     assert found.per_sample("rmse") == pytest.approx(0.01, rel=1e-4)
-
-
-def test_a_subset_is_what_its_samples_alone_would_have_given() -> None:
-    both = evaluate(Shift(0.08), [waves(6)], P)
-    alone = evaluate(Shift(0.08), [waves(2, first=4)], P)
-    part = both.subset(np.array([4, 5]))
-    assert part.ids == alone.ids
-    assert part.score == pytest.approx(alone.score)

@@ -147,19 +147,6 @@ class Evaluation:
         found += [self.one_step(), Metric("nrmse-median", "strict", label, middle, middle, middle, len(self))]
         return [*found, strict("diverged", self.diverged.astype(float), label, seed)]
 
-    def subset(self, chosen: Array) -> Evaluation:
-        """Only the chosen samples (a boolean or index array): unseen parameters, one regime. Modes stay defined.
-
-        What averages over a whole batch is then undefined for PDEBench's batches, so each sample is its own batch.
-        """
-        e = self.errors
-        names = [f.name for f in dataclasses.fields(Errors) if f.name not in ("batch_bands", "batches")]
-        parts = {name: getattr(e, name)[chosen] for name in names}
-        errors = Errors(**parts, batch_bands=parts["bands"], batches=(1,) * len(parts["rmse"]))
-        ids = tuple(np.asarray(self.ids, object)[chosen]) if self.ids else ()
-        dt, diverged, spectra = self.dt[chosen], self.diverged[chosen], _no_spectra(errors)
-        return dataclasses.replace(self, errors=errors, ids=ids, dt=dt, diverged=diverged, spectra=spectra, examples=())
-
 
 def evaluate(
     predictor: Predictor, windows: Iterable[Window], protocol: EvalProtocol, split: str = "test", examples: int = 1
