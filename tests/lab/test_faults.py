@@ -174,6 +174,7 @@ def test_slow_crowded_uneven_and_capped_runs_keep_their_promises(tmp_path: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_whole_matrix_keeps_its_promises(tmp_path: Path) -> None:
     cases = list(draw(220, 1, (1, 2, 4), ("single", "ddp", "fsdp")))
     lab = Lab(tmp_path)
