@@ -56,10 +56,17 @@ def gradient(stage: CodecStage | OperatorStage, sample: Window) -> torch.Tensor:
 @pytest.mark.parametrize("term", TERMS)
 def test_every_term_of_the_operator_moves_the_operator(term: str) -> None:
     task = TASKS["swe2d"]  # bounded, positive, conserving: every term has something to say
-    weights = dataclasses.replace(OperatorLoss(increment=0.0), **{term: 1.0})
+    weights = dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0})
     stage = OperatorStage(simulator(task), weights)
     assert set(stage.loss(window(task))) == {term}
     assert float(gradient(stage, window(task)).norm()) > 0
+
+
+def test_the_default_loss_holds_what_a_decoder_does_not_see() -> None:
+    """A field leaves tokens free in more directions than one; an operator that is judged by fields alone drifts there,
+    and its rollouts with it. So the tokens themselves count, unless somebody says otherwise."""
+    task = TASKS["advection1d"]
+    assert set(OperatorStage(simulator(task)).loss(window(task))) == {"increment", "latent"}
 
 
 def test_removing_a_term_changes_the_gradient_it_shared() -> None:
@@ -88,7 +95,7 @@ def test_the_operator_stage_leaves_the_codec_alone() -> None:
 def test_no_change_has_a_loss_of_one(name: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0), **{name: 1.0}))
+    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{name: 1.0}))
     sample = window(task, targets=1)
     stage.fit(sample)
     assert float(stage.loss(sample)[name].detach()) == pytest.approx(1.0, abs=1e-3)
@@ -98,7 +105,7 @@ def test_no_change_has_a_loss_of_one(name: str) -> None:
 def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0), **{name: 1.0}))
+    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{name: 1.0}))
     sample = window(task, targets=1)
     stage.fit(sample)
     weak = dataclasses.replace(sample, context=sample.context * 0.1, targets=sample.targets * 0.1)
@@ -161,7 +168,7 @@ def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(
     sim, sample = simulator(task), window(task, batch=8)
     stage: CodecStage | OperatorStage
     if term in TERMS:
-        stage = OperatorStage(sim, dataclasses.replace(OperatorLoss(increment=0.0), **{term: 1.0}))
+        stage = OperatorStage(sim, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0}))
         stage.fit(sample.rows(0, 3))
     else:
         weights = CodecLoss(reconstruction=float(term == "reconstruction"), tokens=float(term == "tokens"))

@@ -25,8 +25,9 @@ class OperatorLoss:
 
     # Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task.
     increment: float = 1.0
-    # Mean square error of the predicted tokens, over that of "no change"; cheap, for it needs no decoding.
-    latent: float = 0.0
+    # Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
+    # Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps).
+    latent: float = 1.0
     # Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers.
     spectral: float = 0.0
     # Drift of what the equation conserves.
