@@ -85,15 +85,20 @@ def stage_of(dist: Dist) -> OperatorStage:
     return stage
 
 
-def trainer_of(kind: type[Trainer], dist: Dist, size: int, pulse: Pulse | None) -> Work:
-    """A step of a trainer, as `fit` takes it."""
+def trainer_of(dist: Dist, size: int, pulse: Pulse | None) -> Trainer:
     config = TrainConfig(steps=10**6, log_every=50, validate_every=0)
-    trainer = kind(config, stage_of(dist), One(dist, size), dist, pulse=pulse)
-    windows = Prefetch(trainer.batches.batch, 0, dist.device, config.prefetch)
+    return Trainer(config, stage_of(dist), One(dist, size), dist, pulse=pulse)
+
+
+def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | None = None) -> Work:
+    """A step of a trainer as `fit` takes it, in the way of `kind`; with another heartbeat if one is given."""
+    windows = Prefetch(trainer.batches.batch, 0, trainer.dist.device, trainer.config.prefetch)
+    pulse = pulse or trainer.pulse
 
     def step() -> None:
+        trainer.pulse = pulse
         trainer._tune(0.5)
-        trainer._step(windows, 0.5)
+        kind._step(trainer, windows, 0.5)
         if trainer._log_due():
             trainer._log()
 
@@ -144,15 +149,16 @@ def quick(times: Sequence[float]) -> float:
 
 def against_bare(size: int, rounds: int) -> Times:
     with Dist.start("cpu") as dist, tempfile.TemporaryDirectory() as folder:
-        ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", 0))
-        return in_turns([("engine", ours), ("bare", bare(dist, size))], rounds, lambda: None)
+        ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", 0))
+        return in_turns([("engine", steps_of(ours)), ("bare", bare(dist, size))], rounds, lambda: None)
 
 
 def protected(size: int, rounds: int) -> Times:
-    """On two ranks: every protection on, and off."""
+    """On two ranks: every protection on, and off; of one trainer, for two would lie in memory differently."""
     with Dist.start("cpu", DistConfig(ranks=2)) as dist, tempfile.TemporaryDirectory() as folder:
-        ours = trainer_of(Trainer, dist, size, Pulse(Path(folder) / "pulse", dist.rank))
-        return in_turns([("on", ours), ("off", trainer_of(Unprotected, dist, size, None))], rounds, dist.barrier)
+        ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", dist.rank))
+        off = steps_of(ours, Unprotected, Pulse(None, dist.rank))
+        return in_turns([("on", steps_of(ours)), ("off", off)], rounds, dist.barrier)
 
 
 def pinned(size: int, rounds: int) -> Times:
@@ -161,8 +167,8 @@ def pinned(size: int, rounds: int) -> Times:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
     with Dist.start("cpu", DistConfig(ranks=2)) as dist:
-        apart = trainer_of(Trainer, Dist(), size, None)
-        joint = trainer_of(Trainer, dist, 2 * size, None)
+        apart = steps_of(trainer_of(Dist(), size, None))
+        joint = steps_of(trainer_of(dist, 2 * size, None))
         alone: list[tuple[str, Work | None]] = [("alone", apart if dist.rank == rank else None) for rank in range(2)]
         return in_turns([*alone, ("apart", apart), ("joint", joint)], rounds, dist.barrier)
 
