@@ -96,7 +96,7 @@ def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | Non
     pulse = pulse or trainer.pulse
 
     def step() -> None:
-        trainer.pulse = pulse
+        trainer.pulse, trainer.dist.control.waiting = pulse, pulse.wait
         trainer._tune(0.5)
         kind._step(trainer, windows, 0.5)
         if trainer._log_due():
