@@ -126,9 +126,8 @@ class Replicated:
         views = self.views[mark]
         gradients = [_real(p.grad) for p in touched if p.grad is not None]
         torch._foreach_copy_(views, gradients)
-        if (
-            not self.flat.is_cuda
-        ):  # let go of now, the host's memory would be the system's, and each page asked for anew
+        if not self.flat.is_cuda:
+            # Let go of now, the host's memory would go back to the system, and each page be asked for anew.
             self.spent = gradients
         used = self.flat[: sum(view.numel() for view in views)]
         with self.ranks.control.wait("the sum of the gradients"):
