@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from ups.config import dump, fingerprint, load, schema_of
-from ups.jobs.settings import RunConfig
+from ups.run.config import run_config
 from ups.types import ConfigError
 
 
@@ -21,7 +21,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 def complaint(path: Path | None = None, **overrides: object) -> str:
     with pytest.raises(ConfigError) as caught:
-        load(RunConfig, path, {key.replace("__", "."): value for key, value in overrides.items()})
+        load(run_config(), path, {key.replace("__", "."): value for key, value in overrides.items()})
     text = str(caught.value)
     assert "\n" not in text
     return text
@@ -30,22 +30,22 @@ def complaint(path: Path | None = None, **overrides: object) -> str:
 def test_a_file_lies_over_its_base_and_flags_lie_over_both(tmp_path: Path) -> None:
     written(tmp_path, "base.yaml", "name: a\nseed: 3\ndata: {b: {task: burgers1d, samples: 5, params: {nu: 0.1}}}\n")
     top = written(tmp_path, "top.yaml", "base: base.yaml\nname: b\ndata: {b: {samples: 7}}\n")
-    config = load(RunConfig, top, {"data.b.params.nu": "0.2"})
+    config = load(run_config(), top, {"data.b.params.nu": "0.2"})
     assert (config.name, config.seed, config.data["b"].samples) == ("b", 3, 7)
     assert config.data["b"].params == {"nu": 0.2}
 
 
 def test_a_shown_config_loads_to_itself_and_keeps_its_fingerprint(tmp_path: Path) -> None:
-    config = load(RunConfig, None, {"data.x.task": "kdv1d", "name": "y"})
-    again = load(RunConfig, written(tmp_path, "shown.yaml", dump(config)))
+    config = load(run_config(), None, {"data.x.task": "kdv1d", "name": "y"})
+    again = load(run_config(), written(tmp_path, "shown.yaml", dump(config)))
     assert again == config
     assert fingerprint(again) == fingerprint(config)
 
 
 def test_the_fingerprint_ignores_order_and_sees_every_value() -> None:
-    one = load(RunConfig, None, {"data.x.task": "kdv1d", "data.x.seed": 1})
-    other = load(RunConfig, None, {"data.x.seed": 1, "data.x.task": "kdv1d"})
-    changed = load(RunConfig, None, {"data.x.seed": 2, "data.x.task": "kdv1d"})
+    one = load(run_config(), None, {"data.x.task": "kdv1d", "data.x.seed": 1})
+    other = load(run_config(), None, {"data.x.seed": 1, "data.x.task": "kdv1d"})
+    changed = load(run_config(), None, {"data.x.seed": 2, "data.x.task": "kdv1d"})
     assert fingerprint(one) == fingerprint(other) != fingerprint(changed)
 
 
@@ -102,7 +102,7 @@ def test_broken_missing_circular_and_foreign_files_are_one_sentence_each(tmp_pat
 
 
 def test_the_schema_explains_every_key() -> None:
-    schema = schema_of(RunConfig)
+    schema = schema_of(run_config())
     for part in (schema, *schema["$defs"].values()):
         for name, key in part["properties"].items():
             # A reference is explained where it points to.
@@ -114,13 +114,13 @@ def test_the_schema_explains_every_key() -> None:
 )
 def test_every_config_states_its_command_and_loads(path: Path) -> None:
     assert "ups run configs/" in "".join(path.read_text().splitlines(keepends=True)[:2])
-    assert load(RunConfig, path).operator.train.seconds
+    assert load(run_config(), path).operator.train.seconds
 
 
 def test_the_demo_config_states_its_command_and_loads() -> None:
     path = Path(__file__).parent.parent / "src/ups/configs/demo.yaml"
     assert path.read_text().startswith("# ups demo")
-    assert set(load(RunConfig, path).data) == set(yaml.safe_load(path.read_text())["data"])
+    assert set(load(run_config(), path).data) == set(yaml.safe_load(path.read_text())["data"])
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ def test_a_run_is_not_named_like_the_folder_above_it() -> None:
 
 
 def test_a_part_of_a_stages_training_changes_that_part_alone() -> None:
-    plain, faster = load(RunConfig), load(RunConfig, None, {"operator.train.lr": "0.5"})
+    plain, faster = load(run_config()), load(run_config(), None, {"operator.train.lr": "0.5"})
     assert faster.operator.train == dataclasses.replace(plain.operator.train, lr=0.5)
 
 
 def test_a_budget_of_seconds_takes_the_place_of_the_default_steps() -> None:
-    plain, timed = load(RunConfig), load(RunConfig, None, {"codec.train.seconds": "5"})
+    plain, timed = load(run_config()), load(run_config(), None, {"codec.train.seconds": "5"})
     assert timed.codec.train == dataclasses.replace(plain.codec.train, steps=None, seconds=5.0)

@@ -14,6 +14,6 @@ __version__ = "0.1.0"
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
     """The simulator of a run folder (or of an artifact): `ups.load("runs/demo").rollout(u0, steps=100)`."""
-    from ups.jobs.load import load as load_simulator
+    from ups.run.load import load as load_simulator
 
     return load_simulator(path, device)

@@ -43,6 +43,7 @@ class RunDir:
         self.report = folder / "report.html"
         self.results = folder / "results.json"
         self.stages = folder / "stages.json"
+        self.statistics = folder / "statistics.json"
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.verdict = folder / "verdict.json"
         self._lock: int | None = None

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from ups.engine.train import Progress as TrainingProgress
-    from ups.jobs.generate import Progress, Report
-    from ups.jobs.sets import Watch
+    from ups.run.datasets import Watch
+    from ups.run.generate import Progress, Report
 
 # Seconds between two lines of progress where there is no terminal.
 EVERY = 10.0

@@ -1,4 +1,4 @@
-"""The tensors that flow through training: Window (what is given and wanted), LatentState, Losses."""
+"""The tensors that flow through training: Window (what is given and wanted), Condition, LatentState, Losses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import TaskSpec
 
 Losses = Mapping[str, Tensor]
@@ -77,8 +75,46 @@ def numbers_of(task: TaskSpec) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
+
+    `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
+    `box` is the length of each axis; the task's own where it is None.
+    """
+
+    params: Tensor
+    dt: Tensor
+    periodic: tuple[bool, ...]
+    task: str
+    inputs: Tensor | None = None
+    box: tuple[float, ...] | None = None
+
+    @classmethod
+    def of(cls, window: Window) -> Condition:
+        """What drives the steps of a window."""
+        inputs = window.inputs if window.task.inputs else None
+        return cls(window.params, window.dt, window.periodic, window.task.name, inputs, window.box)
+
+
+@dataclass(frozen=True)
 class LatentState:
     """What the codec makes of frames: a grid of tokens `z (B, *G, D)`, and which of its axes wrap around."""
 
     z: Tensor
     periodic: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class TaskStatistics:
+    """What the training data of a task are like: of its channels `(C,)`, inputs `(C_in,)` and parameters `(P,)`.
+
+    `dt` holds the least and the greatest time between two frames.
+    """
+
+    mean: Tensor
+    std: Tensor
+    input_mean: Tensor
+    input_std: Tensor
+    low: Tensor
+    high: Tensor
+    dt: tuple[float, float]

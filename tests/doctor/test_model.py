@@ -11,13 +11,13 @@ from doctor import sabotage
 from ups.doctor.exercises import TINY
 from ups.doctor.lines import Line, State
 from ups.doctor.model import examine
-from ups.jobs.settings import RunConfig
+from ups.run.config import run_config
 
 PART = f"operator.{sabotage.PART}"
 
 
 def found(change: Callable[[Any], None] | None = None, limit: float = 60, **more: Any) -> list[Line]:
-    config = RunConfig.model_validate({**TINY, **more})
+    config = run_config().model_validate({**TINY, **more})
     return list(examine(config, 2, "cpu", limit, **({"change": change} if change else {}), stages=("operator",)))
 
 

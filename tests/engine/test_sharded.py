@@ -146,7 +146,7 @@ def operator(core: Literal["transformer", "unet"] = "transformer") -> nn.Module:
 
 
 def operator_loss(module: nn.Module, step: int, rows: slice) -> Tensor:
-    from ups.models import Condition
+    from ups.tensors import Condition
 
     draw = torch.Generator().manual_seed(100 + step)
     z, y = torch.randn(SAMPLES, 1, 16, 8, generator=draw), torch.randn(SAMPLES, 16, 8, generator=draw)

@@ -17,11 +17,11 @@ from ups.cli import main
 from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
 from ups.engine.dist import Dist
-from ups.jobs.cache import identity
-from ups.jobs.run import open_run, prepare, train
-from ups.jobs.sets import Screen, opened
-from ups.jobs.settings import RunConfig
 from ups.models import Simulator
+from ups.run.caches import identity
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen, opened
+from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.tracking.jsonl import read
 from ups.types import ConfigError, DataError
@@ -49,7 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> None:
     """The data of all runs here, made once."""
     place = tmp_path_factory.mktemp("data")
     (place / "tiny.yaml").write_text(TINY)
-    for name, data in load(RunConfig, place / "tiny.yaml").data.items():
+    for name, data in load(run_config(), place / "tiny.yaml").data.items():
         with opened(data, place, SCREEN.following) as made:
             FILES[f"data.{name}.file"] = str(made.source.path)
 
@@ -58,17 +58,17 @@ def settings(folder: Path, **overrides: object) -> RunConfig:
     path = folder / "tiny.yaml"
     path.write_text(TINY)
     given = {"out": str(folder / "runs"), **FILES, **{k.replace("__", "."): v for k, v in overrides.items()}}
-    return load(RunConfig, path, given)
+    return load(run_config(), path, given)
 
 
 def trained(config: RunConfig, screen: Screen = SCREEN, resume: bool = False) -> Path:
     """A run without its judging; its folder."""
-    folder = open_run(config, resume=resume)
-    with folder, Dist.start(config.device, config.dist) as dist:
-        prepare(config, folder, screen)
-        train(config, folder, screen, dist)
-        folder.succeed()
-    return folder.folder
+    run = Run.open(config, screen, resume=resume)
+    with run.folder, run, Dist.start(config.device, config.dist) as dist:
+        run.prepare()
+        run.train(dist)
+        run.folder.succeed()
+    return run.folder.folder
 
 
 def losses(folder: Path) -> list[float]:
@@ -119,7 +119,7 @@ def test_on_a_gpu_training_from_the_cache_is_the_same_to_the_bit(tmp_path: Path,
     first, second = (
         trained(
             load(
-                RunConfig,
+                run_config(),
                 tmp_path / "usual.yaml",
                 {**weights, "out": str(tmp_path), "name": name, "cache.use": name == "cached"},
             )
@@ -147,11 +147,11 @@ def test_the_latent_loss_reads_no_frames_and_is_the_same_to_the_bit(
 
 
 def on_a_rank(paths: list[Path]) -> list[list[float]]:
-    configs = [load(RunConfig, path) for path in paths]
+    configs = [load(run_config(), path) for path in paths]
     folders = [RunDir(Path(config.out) / config.name) for config in configs]
     with Dist.start("cpu", configs[0].dist) as dist:
         for config, folder in zip(configs, folders, strict=True):
-            train(config, folder, SCREEN, dist)
+            Run(config, folder, SCREEN).train(dist)
     return [losses(folder.folder) for folder in folders]
 
 
@@ -171,7 +171,7 @@ def test_two_ranks_share_the_building_and_train_as_from_raw_data(raw: Path, tmp_
     ours, theirs = values(run_ranks(on_a_rank, 2, paths))[0]
     assert ours == theirs
     assert len(ours) == 4
-    both = Path(load(RunConfig, paths[0]).out) / "raw"
+    both = Path(load(run_config(), paths[0]).out) / "raw"
     assert proofs(both) == {4: proofs(raw)[4]}, "what two ranks were given is what one was"
 
 

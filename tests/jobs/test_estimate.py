@@ -24,11 +24,11 @@ from ups.engine.memory import Ledger, fake, training_work
 from ups.jobs import forecast as module
 from ups.jobs.estimate import StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
-from ups.jobs.generate import generate
-from ups.jobs.plan import Planned, planned, simulator_of
-from ups.jobs.run import STAGES
-from ups.jobs.settings import GenerateConfig, RunConfig
-from ups.jobs.trial import Invented, ceilings
+from ups.jobs.timing import Invented, ceilings
+from ups.run.check import Outline, new_simulator, outline
+from ups.run.config import GenerateConfig, RunConfig, run_config
+from ups.run.generate import generate
+from ups.stages import STAGES
 from ups.tensors import Window
 from ups.types import ConfigError, UpsError
 
@@ -40,14 +40,16 @@ STEPS = {"steps": 3, "validate_every": 1, "prefetch": 0, "checkpoint_seconds": N
 
 def settings(data: dict[str, object], model: object = TINY, batch: int = 8, **train: object) -> RunConfig:
     stage = {"batch": batch, "train": {**STEPS, **train}}
-    return RunConfig.model_validate({"data": data, "model": model, "codec": stage, "operator": stage, "device": "cpu"})
+    return run_config().model_validate(
+        {"data": data, "model": model, "codec": stage, "operator": stage, "device": "cpu"}
+    )
 
 
 class Real(Invented):
     """Windows of the shapes of a run, validation ones included."""
 
-    def __init__(self, config: RunConfig, sets: list[Planned], stage: str, device: str) -> None:
-        part, self.context = STAGES[stage].settings(config), config.model.operator.context
+    def __init__(self, config: RunConfig, sets: list[Outline], stage: str, device: str) -> None:
+        part, self.context = config.stage(stage), config.context
         self.sets, self.batch_size, self.device = sets, part.batch, device
         super().__init__([data.window(part.batch, self.context, part.unroll) for data in sets])
 
@@ -59,10 +61,10 @@ class Real(Invented):
 
 def trained(config: RunConfig, stage: str, device: str = "cpu") -> None:
     """A real training of one stage; everything it needs is made here."""
-    sets = [planned(data) for data in config.data.values()]
-    simulator = simulator_of(config, sets).to(device)
-    part = STAGES[stage].settings(config)
-    made = STAGES[stage].make(simulator, config)
+    sets = [outline(data) for data in config.data.values()]
+    simulator = new_simulator(config, sets).to(device)
+    part = config.stage(stage)
+    made = STAGES[stage](simulator, part)
     Trainer(part.train, made, Real(config, sets, stage, device), Dist(device=torch.device(device))).fit()
 
 
@@ -149,7 +151,7 @@ def test_the_process_grows_by_the_peak_where_it_is_large() -> None:
 def test_parameters_are_counted_exactly() -> None:
     config = settings(LINE)
     said = costs(config, "cpu").parameters
-    built = simulator_of(config, [planned(data) for data in config.data.values()])
+    built = new_simulator(config, [outline(data) for data in config.data.values()])
     assert said["total"] == sum(p.numel() for p in built.parameters()) == said["codec"] + said["operator"]
     for network in ("codec", "operator"):
         assert said[network] == sum(n for name, n in said.items() if name.startswith(f"{network}."))
@@ -157,7 +159,7 @@ def test_parameters_are_counted_exactly() -> None:
 
 def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
     batch, cells, inner, outer = 6, 64, 32, 5
-    (data,) = (planned(d) for d in settings(LINE).data.values())
+    (data,) = (outline(d) for d in settings(LINE).data.values())
     with fake("cpu"):
         net = nn.Sequential(nn.Linear(1, inner, bias=False), nn.Linear(inner, outer, bias=False))
 
@@ -220,10 +222,10 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
     made = GenerateConfig.model_validate(config.data["r"].model_dump(include=keys))
     file = generate(made, tmp_path, lambda _: None)
     assert said["data"] == pytest.approx(file.stat().st_size, rel=0.1)
-    saved = simulator_of(config, [planned(d) for d in config.data.values()]).save(tmp_path / "x.safetensors")
+    saved = new_simulator(config, [outline(d) for d in config.data.values()]).save(tmp_path / "x.safetensors")
     assert said["artifact"] == pytest.approx(saved.stat().st_size, rel=0.2)
-    read = planned(config.data["r"].model_copy(update={"file": str(file)}))
-    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(planned(config.data["r"]), disk=0)
+    read = outline(config.data["r"].model_copy(update={"file": str(file)}))
+    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outline(config.data["r"]), disk=0)
 
 
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,13 +287,13 @@ def test_the_command_needs_no_data_and_writes_nothing_unasked(
 def test_a_bad_config_is_one_sentence(tmp_path: Path, change: dict[str, object], word: str) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(settings(LINE).model_dump(mode="json")))
     with pytest.raises(UpsError, match=word) as raised:
-        forecast(load(RunConfig, tmp_path / "c.yaml", change))
+        forecast(load(run_config(), tmp_path / "c.yaml", change))
     assert "\n" not in str(raised.value)
 
 
 def test_questions_that_have_no_answer_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigError, match="names no data"):
-        forecast(RunConfig(device="cpu"))
+        forecast(run_config()(device="cpu"))
     with pytest.raises(ConfigError, match="--price"):
         forecast(settings(LINE), price=-1)
     with pytest.raises(SystemExit) as ended:

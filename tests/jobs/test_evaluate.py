@@ -25,13 +25,13 @@ from ups.eval.report import Cost, Report, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.jobs.generate import generate
-from ups.jobs.judge import Judge, SimulatorPredictor, judge
 from ups.jobs.predict import fitting
-from ups.jobs.sets import Screen, opened
-from ups.jobs.settings import GenerateConfig, RunConfig
 from ups.models import Simulator, build
 from ups.physics import TASKS
+from ups.run.config import GenerateConfig, RunConfig, run_config
+from ups.run.datasets import Screen, opened
+from ups.run.generate import generate
+from ups.run.judge import Judge, SimulatorPredictor, judge
 from ups.rundir import RunDir
 from ups.types import ConfigError, Field, UpsError
 
@@ -61,7 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run folder as training leaves it; what the weights are does not matter here."""
     base = tmp_path_factory.mktemp("made")
     (base / "small.yaml").write_text(CONFIG)
-    config = load(RunConfig, base / "small.yaml", {"out": str(base / "runs")})
+    config = load(run_config(), base / "small.yaml", {"out": str(base / "runs")})
     with RunDir.open(base / "runs" / "small", config) as folder:
         parts = []
         for data in config.data.values():
@@ -152,7 +152,7 @@ def test_zero_shot_and_unseen_parameters_stand_in_the_report_with_persistence_be
 
 def test_what_was_made_for_judging_is_kept(again: tuple[Path, Report]) -> None:
     run, report = again
-    config = load(RunConfig, run / "config.yaml", {"out": str(run.parent)})
+    config = load(run_config(), run / "config.yaml", {"out": str(run.parent)})
     before = {p: p.stat().st_mtime_ns for p in (run / "cache" / "beyond").rglob("*.*")}
     with opened(config.data["k"], run / "cache" / "data", silent) as data:
         twice = judge(config, ups.load(run), [data], {}, torch.device("cpu"), SCREEN)
@@ -170,7 +170,7 @@ def test_unseen_parameters_move_persistence_as_the_equation_says(again: tuple[Pa
 
 
 def test_what_cannot_be_made_is_said_and_costs_no_report(run: Path) -> None:
-    config = load(RunConfig, run / "config.yaml", {"evaluation.unseen": {"burgers1d": [{"nu": 0.1}]}})
+    config = load(run_config(), run / "config.yaml", {"evaluation.unseen": {"burgers1d": [{"nu": 0.1}]}})
     simulator = ups.load(run)
     with opened(config.data["k"], run / "cache" / "data", silent) as data:
         data.config = data.config.model_copy(update={"params": {"nowhere": 1.0}})
@@ -377,11 +377,11 @@ def test_an_out_that_is_a_file_is_refused_before_work(run: Path, tmp_path: Path)
 
 def test_an_unfinished_config_key_of_unseen_is_refused_when_it_is_read() -> None:
     with pytest.raises(ConfigError, match="no parameter 'mu'"):
-        load(RunConfig, None, {"evaluation.unseen": {"burgers1d": [{"mu": 1.0}]}})
+        load(run_config(), None, {"evaluation.unseen": {"burgers1d": [{"mu": 1.0}]}})
     with pytest.raises(ConfigError, match="no task"):
-        load(RunConfig, None, {"evaluation.unseen": {"burger": [{"nu": 1.0}]}})
+        load(run_config(), None, {"evaluation.unseen": {"burger": [{"nu": 1.0}]}})
     with pytest.raises(ConfigError, match="greater than or equal to 2"):
-        load(RunConfig, None, {"evaluation.zero_shot": [1]})
+        load(run_config(), None, {"evaluation.zero_shot": [1]})
 
 
 def test_a_rollout_warns_of_a_parameter_outside_the_trained_range(
@@ -469,19 +469,19 @@ def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
         asked.append(settings)
 
     monkeypatch.setattr(demo, "available", lambda: installed)
-    monkeypatch.setattr(demo, "run", run)
+    monkeypatch.setattr(demo, "run_alone", run)
     monkeypatch.setattr(demo, "make_data", lambda config, out, _: (out, dict.fromkeys(config.data, out)))
     (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
     demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN)
     assert asked[0].evaluation.baselines == (("fno",) if installed else ())
-    monkeypatch.setattr("ups.jobs.judge.available", lambda: installed)
+    monkeypatch.setattr("ups.run.judge.available", lambda: installed)
     judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)
     said = judge.report("demo", [], [], "on nothing").notes[0]
     assert ("pip install" in said) == (not installed)
 
 
 def test_a_baseline_gets_the_time_of_ours_shared_among_the_tasks(made: Path) -> None:
-    config = load(RunConfig, made / "config.yaml")
+    config = load(run_config(), made / "config.yaml")
     judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("fno",))
     assert judge.seconds == 30
     assert "each trained for 30 s" in judge.report("x", [], [], "").notes[0]

@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 import pytest
 
-from ups.jobs.generate import Progress, generate
 from ups.jobs.inspect import describe, problems, task_table
-from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
+from ups.run.config import GenerateConfig
+from ups.run.generate import Progress, generate
 
 
 def quiet(progress: Progress) -> None:

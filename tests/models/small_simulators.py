@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ups.models import CodecConfig, Condition, OperatorConfig, Simulator, build
+from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
-from ups.tensors import numbers_of
+from ups.tensors import Condition, Window, numbers_of
 
 GRIDS = {"burgers1d": (32,), "diffsorp1d": (32,), "reacdiff2d": (16, 24), "cfd2d": (16, 16), "cfd3d": (8, 8, 8)}
 VARIANTS = [("transformer", "attention"), ("transformer", "fourier"), ("unet", "attention"), ("unet", "fourier")]
@@ -46,3 +46,18 @@ def condition(name: str, batch: int = 2, periodic: tuple[bool, ...] | None = Non
     task = TASKS[name]
     params = torch.full((batch, len(numbers_of(task))), 0.5)
     return Condition(params, torch.full((batch,), dt), periodic or task.periodic, name)
+
+
+def window(context: Tensor, driven: Condition) -> Window:
+    """Frames `(B, K, *S, C)` and what drives the steps after them."""
+    task = TASKS[driven.task]
+    return Window(
+        task=task,
+        context=context,
+        targets=context[:, :0],
+        inputs=context.new_zeros(len(context), 0) if driven.inputs is None else driven.inputs,
+        params=driven.params,
+        dt=driven.dt,
+        periodic=driven.periodic,
+        box=driven.box or tuple(hi - lo for lo, hi in task.bounds),
+    )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small_simulators import window
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
-from ups.models.conditions import Condition
 from ups.models.inherit import inherit
 from ups.physics import TASKS
+from ups.tensors import Condition
 from ups.types import ConfigError
 
 GRIDS = {"burgers1d": (32,), "reacdiff2d": (16, 16), "darcy2d": (16, 16), "advection1d": (32,)}
@@ -36,7 +37,7 @@ def forecast(sim: Simulator, name: str) -> torch.Tensor:
     frames = torch.randn(2, 1, *GRIDS[name], len(task.channels), generator=torch.Generator().manual_seed(1))
     numbers = sum(not p.choices for p in task.parameters)
     condition = Condition(torch.full((2, numbers), 0.3), torch.full((2,), 0.1), task.periodic, name)
-    return sim.simulate(frames, 3, condition)
+    return sim.simulate(window(frames, condition), 3)
 
 
 def test_tasks_that_are_added_change_no_bit_of_those_known() -> None:

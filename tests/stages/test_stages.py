@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
 from ups.stages import CodecStage, OperatorStage
-from ups.stages.codec import CodecLoss
-from ups.stages.operator import OperatorLoss
+from ups.stages.codec import CodecLoss, CodecStageConfig
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
@@ -26,6 +26,11 @@ def simulator(task: TaskSpec, cells: int = 16) -> Simulator:
     for p in sim.parameters():  # away from the zeros it starts at, where some gradients vanish
         p.data += 0.05 * torch.randn(p.shape, generator=generator)
     return sim
+
+
+def only(term: str) -> OperatorStageConfig:
+    """One term of the operator's loss, by itself."""
+    return OperatorStageConfig(loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0}))
 
 
 def window(task: TaskSpec, cells: int = 16, targets: int = 2, batch: int = 3) -> Window:
@@ -56,8 +61,7 @@ def gradient(stage: CodecStage | OperatorStage, sample: Window) -> torch.Tensor:
 @pytest.mark.parametrize("term", TERMS)
 def test_every_term_of_the_operator_moves_the_operator(term: str) -> None:
     task = TASKS["swe2d"]  # bounded, positive, conserving: every term has something to say
-    weights = dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0})
-    stage = OperatorStage(simulator(task), weights)
+    stage = OperatorStage(simulator(task), only(term))
     assert set(stage.loss(window(task))) == {term}
     assert float(gradient(stage, window(task)).norm()) > 0
 
@@ -71,8 +75,8 @@ def test_the_default_loss_holds_what_a_decoder_does_not_see() -> None:
 
 def test_removing_a_term_changes_the_gradient_it_shared() -> None:
     task = TASKS["swe2d"]
-    both = gradient(OperatorStage(simulator(task), OperatorLoss(spectral=1.0)), window(task))
-    one = gradient(OperatorStage(simulator(task), OperatorLoss()), window(task))
+    both = gradient(OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(spectral=1.0))), window(task))
+    one = gradient(OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss())), window(task))
     assert not torch.allclose(both, one)
 
 
@@ -80,7 +84,7 @@ def test_removing_a_term_changes_the_gradient_it_shared() -> None:
 def test_every_term_of_the_codec_moves_the_codec(term: str) -> None:
     task = TASKS["burgers1d"]
     weights = CodecLoss(reconstruction=float(term == "reconstruction"), tokens=float(term == "tokens"))
-    stage = CodecStage(simulator(task).codec, weights)
+    stage = CodecStage(simulator(task), CodecStageConfig(loss=weights))
     assert float(gradient(stage, window(task)).norm()) > 0
 
 
@@ -95,7 +99,7 @@ def test_the_operator_stage_leaves_the_codec_alone() -> None:
 def test_no_change_has_a_loss_of_one(name: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{name: 1.0}))
+    stage = OperatorStage(fresh, only(name))
     sample = window(task, targets=1)
     stage.fit(sample)
     assert float(stage.loss(sample)[name].detach()) == pytest.approx(1.0, abs=1e-3)
@@ -105,7 +109,7 @@ def test_no_change_has_a_loss_of_one(name: str) -> None:
 def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    stage = OperatorStage(fresh, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{name: 1.0}))
+    stage = OperatorStage(fresh, only(name))
     sample = window(task, targets=1)
     stage.fit(sample)
     weak = dataclasses.replace(sample, context=sample.context * 0.1, targets=sample.targets * 0.1)
@@ -127,7 +131,7 @@ def test_the_score_is_the_error_of_the_decoded_rollout() -> None:
 
 def test_scores_are_the_worst_task_of_the_codec_and_the_geometric_mean_of_the_operator() -> None:
     sim = simulator(TASKS["burgers1d"])
-    assert CodecStage(sim.codec).score({"a": 0.1, "b": 0.4}) == 0.4
+    assert CodecStage(sim).score({"a": 0.1, "b": 0.4}) == 0.4
     assert OperatorStage(sim).score({"a": 0.1, "b": 0.4}) == pytest.approx(0.2)
 
 
@@ -143,7 +147,7 @@ def test_a_rollout_that_is_lost_counts_as_a_large_error_and_not_as_none() -> Non
 
 def test_the_codec_reconstruction_error_is_per_sample_and_in_physical_units() -> None:
     task = TASKS["burgers1d"]
-    stage, sample = CodecStage(simulator(task).codec), window(task, targets=1)
+    stage, sample = CodecStage(simulator(task)), window(task, targets=1)
     back = stage.reconstructed(sample)
     expected = (back - sample.targets).square().mean((2, 3)).sqrt() / sample.targets.square().mean((2, 3)).sqrt()
     torch.testing.assert_close(stage.evaluate(sample)["burgers1d reconstruction"], expected[:, 0].detach())
@@ -168,11 +172,11 @@ def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(
     sim, sample = simulator(task), window(task, batch=8)
     stage: CodecStage | OperatorStage
     if term in TERMS:
-        stage = OperatorStage(sim, dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0}))
+        stage = OperatorStage(sim, only(term))
         stage.fit(sample.rows(0, 3))
     else:
         weights = CodecLoss(reconstruction=float(term == "reconstruction"), tokens=float(term == "tokens"))
-        stage = CodecStage(sim.codec, weights)
+        stage = CodecStage(sim, CodecStageConfig(loss=weights))
     with torch.no_grad():
         whole = float(stage.loss(sample)[term])
         parts = sum(len(part) * float(stage.loss(part)[term]) for part in apart(sample, sizes)) / len(sample)
@@ -181,7 +185,7 @@ def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(
 
 def test_noise_is_measured_by_each_sample_alone() -> None:
     task = TASKS["burgers1d"]
-    stage, sample = OperatorStage(simulator(task), OperatorLoss(noise=0.5)), window(task)
+    stage, sample = OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(noise=0.5))), window(task)
     stage.fit(sample)
     loud = dataclasses.replace(sample, context=sample.context.clone())
     loud.context[2] *= 1e3
@@ -202,7 +206,7 @@ def test_the_steps_trained_through_grow_from_one_to_all_within_the_curriculum() 
     sample = window(task, targets=4)
 
     def steps(curriculum: float, progress: float) -> int:
-        stage = OperatorStage(simulator(task), OperatorLoss(curriculum=curriculum))
+        stage = OperatorStage(simulator(task), OperatorStageConfig(loss=OperatorLoss(curriculum=curriculum)))
         return stage.view(sample, progress).targets.shape[1]
 
     assert [steps(0.5, p) for p in (0.0, 0.16, 0.17, 0.34, 0.49, 0.5, 1.0)] == [1, 1, 2, 3, 3, 4, 4]
@@ -210,14 +214,14 @@ def test_the_steps_trained_through_grow_from_one_to_all_within_the_curriculum() 
     assert steps(0.0, 0.0) == 4
     first = OperatorStage(simulator(task)).view(sample, 0.0)
     assert torch.equal(first.targets, sample.targets[:, :1])
-    assert CodecStage(simulator(task).codec).view(sample, 0.3) is sample
+    assert CodecStage(simulator(task)).view(sample, 0.3) is sample
     with pytest.raises(ConfigError, match="curriculum"):
         OperatorLoss(curriculum=1.5)
 
 
 def test_the_codec_of_a_steady_task_is_trained_on_its_solutions() -> None:
     task = TASKS["darcy2d"]
-    stage, sample = CodecStage(simulator(task).codec), window(task, targets=1)
+    stage, sample = CodecStage(simulator(task)), window(task, targets=1)
     still = dataclasses.replace(sample, context=torch.zeros_like(sample.context))
     assert float(stage.loss(still)["reconstruction"].detach()) == float(stage.loss(sample)["reconstruction"].detach())
     other = dataclasses.replace(still, targets=still.targets * 2)
@@ -229,7 +233,7 @@ def test_a_loss_decides_nothing_by_the_value_of_a_tensor(name: str) -> None:
     task = TASKS[name]
     every = OperatorLoss(latent=1.0, spectral=1.0, conserved=1.0, boundary=1.0, noise=0.1)
     sim, sample = simulator(task, 8), dataclasses.replace(window(task, 8), box=(2.0,) * task.ndim)
-    stages = [OperatorStage(sim, every), CodecStage(sim.codec)]
+    stages = [OperatorStage(sim, OperatorStageConfig(loss=every)), CodecStage(sim)]
     stages[0].fit(sample)
     with FakeTensorMode(allow_non_fake_inputs=True) as fakes:  # numbers that nobody can read
         blind = sample._each(fakes.from_tensor)
@@ -243,7 +247,9 @@ def test_a_loss_decides_nothing_by_the_value_of_a_tensor(name: str) -> None:
 def test_a_cuda_graph_of_the_loss_and_its_gradient_gives_what_the_loss_gives(name: str) -> None:
     task = TASKS[name]
     sim, sample = simulator(task, 8).cuda(), dataclasses.replace(window(task, 8).to("cuda"), box=(2.0,) * task.ndim)
-    stage = OperatorStage(sim, OperatorLoss(latent=1.0, spectral=1.0, conserved=1.0, boundary=1.0))
+    stage = OperatorStage(
+        sim, OperatorStageConfig(loss=OperatorLoss(latent=1.0, spectral=1.0, conserved=1.0, boundary=1.0))
+    )
     stage.fit(sample)
 
     def update() -> torch.Tensor:

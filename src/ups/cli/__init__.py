@@ -54,7 +54,7 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
         A YAML file with another demo than the built-in one.
     """
     from ups.jobs.demo import demo as job
-    from ups.jobs.sets import Screen
+    from ups.run.datasets import Screen
 
     with following() as report:
         folder, found = job(out, config, Screen(print, report, training()))
@@ -105,7 +105,7 @@ def evaluate(
         auto, cpu, cuda or cuda:N.
     """
     from ups.jobs.evaluate import Question, evaluate_run
-    from ups.jobs.sets import Screen
+    from ups.run.datasets import Screen
 
     asked = Question(
         file=file,

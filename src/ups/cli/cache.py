@@ -35,7 +35,7 @@ def build(
     from ups.config import file_and_flags
     from ups.jobs.cache import build as job
     from ups.jobs.cache import run_of
-    from ups.jobs.sets import Screen
+    from ups.run.datasets import Screen
 
     target, overrides = file_and_flags(arguments)
     if target is None:
@@ -74,6 +74,6 @@ def info(path: Path) -> None:
 def gc(path: Path) -> None:
     """Delete what stopped builders left below PATH, and in a run's folder caches of other weights or data."""
     from ups.jobs.cache import clear
-    from ups.jobs.sets import Screen
+    from ups.run.datasets import Screen
 
     print("\n".join(clear(path, Screen.silent())) or "there is nothing to delete.")

@@ -17,10 +17,10 @@ def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fa
     `--data.burgers.seed 1`.
     """
     from ups.config import dump, file_and_flags, fingerprint, load
-    from ups.jobs.settings import RunConfig
+    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
-    resolved = load(RunConfig, file, overrides)
+    resolved = load(run_config(), file, overrides)
     print(dump(resolved), end="")
     print(f"# fingerprint {fingerprint(resolved)}")
 
@@ -31,6 +31,6 @@ def schema() -> None:
     import json
 
     from ups.config import schema_of
-    from ups.jobs.settings import RunConfig
+    from ups.run.config import run_config
 
-    print(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))
+    print(json.dumps(schema_of(run_config()), indent=2, ensure_ascii=False))

@@ -69,8 +69,8 @@ def generate(
         Replace a file that is there, or one that was begun with other settings.
     """
     from ups.config import load
-    from ups.jobs.generate import generate as job
-    from ups.jobs.settings import GenerateConfig
+    from ups.run.config import GenerateConfig
+    from ups.run.generate import generate as job
 
     given = {
         "task": task,

@@ -67,9 +67,9 @@ def doctor(
     kind: str = device or "auto"
     place, asked, config = folder or Path("runs"), ranks or 2, None
     if file is not None:
-        from ups.jobs.settings import RunConfig
+        from ups.run.config import run_config
 
-        config = load(RunConfig, file, overrides)
+        config = load(run_config(), file, overrides)
         if not config.data:
             raise ConfigError("the config names no data; add a data set under `data:`.")
         place, asked = folder or Path(config.out), ranks or max(2, config.dist.ranks)

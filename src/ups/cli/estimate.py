@@ -38,12 +38,12 @@ def estimate(
     """
     from ups.config import file_and_flags, load
     from ups.jobs.forecast import forecast
-    from ups.jobs.settings import RunConfig
+    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups estimate CONFIG`.")
-    found = forecast(load(RunConfig, file, overrides), device, measure, price)
+    found = forecast(load(run_config(), file, overrides), device, measure, price)
     print(f"{found.name} on {found.device}\n")
     print(table(found.rows()) + "\n")
     print("\n".join(found.lines()))

@@ -57,13 +57,15 @@ def run(
         folder, for chrome://tracing or Perfetto.
     """
     from ups.config import file_and_flags, load
-    from ups.jobs.settings import RunConfig
+    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
-    settings = load(RunConfig, file, {**overrides, **{key: value for key, value in given.items() if value is not None}})
+    settings = load(
+        run_config(), file, {**overrides, **{key: value for key, value in given.items() if value is not None}}
+    )
     if debug:
         from ups.launch.job import debugging
 
@@ -76,14 +78,14 @@ def run(
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
         os.environ.update(request(steps, Path(settings.out) / settings.name / "profile"))
     if here:
-        from ups.jobs.run import run as job
-        from ups.jobs.sets import Screen
+        from ups.run.datasets import Screen
+        from ups.run.run import run_alone as job
 
         with following() as report:
             folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
         show(found.headline(), found.said(), folder.report)
         return 0
-    from ups.jobs.supervise import supervise
+    from ups.run.supervised import supervise
 
     return supervise(
         settings, resume=resume, overwrite=overwrite, node=node_rank, rendezvous=rendezvous, command="ups.cli.worker"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from ups.engine.faults import Plan
@@ -15,44 +16,44 @@ from ups.screen import following, show, training
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 
 
+class Seated:
+    """A rank's place in its run: rank 0 prepares, and the others wait for it."""
+
+    def __init__(self, seat: Seat, folder: Path) -> None:
+        self.rank, self.pulse, self.limit = seat.rank, seat.pulse, seat.limit
+        self.folder = folder
+        # Named by where the ranks of this start meet; one left over from another start would only end the idling.
+        self.ready = folder / f".prepared-{os.environ.get('MASTER_PORT', '0')}"
+
+    def prepared(self, prepare: Callable[[], None]) -> None:
+        if self.rank == 0:
+            for old in self.folder.glob(".prepared-*"):
+                old.unlink(missing_ok=True)
+            prepare()
+            self.ready.touch()
+        with STOP.at_once("data were made"):
+            while not self.ready.exists():
+                self.pulse.beat("idle")
+                time.sleep(LOOK)
+
+
 def main(folder: Path) -> None:
     """The part of this process in the run of `folder`, whose config the supervisor has left there."""
     STOP.listen()
     with Seat(fire=Plan.from_environment()) as seat:
         seat.pulse.beat("start")
-        from ups.config import load
-        from ups.engine.dist import Dist
-        from ups.jobs.run import assess, prepare, train
-        from ups.jobs.sets import Screen
-        from ups.jobs.settings import RunConfig
-        from ups.rundir import RunDir
+        from ups.run.datasets import Screen
+        from ups.run.run import Run
 
-        run = RunDir.at(folder)
-        config = load(RunConfig, run.job)
-        with following() as report:
-            screen = Screen(print, report, training()) if seat.rank == 0 else Screen.silent()
-            # Named by where the ranks of this start meet; one left over from another start would only end the idling.
-            ready = folder / f".prepared-{os.environ.get('MASTER_PORT', '0')}"
-            if seat.rank == 0:
-                for old in folder.glob(".prepared-*"):
-                    old.unlink(missing_ok=True)
-                with STOP.at_once("data were made"):
-                    prepare(config, run, screen)
-                ready.touch()
-            with STOP.at_once("data were made"):
-                while not ready.exists():
-                    seat.pulse.beat("idle")
-                    time.sleep(LOOK)
-            seat.pulse.beat("start")
-            with Dist.start(config.device, config.dist) as dist:
-                train(config, run, screen, dist, seat.pulse, seat.limit())
-            if seat.rank == 0:
-                seat.pulse.beat("judge")
-                with STOP.at_once("the simulator was judged"):
-                    found = assess(config, run, screen)
-                show(found.headline(), found.said(), run.report)
-                ready.unlink(missing_ok=True)
-                seat.succeed(report=run.report.name)
+        with following() as progress:
+            screen = Screen(print, progress, training()) if seat.rank == 0 else Screen.silent()
+            place = Seated(seat, folder)
+            with Run.join(folder, screen) as run:
+                report = run.carry_out(place)
+            if report is not None:
+                show(report.headline(), report.said(), run.folder.report)
+                place.ready.unlink(missing_ok=True)
+                seat.succeed(report=run.folder.report.name)
 
 
 if __name__ == "__main__":

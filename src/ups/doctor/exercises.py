@@ -21,9 +21,9 @@ from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.train import TrainConfig
 from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
-from ups.jobs.plan import Planned, planned, simulator_of
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
+from ups.run.check import Outline, new_simulator, outline
+from ups.run.config import run_config
+from ups.stages import STAGES
 from ups.tensors import Window
 
 Strategy = Literal["ddp", "fsdp"]
@@ -148,7 +148,7 @@ def _reads(path: Path, text: str) -> bool:
 class Shares:
     """Batches of made-up numbers: the same for any number of ranks, each of which gets its rows."""
 
-    def __init__(self, data: Planned, ranks: Dist) -> None:
+    def __init__(self, data: Outline, ranks: Dist) -> None:
         self.data, self.ranks = data, ranks
 
     def whole(self, step: int, size: int = SIZE) -> Window:
@@ -194,11 +194,11 @@ def train(
 
     `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
     """
-    config = RunConfig.model_validate(TINY)
-    data = planned(config.data["tiny"])
+    config = run_config().model_validate(TINY)
+    data = outline(config.data["tiny"])
     flag, rows, said = StopFlag(), Rows(), list[str]()
     with Dist.start(device, DistConfig(ranks=world, strategy=strategy, timeout=30, vote_timeout=30)) as ranks:
-        stage = STAGES["operator"].make(simulator_of(config, [data]).to(ranks.device), config)
+        stage = STAGES["operator"](new_simulator(config, [data]).to(ranks.device), config.stage("operator"))
         batches = Shares(data, ranks)
         stage.fit(batches.whole(10**6, 2).to(ranks.device))
         plan = Plan([Fault(**fault)] if fault else [], ranks.rank, 1)

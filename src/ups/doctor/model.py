@@ -17,9 +17,9 @@ from ups.doctor.lines import Check, Finding, Line, State, bad, doubtful, good, l
 from ups.doctor.parts import Strategy, Subject
 from ups.doctor.rounds import PRELOAD
 from ups.doctor.trail import last_place, other_sums
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
 from ups.launch.children import Result, first, run
+from ups.run.config import RunConfig
+from ups.stages import STAGES
 from ups.types import ConfigError
 
 GROUP = "model"

@@ -18,9 +18,9 @@ from ups.doctor.trail import Trail, finite, tensors_of
 from ups.engine.dist import Dist, DistConfig
 from ups.engine.parallelize import Parallel, parallelize, units_of
 from ups.engine.train import TrainConfig
-from ups.jobs.plan import Planned, planned, simulator_of
-from ups.jobs.run import STAGES
-from ups.jobs.settings import DataConfig, RunConfig
+from ups.run.check import Outline, new_simulator, outline
+from ups.run.config import DataConfig, RunConfig
+from ups.stages import STAGES
 from ups.tensors import Window
 from ups.types import DataError
 
@@ -45,12 +45,12 @@ class Subject:
     @property
     def train(self) -> TrainConfig:
         """How the stage is trained; eager, for inside what is compiled there are no parts to name."""
-        return dataclasses.replace(STAGES[self.stage].settings(self.config).train, compile=False)
+        return dataclasses.replace(self.config.stage(self.stage).train, compile=False)
 
     @property
     def compiles(self) -> bool:
         """Whether the config asks for a compiler."""
-        return STAGES[self.stage].settings(self.config).train.compile
+        return self.config.stage(self.stage).train.compile
 
     @property
     def near(self) -> float:
@@ -60,24 +60,24 @@ class Subject:
         return 1e-6 if self.device == "cpu" else 1e-5
 
 
-def shapes(data: DataConfig) -> Planned:
+def shapes(data: DataConfig) -> Outline:
     """The shapes of a data set: from its file's header if it is there, from its equation otherwise."""
     if data.file:
         try:
-            return planned(data)
+            return outline(data)
         except (DataError, OSError):
-            return planned(data.model_copy(update={"file": None}))
-    return planned(data)
+            return outline(data.model_copy(update={"file": None}))
+    return outline(data)
 
 
 def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
     """The stage, and a tiny window of each task, the same everywhere."""
     config = subject.config
     sets = [shapes(data) for data in config.data.values()]
-    stage = STAGES[subject.stage].make(simulator_of(config, sets).to(device), config)
+    stage = STAGES[subject.stage](new_simulator(config, sets).to(device), config.stage(subject.stage))
     torch.manual_seed(config.seed)
-    ahead = STAGES[subject.stage].settings(config).unroll
-    windows = [data.window(SAMPLES, config.model.operator.context, ahead).to(device) for data in sets]
+    ahead = config.stage(subject.stage).unroll
+    windows = [data.window(SAMPLES, config.context, ahead).to(device) for data in sets]
     for window in windows:
         stage.fit(window)
     with torch.no_grad():

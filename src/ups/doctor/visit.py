@@ -12,7 +12,7 @@ from ups.doctor.rounds import GROUP, PRELOAD, Rounds
 from ups.launch.children import blamed, run, warm
 
 if TYPE_CHECKING:
-    from ups.jobs.settings import RunConfig
+    from ups.run.config import RunConfig
 
 QUICK = 15.0  # seconds for a check that only looks
 

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ups import __version__
 from ups.engine.dist import device_of
-from ups.jobs.generate import DTYPES, batch_of
-from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
+from ups.run.config import GenerateConfig
+from ups.run.generate import DTYPES, batch_of
 from ups.types import ConfigError, Domain
 
 Say = Callable[[str], None]

@@ -27,12 +27,12 @@ from ups.engine.loop import Trainer
 from ups.engine.train import TrainConfig
 from ups.files import write_atomic
 from ups.jobs.bench import provenance
-from ups.jobs.generate import generate
-from ups.jobs.settings import GenerateConfig
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.run.config import GenerateConfig
+from ups.run.generate import generate
 from ups.stages import OperatorStage
-from ups.stages.operator import OperatorLoss
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.types import TaskSpec
 
 Say = Callable[[str], None]
@@ -145,7 +145,9 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
     for workers, who in ((0, "a thread"), (2, "two processes")):
         simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
-        stage = OperatorStage(simulator.to(dist.device), OperatorLoss(increment=0.0, latent=1.0))
+        stage = OperatorStage(
+            simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0))
+        )
         stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
         noted = _Noted()
         with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:

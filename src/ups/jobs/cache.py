@@ -1,135 +1,27 @@
-"""Latent caches of a run: made by its frozen codec, checked, used for training, listed, cleared."""
+"""`ups cache`: the latent caches of a finished run are built, checked, listed and cleared."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from ups.config import load
-from ups.data.build import Builder, discard, leftovers
-from ups.data.cache import MANIFEST, Latents, StaleError, check_key, digest, key_of, read_manifest, verify
-from ups.data.identity import content
-from ups.data.windows import Part
+from ups.data.build import discard, leftovers
+from ups.data.cache import MANIFEST, StaleError, check_key, digest, read_manifest, verify
 from ups.engine.dist import Dist
 from ups.heartbeat import Pulse
-from ups.jobs.generate import Progress
-from ups.jobs.sets import DataSet, Screen, opened
-from ups.jobs.settings import RunConfig
-from ups.models import Codec, Simulator, artifact
+from ups.models import Simulator
+from ups.run.caches import Caches, place_of
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import DataSet, Screen, opened
+from ups.run.load import part_kinds
 from ups.rundir import RunDir
-from ups.stages import CodecStage, OperatorStage
 from ups.types import DataError
 
-MEMORY = "files.json"
 SPLITS = ("train", "valid")
-
-
-def place_of(config: RunConfig, folder: RunDir) -> Path:
-    """Where the caches of a run lie: `<place>/<task>/<split>`."""
-    return Path(config.cache.folder) if config.cache.folder else folder.cache("latents")
-
-
-def identity(codec: Codec, task: str) -> dict[str, str]:
-    """Digests of what a codec's tokens of a task depend on."""
-    held = {name: value.detach().cpu() for name, value in codec.state_dict().items()}
-    own = f"statistics.{task}."
-    weights = {name: value for name, value in held.items() if not name.startswith("statistics.")}
-    shape = f"{codec.config} {codec.grids[task]} "
-    return {
-        "codec weights": artifact.digest(weights),
-        "codec": shape,
-        "normalisation": artifact.digest({name: value for name, value in held.items() if name.startswith(own)}),
-    }
-
-
-def encoder(codec: Codec, data: DataSet) -> Callable[[Tensor], Tensor]:
-    """Frames to tokens on the codec's own device, and back to the CPU."""
-    device = next(codec.parameters()).device
-    task, periodic = data.source.task, data.source.domain.periodic
-    codec.eval()
-    return lambda frames: codec.encode_alike(frames.to(device), task, periodic).float().cpu()
-
-
-@dataclass(frozen=True)
-class Caches:
-    """The caches of some data sets by one codec."""
-
-    config: RunConfig
-    place: Path
-    codec: Codec
-    dist: Dist
-    screen: Screen
-    pulse: Pulse
-
-    def folder(self, data: DataSet, split: str) -> Path:
-        return self.place / data.source.task.name / split
-
-    def key(self, data: DataSet, split: str) -> dict[str, str]:
-        """All that the cache of a part depends on."""
-        told = identity(self.codec, data.source.task.name)
-        return key_of(data.part(split), told, content(data.source, self.place / MEMORY), self.config.cache.dtype)
-
-    def ready(self, data: DataSet, split: str) -> tuple[Path, dict[str, str]]:
-        """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
-        folder, key, settings = self.folder(data, split), self.key(data, split), self.config.cache
-        name = f"latents of {data.source.task.name}, {split}"
-
-        def report(done: int, total: int) -> None:
-            self.pulse.beat("idle", op="latent cache")
-            self.screen.following(Progress(done, total, name))
-
-        build = Builder(
-            data.part(split),
-            encoder(self.codec, data),
-            key,
-            folder,
-            settings.dtype,
-            settings.rebuild,
-            settings.readers,
-            report=report,
-            say=self.screen.say if self.dist.leads else lambda sentence: None,  # noqa: ARG005
-        )
-        for again in (settings.rebuild, False):
-            build.run()
-            said = self.dist.gather(verify(folder, self.dist.rank, self.dist.world))
-            wrong = next((sentence for sentence in said if sentence), None)
-            if wrong is None:
-                break
-            if not again:
-                raise DataError(wrong)
-            if self.dist.leads:
-                discard(folder)
-            self.dist.barrier()
-        return folder, key
-
-
-def encoded_parts(
-    config: RunConfig,
-    folder: RunDir,
-    sets: Sequence[DataSet],
-    stage: CodecStage | OperatorStage,
-    dist: Dist,
-    screen: Screen,
-    pulse: Pulse | None,
-) -> list[Part]:
-    """What the operator is trained on, encoded; nothing where the config does without a cache, or for another stage.
-
-    Frames are read beside the tokens only where a loss compares fields.
-    """
-    if not config.cache.use or not isinstance(stage, OperatorStage):
-        return []
-    caches = Caches(config, place_of(config, folder), stage.codec, dist, screen, pulse or Pulse(None, 0))
-    parts: list[Part] = []
-    for data in sets:
-        truth = data.part("train") if stage.needs_frames else None
-        parts.append(Latents(*caches.ready(data, "train"), data.source.task, truth))
-    return parts
 
 
 def build(folder: RunDir, config: RunConfig, device: str, screen: Screen) -> list[Path]:
@@ -146,7 +38,7 @@ def _of(
         raise DataError(f"{folder.folder}: has no trained codec yet; train it first with `ups run`.")
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so nothing can be encoded; put the run's own back.")
-    simulator = Simulator.load(folder.artifact("simulator"), dist.device)
+    simulator = Simulator.load(folder.artifact("simulator"), dist.device, part_kinds())
     place = folder.cache("data")
     sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
     return Caches(config, place_of(config, folder), simulator.codec, dist, screen, Pulse(None, 0)), sets
@@ -156,8 +48,8 @@ def run_of(path: Path, overrides: dict[str, str]) -> tuple[RunDir, RunConfig]:
     """The run that a folder holds, or that a config describes, and its config."""
     if path.is_dir():
         folder = RunDir.at(path)
-        return folder, load(RunConfig, folder.config, overrides)
-    config = load(RunConfig, path, overrides)
+        return folder, load(run_config(), folder.config, overrides)
+    config = load(run_config(), path, overrides)
     return RunDir.at(Path(config.out) / config.name), config
 
 

@@ -10,13 +10,13 @@ from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.eval.baselines import available
 from ups.eval.report import Report
-from ups.jobs.generate import equation_of, generate
 from ups.jobs.inspect import problems
-from ups.jobs.run import open_run, run
-from ups.jobs.sets import Screen
-from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS
+from ups.run.config import DataConfig, GenerateConfig, RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.generate import equation_of, generate
+from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 
 
@@ -26,16 +26,16 @@ def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report
     Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
     """
     name = {"out": str(out.parent), "name": out.name}
-    settings = load(RunConfig, config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
-    open_run(settings, overwrite=True).close()  # what cannot be trained there is refused before data are made
+    settings = load(run_config(), config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
+    Run.open(settings, overwrite=True).folder.close()  # what cannot be trained there is refused before data are made
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
     screen.say(f"data: {page}")
     filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}
     judged = settings.evaluation.model_dump()
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
-    settings = RunConfig.model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    return run(settings, screen, overwrite=True)
+    settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
+    return run_alone(settings, screen, overwrite=True)
 
 
 def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, dict[str, Path]]:

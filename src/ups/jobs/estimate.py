@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,13 +21,11 @@ from ups.engine.memory import (
     recomputed,
     training_work,
 )
-from ups.engine.stage import Stage
 from ups.eval.rollout import protocol
-from ups.jobs.plan import Planned, check, simulator_of
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
 from ups.models import Simulator
-from ups.stages import OperatorStage
+from ups.run.check import Outline, check, new_simulator
+from ups.run.config import RunConfig
+from ups.tensors import Window
 
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written
 # What is held over what is given out, in blocks that fit nothing else: by torch on a GPU, by glibc on a CPU.
@@ -41,6 +39,7 @@ class StageCost:
     """A stage: what it holds in memory at the peak, part by part, and how much there is to compute."""
 
     name: str
+    part: str  # the network it trains
     batch: int
     microbatch: int
     memory: dict[str, int]  # by part; the parts add up to the peak
@@ -92,14 +91,14 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     with fake(stand_in):
         place = Place(config, device, stand_in, microbatch, known)
-        found = tuple(_stage(name, place, simulator_of(config, sets), sets) for name in STAGES)
-        spaces = place.workspaces(len(STAGES))
+        found = tuple(_stage(name, place, new_simulator(config, sets), sets) for name in config.plan)
+        spaces = place.workspaces(len(config.plan))
         if known is not None:
             return dataclasses.replace(known, stages=found)
-        simulator = simulator_of(config, sets).eval()
-        given = protocol(config.evaluation.protocol, config.model.operator.context).context
-        stage = OperatorStage(simulator)
-        rollouts, judging = _together([_evaluated(stage, data, 32, given, "test", stand_in) for data in sets])
+        simulator = new_simulator(config, sets).eval()
+        given = protocol(config.evaluation.protocol, config.context).context
+        ask = _rollout(simulator)
+        rollouts, judging = _together([_evaluated(ask, data, 32, given, "test", stand_in) for data in sets])
         weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
         numbers = _counted(simulator)
         tokens = sum(math.prod(simulator.codec.tokens(data.task)) * data.stored for data in sets)
@@ -108,7 +107,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
         "data": sum(data.disk for data in sets if data.made),
         "checkpoints": sum((KEPT + 1) * stage.saved for stage in found),
         "artifact": weights,
-        "tokens of all frames": 4 * config.model.codec.dim * tokens,
+        "tokens of all frames": 4 * simulator.codec.config.dim * tokens,
     }
     resident = sum(data.resident("train", "valid", "test") for data in sets)
     notes = () if stand_in == device else ("torch here knows no CUDA: the CPU's kernels stood for the GPU's.",)
@@ -118,8 +117,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
 def _counted(simulator: Simulator) -> dict[str, int]:
     """Parameters in all, of each network, and of each of its parts."""
     found = {"total": sum(p.numel() for p in simulator.parameters())}
-    for name in ("codec", "operator"):
-        network = getattr(simulator, name)
+    for name, network in simulator.parts.items():
         found[name] = sum(p.numel() for p in network.parameters())
         parts = {f"{name}.{part}": sum(p.numel() for p in m.parameters()) for part, m in network.named_children()}
         own = sum(p.numel() for p in network.parameters(recurse=False))
@@ -145,21 +143,22 @@ class Place:
 
     def captured(self, stage: str) -> bool:
         """Whether its steps are CUDA graphs."""
-        return captures(STAGES[stage].settings(self.config).train, self.device, self.config.dist)
+        return captures(self.config.stage(stage).train, self.device, self.config.dist)
 
     def workspaces(self, stages: int) -> int:
         """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph."""
         if self.device != "cuda":
             return 0
-        graphs = [self.captured(name) for name in list(STAGES)[:stages]]
+        graphs = [self.captured(name) for name in self.config.plan[:stages]]
         old = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 9
         return WORKSPACES[old] * ((1 if all(graphs) else 2) + 2 * sum(graphs))
 
 
-def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned]) -> StageCost:
+def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline]) -> StageCost:
     config, device = place.config, place.device
-    stage, settings = STAGES[name].make(simulator, config), STAGES[name].settings(config)
-    train, context, ranks = settings.train, config.model.operator.context, config.dist
+    settings = config.stage(name)
+    stage = config.stages[name](simulator, settings)
+    train, context, ranks = settings.train, config.context, config.dist
     share = -(-settings.batch // ranks.world)
     size = min(place.microbatch or train.microbatch or share, share)
     windows = [data.window(share, context, settings.unroll) for data in sets]
@@ -171,7 +170,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned
     held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
     captured = place.captured(name)
     batches = batches_memory(windows, train, device, captured)
-    workspace = place.workspaces(list(STAGES).index(name) + 1)
+    workspace = place.workspaces(config.plan.index(name) + 1)
     step = max(work.peak, held.gradients + held.step)
     memory = {
         "weights": held.weights,
@@ -187,7 +186,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned
     checked, checking = (
         (earlier.checked, earlier.checking)
         if earlier
-        else _together([_evaluated(stage, d, settings.batch, context, "valid", place.stand_in) for d in sets])
+        else _together([_evaluated(stage.evaluate, d, settings.batch, context, "valid", place.stand_in) for d in sets])
     )
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
     validation = held.kept + held.gradients + held.best + batches + workspace + checked
@@ -197,6 +196,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned
         reserved = sum(memory.values()) + max(held.best + checked, *others, 0)
     return StageCost(
         name=name,
+        part=stage.makes,
         batch=settings.batch,
         microbatch=size,
         memory={part: value for part, value in memory.items() if value},
@@ -211,12 +211,24 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Planned
     )
 
 
+def _rollout(simulator: Simulator) -> Callable[[Window], object]:
+    """Whole rollouts, as a simulator is judged by."""
+
+    def ask(window: Window) -> object:
+        with torch.no_grad():
+            return simulator.simulate(window, window.targets.shape[1])
+
+    return ask
+
+
 def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
     """The highest peak, and the work of all."""
     return max(peak for peak, _ in found), total([work for _, work in found])
 
 
-def _evaluated(stage: Stage, data: Planned, batch: int, context: int, part: str, device: str) -> tuple[int, Work]:
+def _evaluated(
+    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, device: str
+) -> tuple[int, Work]:
     """Bytes at the peak, and the work, of evaluating every trajectory of a part to its end.
 
     One frame ahead and two tell what a frame costs where frames come one after the other; otherwise all at once.
@@ -225,7 +237,7 @@ def _evaluated(stage: Stage, data: Planned, batch: int, context: int, part: str,
 
     def over(frames: int) -> Work:
         window = data.window(size, context, frames)
-        return forward_work(lambda: stage.evaluate(window), device)
+        return forward_work(lambda: ask(window), device)
 
     short, longer = over(1), over(min(2, ahead))
     if longer.operations == short.operations:

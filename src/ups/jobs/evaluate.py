@@ -16,14 +16,14 @@ from ups.data.windows import Trajectories
 from ups.engine.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Cost, DataFact, Report
-from ups.jobs.beyond import Exam, Maker, spaced, thinning, trained_grid
-from ups.jobs.judge import Judge, Kind, cost_of, judged
-from ups.jobs.load import load as load_simulator
 from ups.jobs.predict import fitting
-from ups.jobs.sets import DataSet, Screen, opened
-from ups.jobs.settings import DataConfig, RunConfig
 from ups.models import Simulator
 from ups.physics import TASKS
+from ups.run.config import DataConfig, RunConfig, run_config
+from ups.run.datasets import DataSet, Screen, opened
+from ups.run.exams import Exam, Maker, spaced, thinning
+from ups.run.judge import Judge, Kind, cost_of, judged
+from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 
@@ -50,7 +50,7 @@ class Question:
 def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Report]:
     """Judge the simulator of a run, write results.json and report.html, and return their folder and the report."""
     folder = RunDir.at(run)
-    config = load_config(RunConfig, folder.config)
+    config = load_config(run_config(), folder.config)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
     simulator = load_simulator(run, asked.device)
@@ -93,7 +93,7 @@ class Session:
         data = self._open(chosen[0])
         place = self.folder.cache("beyond")
         maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
-        cells = grid_of(asked.resolution, trained_grid(data), data.source.task.name)
+        cells = grid_of(asked.resolution, data.grid, data.source.task.name)
         if asked.params:
             exam = maker.at_parameters(asked.params, cells, asked.samples)
         else:

@@ -16,10 +16,9 @@ from ups.engine.dist import device_of
 from ups.engine.train import TrainConfig
 from ups.files import write_atomic
 from ups.jobs.estimate import Costs, StageCost, costs
-from ups.jobs.plan import planned
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
-from ups.jobs.trial import INTERVALS, Ceilings, Timed, ceilings, trial
+from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
+from ups.run.check import outline
+from ups.run.config import RunConfig
 from ups.types import ConfigError, DataError
 
 PATIENCE = 15.0  # seconds a trial may take unasked
@@ -79,7 +78,7 @@ class Forecast:
         def row(title: str, values: list[str]) -> None:
             rows.append([title, *values])
 
-        row("parameters", [number(self.costs.parameters[s.name]) for s in stages])
+        row("parameters", [number(self.costs.parameters[s.part]) for s in stages])
         row("batch (microbatch)", [f"{s.batch} ({s.microbatch})" for s in stages])
         row("FLOPs of a step", [number(s.work.flops) for s in stages])
         for part in dict.fromkeys(part for s in stages for part in s.memory):
@@ -153,16 +152,16 @@ def forecast(
         why = f"there is no {kind} device here" if here is None else f"it needs {size(found.needed)} and would not fit"
         raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
     if here is not None:
-        bf16 = config.operator.train.precision == "bf16"
+        bf16 = any(config.stage(name).train.precision == "bf16" for name in config.plan)
         roof = ceilings(here, bf16)
         reckoned = {s.name: roof.seconds(s.work, s.captured) for s in found.stages}
         steps = (2 * INTERVALS + 4) * len(config.data)
         if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
-            taken = trial(config, [planned(data) for data in config.data.values()], here, PATIENCE)
+            taken = trial(config, [outline(data) for data in config.data.values()], here, PATIENCE)
         for s in found.stages:
             step = taken[s.name].seconds if taken else reckoned[s.name]
             slower = step / reckoned[s.name]
-            times[s.name] = _by_the_clock(s, STAGES[s.name].settings(config).train, step, slower, roof)
+            times[s.name] = _by_the_clock(s, config.stage(s.name).train, step, slower, roof)
             evaluation = roof.seconds(found.judging) * slower
     name = torch.cuda.get_device_name(here) if here is not None and here.type == "cuda" else kind
     largest = None if fits or free is None else _largest(config, kind, free, found)

@@ -14,11 +14,11 @@ from ups.data import Source, open_source
 from ups.data.windows import Trajectories
 from ups.engine.dist import device_of
 from ups.files import draft
-from ups.jobs.beyond import spaced, told
-from ups.jobs.judge import SimulatorPredictor
-from ups.jobs.load import load
 from ups.models import Simulator
 from ups.physics import TASKS
+from ups.run.exams import spaced, told
+from ups.run.judge import SimulatorPredictor
+from ups.run.load import load
 from ups.types import ConfigError, DataError, Params, TaskSpec
 
 AXES = "xyz"
@@ -44,7 +44,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
     if spec.steady:
         return spec
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
-    frames, needed = len(source.times[::every]), simulator.operator.config.context + ahead
+    frames, needed = len(source.times[::every]), simulator.context + ahead
     if frames < needed:
         raise DataError(
             f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
@@ -70,7 +70,7 @@ def rollout(
     if out.exists() and source_path.exists() and out.samefile(source_path):
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     simulator = load(run, device)
-    context = simulator.operator.config.context
+    context = simulator.context
     with open_source(source_path, TASKS, task) as source:
         spec = fitting(simulator, source, params or {}, 0)
         if spec.steady and steps > 1:

@@ -17,8 +17,6 @@ from typing import Any
 import torch
 
 from ups.engine.manifest import listing
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
 from ups.lab import disks
 from ups.lab.cases import Case
 from ups.lab.forked import let_go
@@ -27,7 +25,9 @@ from ups.launch.children import Ended
 from ups.launch.evidence import state_of
 from ups.launch.job import Start
 from ups.launch.nanny import die_with_parent
+from ups.run.config import RunConfig
 from ups.rundir import RunDir
+from ups.stages import STAGES
 
 VARIABLE = "UPS_LAB"  # what surrounds it, for the ranks to see
 HOURS = 3 * 3600.0

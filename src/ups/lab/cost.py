@@ -27,7 +27,7 @@ from ups.launch.children import Result, run, values
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.stages import OperatorStage
-from ups.stages.operator import OperatorLoss
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
 
 Work = Callable[[], None]
@@ -80,7 +80,7 @@ class Unprotected(Trainer):
 def stage_of(dist: Dist) -> OperatorStage:
     task = TASKS["burgers1d"]
     simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), grids={task.name: (256,)})
-    stage = OperatorStage(simulator.to(dist.device), OperatorLoss(increment=0.0, latent=1.0))
+    stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0)))
     stage.fit(One(Dist(), 8).window.to(dist.device))
     return stage
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.jobs.generate import generate
-from ups.jobs.settings import GenerateConfig
 from ups.lab.cases import Case, Strategy
 from ups.lab.trial import Found, trained_on, trial
 from ups.launch.children import run
+from ups.run.config import GenerateConfig
+from ups.run.generate import generate
 from ups.rundir import environment
 
 # All that a rank would import, so that none has to.

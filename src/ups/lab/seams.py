@@ -20,12 +20,11 @@ from ups.engine.loop import Trainer
 from ups.engine.parallelize import units_of
 from ups.engine.stage import Stage
 from ups.eval.report import Report
-from ups.jobs import run
-from ups.jobs.sets import Screen
-from ups.jobs.settings import RunConfig
 from ups.lab import around
 from ups.models import Simulator
-from ups.rundir import RunDir
+from ups.run import training
+from ups.run.config import RunConfig
+from ups.run.run import Run
 from ups.tensors import Losses, Window
 
 RECORDS = "samples"
@@ -46,8 +45,10 @@ def install() -> Callable[[], None]:
             store.at = lambda point: plan(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
 
-    names: Any = run
-    names.Trainer, names.assess = Watched, _brief
+    names: Any = training
+    names.Trainer = Watched
+    names = Run
+    names.judge, names.report = _brief, lambda *_: None
     if plan.at("config"):
         names = ups.config
         names.load = _misread(ups.config.load, plan)
@@ -175,7 +176,7 @@ def _misread(load: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
 
     def changed(model: Any, *args: Any, **more: Any) -> Any:
         config = load(model, *args, **more)
-        for fault in plan.due("config", 0) if model is RunConfig else ():
+        for fault in plan.due("config", 0) if issubclass(model, RunConfig) else ():
             if fault.kind == "seed":
                 config = config.model_copy(update={"seed": config.seed + 1})
             else:
@@ -186,7 +187,7 @@ def _misread(load: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
     return changed
 
 
-def _brief(config: RunConfig, folder: RunDir, screen: Screen) -> Report:  # noqa: ARG001
+def _brief(run: Run) -> Report:
     """In the place of the judgement, which takes longer than the training here: the simulator loads."""
-    Simulator.load(folder.artifact("simulator"), torch.device("cpu"))
-    return Report(config.name, (), "", fingerprint(config), config.seed, ())
+    Simulator.load(run.folder.artifact("simulator"), torch.device("cpu"))
+    return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())

@@ -17,8 +17,6 @@ from typing import Any
 
 from ups.config import load
 from ups.engine.faults import VARIABLE
-from ups.jobs.settings import RunConfig
-from ups.jobs.supervise import supervise
 from ups.lab import around, disks
 from ups.lab.cases import BATCH, SAVED, STEPS, Case
 from ups.lab.forked import Forked
@@ -26,6 +24,8 @@ from ups.lab.seams import RECORDS, install
 from ups.launch.children import Ended
 from ups.launch.evidence import state_of
 from ups.launch.job import NESTED, Start
+from ups.run.config import RunConfig, run_config
+from ups.run.supervised import supervise
 from ups.types import UpsError
 from ups.verdict import Ending, read_json
 
@@ -125,7 +125,7 @@ def configured(case: Case, folder: Path, data: Path, world: int, pace: float) ->
     strategy = {"single": "ddp"}.get(case.strategy, case.strategy)
     changes = {**CONFIG, **{f"limits.{name}": value for name, value in limits(pace).items()}}
     changes |= {"out": str(folder), "dist.ranks": world, "dist.strategy": strategy, **case.changes}
-    return load(RunConfig, None, {**changes, "data.a.task": "burgers1d", "data.a.file": str(data)})
+    return load(run_config(), None, {**changes, "data.a.task": "burgers1d", "data.a.file": str(data)})
 
 
 def _command(config: RunConfig, case: Case | None, folder: Path, limit: float, resume: bool) -> str:

@@ -1,19 +1,43 @@
-"""Plain single-device networks: the codec, the latent operator, and the simulator they make."""
+"""Plain single-device networks: the codec, the latent operator, and the simulator that parts like these make."""
 
-from ups.models.codec import Codec, CodecConfig
-from ups.models.conditions import Condition
-from ups.models.operator import CORES, SIZES, LatentOperator, OperatorConfig
-from ups.models.simulator import Simulator, SimulatorConfig, build
+from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ups.models.codec import Codec
+    from ups.models.config import SIZES, CodecConfig, OperatorConfig, SimulatorConfig
+    from ups.models.operator import CORES, LatentOperator
+    from ups.models.part import Blueprint, Part
+    from ups.models.simulator import Simulator, assemble, build
+
+# Each name is imported when it is asked for: configs are read without torch.
+_HOMES = {
+    "codec": ("Codec",),
+    "config": ("SIZES", "CodecConfig", "OperatorConfig", "SimulatorConfig"),
+    "operator": ("CORES", "LatentOperator"),
+    "part": ("Blueprint", "Part"),
+    "simulator": ("Simulator", "assemble", "build"),
+}
 __all__ = [
     "CORES",
     "SIZES",
+    "Blueprint",
     "Codec",
     "CodecConfig",
-    "Condition",
     "LatentOperator",
     "OperatorConfig",
+    "Part",
     "Simulator",
     "SimulatorConfig",
+    "assemble",
     "build",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"ups.models.{home}"), name)
+    raise AttributeError(f"module 'ups.models' has no attribute '{name}'")

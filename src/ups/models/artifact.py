@@ -1,4 +1,4 @@
-"""The artifact: one safetensors file with the weights and, as JSON in its header, all that is needed to build them."""
+"""The artifact: one safetensors file with the weights of every part and, as JSON in its header, how each is made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,9 +16,11 @@ from torch import Tensor
 from ups.files import draft
 from ups.types import DataError, Field, Param, Storage, TaskSpec
 
+T = TypeVar("T")
+
 FILE_NAME = "simulator.safetensors"
 FORMAT = "ups-simulator"
-VERSION = 2
+VERSION = 3
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -31,13 +33,34 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return total.hexdigest()
 
 
-def write(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write the artifact whole or not at all."""
+def write(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
+    """Write the artifact whole or not at all, to a file or into a folder, and return the file's path.
+
+    Every part of `header["parts"]` gets the digest of its own weights, and those of the parts as they are beside it.
+    """
+    path = path if path.suffix == ".safetensors" else path / FILE_NAME
     held = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
-    full = {"format": FORMAT, "version": VERSION, "digest": digest(held), **header}
+    full = {**header, "format": FORMAT, "version": VERSION}
+    digests = {name: digest(of_part(held, name)) for name in header.get("parts", ())}
+    if digests:
+        full["parts"] = {n: {"beside": digests, **part, "digest": digests[n]} for n, part in header["parts"].items()}
+    full["digest"] = _whole(held, digests)
     path.parent.mkdir(parents=True, exist_ok=True)
     with draft(path) as beside:
         save_file(held, beside, metadata={"ups": json.dumps(full, sort_keys=True)})
+    return path
+
+
+def _whole(tensors: Mapping[str, Tensor], digests: Mapping[str, str]) -> str:
+    """A hash of all tensors: those of parts through the digests of the parts, so that each is hashed once."""
+    rest = {name: value for name, value in tensors.items() if name.partition(".")[0] not in digests}
+    return hashlib.sha256(f"{digest(rest)} {sorted(digests.items())}".encode()).hexdigest() if digests else digest(rest)
+
+
+def of_part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """The tensors of one part, by their names within it."""
+    start = f"{part}."
+    return {name.removeprefix(start): value for name, value in tensors.items() if name.startswith(start)}
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -51,9 +74,40 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path}: is cut short or no simulator at all ({error}); save it again.") from None
-    if digest(tensors) != header.get("digest"):
+    two = header["version"] == 2  # which hashed all tensors at once
+    digests = {} if two else {name: digest(of_part(tensors, name)) for name in header.get("parts", ())}
+    if _whole(tensors, digests) != header.get("digest"):
         raise DataError(f"{path}: its weights do not match its digest, so the file is damaged; save it again.")
     return header, tensors
+
+
+def replace_part(path: Path, name: str, source: Path, out: Path | None = None) -> Path:
+    """Put the part `name` of the artifact `source` into the one at `path` (or write that to `out`).
+
+    The other parts keep every bit, and their headers. Which parts a part was trained beside stays in its header
+    (`beside`), so that a part that has lost its company can be told: see `strangers`.
+    """
+    header, tensors = read(path)
+    other, theirs = read(source)
+    for key in ("tasks", "grids"):
+        if header[key] != other[key]:
+            raise DataError(f"{source}: was trained on other {key} than {path}; a part is replaced by one of the same.")
+    if name not in other["parts"]:
+        raise DataError(f"{source}: has no part '{name}'; it has {', '.join(other['parts'])}.")
+    kept = {key: value for key, value in tensors.items() if not key.startswith(f"{name}.")}
+    taken = {key: value for key, value in theirs.items() if key.startswith(f"{name}.")}
+    parts = {**header["parts"], name: other["parts"][name]}
+    return write(out or path, {**header, "parts": parts}, {**kept, **taken})
+
+
+def strangers(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A sentence for each part that was trained beside other weights of a part it needs than stand beside it now."""
+    return [
+        f"the part '{name}' was trained beside another '{other}' than the one in this simulator."
+        for name, part in parts.items()
+        for other in part.get("needs", ())
+        if other in parts and part["beside"].get(other) != parts[other]["digest"]
+    ]
 
 
 def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
@@ -64,11 +118,24 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
     version = header.get("version")
+    if version == 2:
+        return _from_two(header)
     if version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
         raise DataError(f"{path}: has format version {version}, and this program reads {VERSION}; {remedy}.")
     return header
+
+
+def _from_two(header: dict[str, Any]) -> dict[str, Any]:
+    """The header of version 2, which knew two parts and told nothing of them but their configs."""
+    parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
+    return {**header, "parts": parts}
+
+
+def config_from(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A part's config from what `dataclasses.asdict` and JSON made of it."""
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
 def task_from(data: Mapping[str, Any]) -> TaskSpec:

@@ -4,45 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from ups.models.config import CodecConfig
 from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Space, check_grid, resample
-from ups.tensors import LatentState
+from ups.models.part import Blueprint, Part
+from ups.tensors import LatentState, TaskStatistics
 from ups.types import ConfigError, TaskSpec
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
+# How frames become tokens. One more is a class of this signature whose start the decoder can invert.
+ENCODERS: dict[str, type[GridEncoder]] = {"grid": GridEncoder}
 
 
-@dataclass(frozen=True)
-class CodecConfig:
-    """A codec. It loses nothing of the grid as long as dim ≥ channels · patch^n; good values have it so."""
-
-    # Numbers per token.
-    dim: int = 64
-    # Cells per token along each axis, in 1D, 2D and 3D.
-    patch: tuple[int, int, int] = (4, 4, 2)
-    # Cells beyond its patch that a token sees, on each side.
-    halo: int = 2
-    # Residual blocks of local mixing in the encoder and in the decoder.
-    blocks: int = 1
-    # Width and heads of the decoder's attention.
-    width: int = 32
-    heads: int = 2
-
-    def __post_init__(self) -> None:
-        if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:
-            raise ConfigError("codec.dim, patch, width and heads are at least 1, codec.halo and blocks at least 0.")
-        if self.width % self.heads:
-            raise ConfigError(f"codec.width {self.width} is not a multiple of codec.heads {self.heads}; change one.")
-
-
-class Codec(nn.Module):
+class Codec(Part):
     """Encodes frames of known tasks and decodes them again, physical units in and out.
 
     `grids` holds the grid each task is trained on (the task's own resolution where it is not named). Frames on another
@@ -50,8 +31,9 @@ class Codec(nn.Module):
     what an operator learnt about neighbouring tokens holds at any resolution that is asked of it.
     """
 
+    Config: ClassVar[type] = CodecConfig
     # It has no `forward`: these are the methods through which it is run.
-    entries = ("encode", "decode", "query")
+    entries: ClassVar[tuple[str, ...]] = ("encode", "decode", "query")
 
     def __init__(
         self,
@@ -60,6 +42,8 @@ class Codec(nn.Module):
         grids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
+        if config.encoder not in ENCODERS:
+            raise ConfigError(f"there is no encoder '{config.encoder}'; the encoders are {', '.join(ENCODERS)}.")
         self.config = config
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
@@ -68,12 +52,18 @@ class Codec(nn.Module):
                 raise ConfigError(f"{task.name} has {task.ndim} axes, but its grid is {self.grids[task.name]}.")
             check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
         self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
-        self.encoder = GridEncoder(tasks, config.dim, config.patch, config.halo, config.blocks)
+        self.encoder = ENCODERS[config.encoder](tasks, config.dim, config.patch, config.halo, config.blocks)
         self.decoder = PointDecoder(tasks, config.dim, config.patch, config.blocks, config.width, config.heads)
         self.decoder.start_as_inverse_of(self.encoder, tasks)
 
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        return cls(config, blueprint.tasks, blueprint.grids)
+
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        self.fit_statistics(task, statistics.mean, statistics.std)
+
     def shard_units(self) -> list[nn.Module]:
-        """The repeated blocks, each with a `forward` of its own."""
         return [*self.encoder.blocks, *self.decoder.blocks]
 
     def task(self, task: TaskSpec | str) -> TaskSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +11,11 @@ from torch.nn import functional
 
 from ups.models.grids import table
 from ups.models.layers import AXES, fourier_features
-from ups.tensors import numbers_of
+from ups.tensors import Condition, numbers_of
 from ups.types import ConfigError, TaskSpec
 
 PARAM_WAVES = 3
 DT_WAVES = 3
-
-
-@dataclass(frozen=True)
-class Condition:
-    """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
-
-    `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
-    `box` is the length of each axis; the task's own where it is None.
-    """
-
-    params: Tensor
-    dt: Tensor
-    periodic: tuple[bool, ...]
-    task: str
-    inputs: Tensor | None = None
-    box: tuple[float, ...] | None = None
 
 
 class ParamRange(nn.Module):

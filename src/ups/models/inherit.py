@@ -9,22 +9,20 @@ import torch
 from ups.models.simulator import Simulator
 from ups.types import ConfigError
 
-# Tensors with a row per task, in the order of the tasks.
-ROWS = ("dt", "operator.scale", "operator.conditioner.task")
-
 
 @torch.no_grad()
 def inherit(new: Simulator, old: Simulator) -> list[str]:
     """Copy everything `old` knows into `new`, statistics and ranges included, so that on the tasks of `old` both give
     the same bits; the names of the tensors that stay fresh. ConfigError where their networks differ."""
     same_networks(new, old)
+    by_row = {*new.rows, *(f"{name}.{row}" for name, part in new.parts.items() for row in part.rows)}
     here, there = new.state_dict(), old.state_dict()
     tasks = list(new.codec.tasks)
     rows = [tasks.index(name) for name in old.codec.tasks if name in tasks]
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
     fresh = []
     for name, tensor in here.items():
-        if name in ROWS:
+        if name in by_row and name in there:
             tensor[rows] = there[name][known].to(tensor.device)
         elif name in there:
             tensor.copy_(there[name])
@@ -35,10 +33,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
 
 def same_networks(new: Simulator, old: Simulator) -> None:
     """ConfigError, with the key to change, where `new` cannot take over what `old` knows."""
-    for part, ours, theirs in (
-        ("codec", new.codec.config, old.codec.config),
-        ("operator", new.operator.config, old.operator.config),
-    ):
+    for part in (name for name in new.parts if name in old.parts):
+        ours, theirs = new.parts[part].config, old.parts[part].config
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
             if a != b:

@@ -2,95 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape
-from ups.models.conditions import Condition, Conditioner
+from ups.models.conditions import Conditioner
+from ups.models.config import OperatorConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
 from ups.models.layers import Walls, modulate, rms_norm
+from ups.models.part import Blueprint, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
+from ups.tensors import Condition, TaskStatistics
 from ups.types import ConfigError, TaskSpec
-
-
-@dataclass(frozen=True)
-class Size:
-    """How large an operator is."""
-
-    width: int
-    depth: int
-    heads: int
-    ratio: float = 2.0
-
-
-SIZES: dict[str, Size] = {
-    "tiny": Size(width=64, depth=4, heads=4),
-    "small": Size(width=128, depth=6, heads=4),
-    "base": Size(width=384, depth=12, heads=6, ratio=4.0),
-    "large": Size(width=768, depth=16, heads=12, ratio=4.0),
-}
-
-
-@dataclass(frozen=True)
-class OperatorConfig:
-    """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
-
-    # The network: every token meets every token, or U-shaped with windows, for large grids.
-    core: Literal["transformer", "unet"] = "transformer"
-    # How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis.
-    mixing: Literal["attention", "fourier"] = "fourier"
-    # A name out of SIZES; width, depth and heads below change one of its numbers.
-    size: Literal["tiny", "small", "base", "large"] = "tiny"
-    width: int | None = None
-    depth: int | None = None
-    heads: int | None = None
-    # Frames of context the operator sees.
-    context: int = 1
-    # Reach of the local convolution, in tokens; odd.
-    kernel: int = 5
-    # Fourier modes kept per axis, where mixing is fourier.
-    modes: int = 16
-    # What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places).
-    norm: Literal["token", "field"] = "field"
-    # Groups of channels mixed in space apart from each other, with attention between them; 1: all together.
-    streams: int = 1
-    # Probability of leaving out the last block's branches in training; earlier blocks less.
-    drop_path: float = 0.0
-    # unet: how often the grid is halved, by what the width grows each time, and tokens per window axis in 1D, 2D, 3D.
-    levels: int = 2
-    growth: float = 1.5
-    windows: tuple[int, int, int] = (16, 8, 4)
-
-    def __post_init__(self) -> None:
-        if self.kernel % 2 == 0:
-            raise ConfigError(f"operator.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
-        given = [n for n in (self.width, self.depth, self.heads) if n is not None]
-        if min(self.context, self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
-            raise ConfigError(
-                "operator.context, streams, modes, kernel, windows, width, depth and heads are at least 1."
-            )
-        if not 0 <= self.drop_path < 1:
-            raise ConfigError(f"operator.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
-        if self.levels < 0 or not 0 < self.growth < math.inf:
-            raise ConfigError("operator.levels is at least 0, and operator.growth a number above 0.")
-        if self.shape.width % (2 * self.shape.heads):
-            raise ConfigError(
-                f"operator.width {self.shape.width} is not a multiple of twice operator.heads {self.shape.heads}; "
-                "change one of them."
-            )
-
-    @property
-    def shape(self) -> Size:
-        """The size's numbers with the changes made to them."""
-        named = SIZES[self.size]
-        return Size(self.width or named.width, self.depth or named.depth, self.heads or named.heads, named.ratio)
 
 
 def _transformer(config: OperatorConfig, shape: BlockShape) -> nn.Module:
@@ -113,7 +41,7 @@ def _unet(config: OperatorConfig, shape: BlockShape) -> nn.Module:
 CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": _unet, "transformer": _transformer}
 
 
-class LatentOperator(nn.Module):
+class LatentOperator(Part):
     """z(t + dt) = z(t) + s_task · head(core(enter(z(t), increments before it) + inputs, condition)).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
@@ -121,15 +49,17 @@ class LatentOperator(nn.Module):
     numbers used in `forward` are those of drop path, in training.
     """
 
+    Config: ClassVar[type] = OperatorConfig
     scale: Tensor
-    # Methods other than `forward` through which it is run.
-    entries: tuple[str, ...] = ()
+    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task")
 
     def __init__(
         self, config: OperatorConfig, dim: int, tasks: Sequence[TaskSpec], patch: Sequence[int] = (4, 4, 2)
     ) -> None:
         """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D."""
         super().__init__()
+        if config.core not in CORES:
+            raise ConfigError(f"there is no core '{config.core}'; the cores are {', '.join(CORES)}.")
         size = config.shape
         self.config, self.dim = config, dim
         shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, config.streams)
@@ -147,8 +77,17 @@ class LatentOperator(nn.Module):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         self.inputs = InputEncoder(tasks, size.width * config.streams, patch)
 
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        codec = blueprint.parts["codec"].config
+        return cls(config, codec.dim, blueprint.tasks, codec.patch)
+
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        if task.inputs:
+            self.fit_inputs(task.name, statistics.input_mean, statistics.input_std)
+        self.fit_ranges(task.name, statistics.low, statistics.high)
+
     def shard_units(self) -> list[nn.Module]:
-        """The repeated blocks, each with a `forward` of its own."""
         return [module for module in self.core.modules() if isinstance(module, Block)]
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:

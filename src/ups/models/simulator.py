@@ -1,14 +1,13 @@
-"""Simulator: encode → advance → guard → decode; what is trained, saved as one artifact, and served."""
+"""Simulator: named parts that know the same tasks; encode → advance → refine → guard → decode."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,23 +16,17 @@ from torch import Tensor, nn
 import ups
 from ups.models import artifact
 from ups.models.arrays import Asked, beyond, inputs_of, parameters, places_of, step_of, walls_of
-from ups.models.codec import Codec, CodecConfig
-from ups.models.conditions import Condition
-from ups.models.operator import LatentOperator, OperatorConfig
+from ups.models.codec import Codec
+from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.models.operator import LatentOperator
+from ups.models.part import Blueprint, Part
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, Law, Positive
-from ups.tensors import LatentState, numbers_of
+from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
-
-@dataclass(frozen=True)
-class SimulatorConfig:
-    """How a simulator runs."""
-
-    # Repair decoded frames so that conserved totals and signs hold.
-    guard: bool = True
-    # Encode each decoded frame again before the next step, instead of carrying the tokens on.
-    reencode: bool = False
+# The parts that every simulator has, in the order in which their weights are drawn.
+CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
 
 
 def _channel(index: int, u: Tensor) -> Tensor:
@@ -59,28 +52,45 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
 
 
 class Simulator(nn.Module):
-    """A codec and an operator that know the same tasks.
+    """Parts by name, a codec and an operator among them, that know the same tasks.
 
     `sim.rollout(u0, steps=100, params={"nu": 0.01})` is the whole of its use, or `sim.solve(inputs)` where the task is
     steady: one step of length 1 from a zero field to the solution. The spacing in time is that of training.
     """
 
+    rows: ClassVar[tuple[str, ...]] = ("dt",)
+    codec: Codec
+    operator: LatentOperator
     dt: Tensor
 
-    def __init__(
-        self,
-        codec: Codec,
-        operator: LatentOperator,
-        config: SimulatorConfig | None = None,
-        provenance: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, parts: Mapping[str, Part], config: SimulatorConfig | None = None) -> None:
         super().__init__()
-        self.codec, self.operator = codec, operator
+        self.parts = dict(parts)
+        for name, part in parts.items():
+            self.add_module(name, part)
         self.config = config or SimulatorConfig()
-        self.provenance: dict[str, Any] = dict(provenance or {})
+        # What it was made by: the whole, and each part by its name.
+        self.provenance: dict[str, Any] = {}
+        self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
         # The least and the greatest time between frames in training, per task.
-        steps = [[1.0 if t.steady else max(t.dt, 1e-12)] * 2 for t in codec.tasks.values()]
+        steps = [[1.0 if t.steady else max(t.dt, 1e-12)] * 2 for t in self.tasks]
         self.register_buffer("dt", torch.tensor(steps, dtype=torch.float32))
+
+    @property
+    def context(self) -> int:
+        """Frames that it looks back on."""
+        return int(self.operator.config.context)
+
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        """Record what the training data of a task are like, in every part."""
+        for part in self.parts.values():
+            part.learn_statistics(task, statistics)
+        self.fit_dt(task, *statistics.dt)
+
+    def replace(self, name: str, part: Part) -> None:
+        """Put another network in the place of a part; the others stay as they are."""
+        self.parts[name] = part
+        self.add_module(name, part)
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
@@ -122,43 +132,55 @@ class Simulator(nn.Module):
 
         Of more frames than K the last count; where there are fewer, the first stands for those before it.
         """
-        context = context[:, -self.operator.config.context :]
+        context = context[:, -self.context :]
         return self.filled(
             torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
         )
 
     def filled(self, z: Tensor) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
-        missing = self.operator.config.context - z.shape[1]
+        missing = self.context - z.shape[1]
         return torch.cat((*[z[:, :1]] * max(0, missing), z[:, max(0, -missing) :]), 1)
 
-    def step(self, context: Tensor, condition: Condition) -> Tensor:
-        """Frames `(B, K', *S, C)` to the one after them, `(B, *S, C)`."""
-        return self.simulate(context, 1, condition)[:, 0]
+    def simulate(self, window: Window, steps: int, points: Tensor | None = None) -> Tensor:
+        """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at
+        `points (P, n)` of [0, 1)^n where given, `(B, steps, P, C)`. Every rollout comes here, whoever asks for it.
 
-    def simulate(self, context: Tensor, steps: int, condition: Condition, points: Tensor | None = None) -> Tensor:
-        """Frames `(B, K', *S, C)` in physical units to the `steps` after them, `(B, steps, *S, C)`, on the same grid;
-        at `points (P, n)` of [0, 1)^n where given, `(B, steps, P, C)`. Gradients flow unless the caller stops them."""
-        task, periodic = self.codec.task(condition.task), condition.periodic
-        grid = tuple(context.shape[2:-1])
-        domain, reference = Domain.box(task.bounds, grid, periodic), context[:, -1]
+        Gradients flow unless the caller stops them.
+        """
+        task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
+        grid = tuple(window.context.shape[2:-1])
+        domain, reference = Domain.box(task.bounds, grid, periodic), window.state
         laws = laws_of(task, periodic) if self.config.guard else ()
-        z = self.encode_context(context, task, periodic)
+        signs = [law for law in laws if isinstance(law, Positive)]
+        z = self.encode_context(window.context, task, periodic)
         frames = []
         for _ in range(steps):
-            state = LatentState(self.operator(z, condition), periodic)
-            on_grid = points is None or self.config.reencode
-            frame = self._guard(self.codec.decode(state, task, grid), laws, reference, domain) if on_grid else None
-            if points is not None:
-                found = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                signs = [law for law in laws if isinstance(law, Positive)]
-                frames.append(self._guard(found, signs, reference, domain))
-            elif frame is not None:
+            state = LatentState(self._next(z, condition), periodic)
+            if points is None or self.config.reencode:
+                frame = self._refined(self.codec.decode(state, task, grid), condition)
+                frame = self._guard(frame, laws, reference, domain)
+            if points is None:
                 frames.append(frame)
-            if self.config.reencode and frame is not None:
+            else:
+                values = self.codec.query(state, task, points.expand(len(z), *points.shape))
+                frames.append(self._guard(self._refined(values, condition), signs, reference, domain))
+            if self.config.reencode:
                 state = self.codec.encode(frame, task, periodic)
             z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
         return torch.stack(frames, 1)
+
+    def _next(self, z: Tensor, condition: Condition) -> Tensor:
+        """The tokens after those of the context, as the operator says and the other parts correct."""
+        after: Tensor = self.operator(z, condition)
+        for part in self.parts.values():
+            after = part.refine_tokens(after, z, condition)
+        return after
+
+    def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
+        for part in self.parts.values():
+            frame = part.refine_frame(frame, condition)
+        return frame
 
     @staticmethod
     def _guard(frame: Tensor, laws: Sequence[Law], reference: Tensor, domain: Domain) -> Tensor:
@@ -236,13 +258,22 @@ class Simulator(nn.Module):
         numbers = parameters(given, spec, kept, batch).to(device)
         low, high = self.dt[list(self.codec.tasks).index(spec.name)].tolist()
         step, wraps = step_of(dt, low, high, spec.name), walls_of(periodic, spec, given)
-        condition = Condition(numbers, torch.full((batch,), step, device=device), wraps, spec.name, inputs)
+        window = Window(
+            task=spec,
+            context=asked.frames,
+            targets=asked.frames[:, :0],
+            inputs=asked.frames.new_zeros(batch, 0) if inputs is None else inputs,
+            params=numbers,
+            dt=torch.full((batch,), step, device=device),
+            periodic=wraps,
+            box=tuple(hi - lo for lo, hi in spec.bounds),
+        )
         places = None if points is None else places_of(points, spec, wraps).to(device)
         training = self.training
         self.eval()
         try:
             with torch.no_grad():
-                frames = self.simulate(asked.frames, steps, condition, places)
+                frames = self.simulate(window, steps, places)
         finally:
             self.train(training)
         return asked.answer(frames, step, points is not None)
@@ -255,35 +286,35 @@ class Simulator(nn.Module):
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
         """Write the artifact to `path` (a file, or a folder to put it in) and return the file's path."""
-        path = Path(path)
-        path = path if path.suffix == ".safetensors" else path / artifact.FILE_NAME
         header = {
-            "codec": dataclasses.asdict(self.codec.config),
-            "operator": dataclasses.asdict(self.operator.config),
-            "simulator": dataclasses.asdict(self.config),
-            "tasks": [dataclasses.asdict(task) for task in self.tasks],
+            "parts": {name: {"config": asdict(p.config), **self.origins[name]} for name, p in self.parts.items()},
+            "simulator": asdict(self.config),
+            "tasks": [asdict(task) for task in self.tasks],
             "grids": self.codec.grids,
             "ranges": self.ranges(),
             "program": ups.__version__,
             "provenance": {**self.provenance, **(provenance or {})},
         }
-        artifact.write(path, header, self.state_dict())
-        return path
+        return artifact.write(Path(path), header, self.state_dict())
 
     @classmethod
-    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> Simulator:
-        """The simulator an artifact holds, its weights bit for bit, ready to run."""
+    def load(
+        cls, path: str | Path, device: torch.device | str = "cpu", kinds: Mapping[str, type[Part]] = CORE
+    ) -> Simulator:
+        """The simulator an artifact holds, its weights bit for bit, ready to run; `kinds` are the parts it may have."""
         header, tensors = artifact.read(Path(path))
         try:
-            simulator = build(
+            parts = header["parts"]
+            simulator = assemble(
                 [artifact.task_from(task) for task in header["tasks"]],
-                CodecConfig(**_tuples(header["codec"])),
-                OperatorConfig(**_tuples(header["operator"])),
+                {name: artifact.config_from(_kind(kinds, name).Config, p["config"]) for name, p in parts.items()},
                 SimulatorConfig(**header["simulator"]),
                 {name: tuple(grid) for name, grid in header["grids"].items()},
+                kinds=kinds,
             )
             simulator.load_state_dict(tensors, strict=True)
             simulator.provenance = dict(header["provenance"])
+            simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except (UpsError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
             first = " ".join(str(error).split()).rstrip(".")[:200]
             raise DataError(
@@ -292,8 +323,46 @@ class Simulator(nn.Module):
         return simulator.to(device).eval()
 
 
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+def _kind(kinds: Mapping[str, type[Part]], name: str) -> type[Part]:
+    if name not in kinds:
+        raise ConfigError(f"this program knows no part '{name}'")
+    return kinds[name]
+
+
+def assemble(
+    tasks: Sequence[TaskSpec],
+    configs: Mapping[str, Any],
+    config: SimulatorConfig | None = None,
+    grids: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
+    empty: Collection[str] = (),
+    kinds: Mapping[str, type[Part]] = CORE,
+) -> Simulator:
+    """A simulator with fresh weights. They follow from the arguments alone, and no other random number changes.
+
+    `configs` names its parts and how each is made; they are drawn one after the other in the order of `kinds`. Those
+    in `empty` are on `meta`: shapes without memory, to be filled. All after the first empty one must be empty too.
+    """
+    if not tasks:
+        raise ConfigError("a simulator needs at least one task.")
+    parts: dict[str, Part] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name in (name for name in kinds if name in configs):
+            if name not in empty and any(before in empty for before in parts):
+                raise ValueError(f"the weights of '{name}' are drawn after those of an empty part and cannot be made")
+            with torch.device("meta") if name in empty else nullcontext():
+                parts[name] = kinds[name].build(configs[name], Blueprint(tasks, grids or {}, parts))
+    return Simulator(parts, config)
+
+
+def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> Part:
+    """A part of a simulator built anew around its weights, whole and in host memory."""
+    old = simulator.parts[name]
+    with torch.random.fork_rng(devices=[]):
+        part = type(old).build(old.config, Blueprint(simulator.tasks, simulator.codec.grids, simulator.parts))
+    part.load_state_dict(dict(weights), strict=True)
+    return part
 
 
 def build(
@@ -303,21 +372,7 @@ def build(
     config: SimulatorConfig | None = None,
     grids: Mapping[str, tuple[int, ...]] | None = None,
     seed: int = 0,
-    empty: Collection[str] = (),
 ) -> Simulator:
-    """A simulator with fresh weights. They follow from the arguments alone, and no other random number changes.
-
-    The parts named in `empty` ("operator", or it and "codec") are on `meta`: shapes without memory, to be filled.
-    """
-    if not tasks:
-        raise ConfigError("a simulator needs at least one task.")
-    if "codec" in empty and "operator" not in empty:
-        raise ValueError("the operator's weights are drawn after the codec's and cannot be made without them")
-    codec, operator = codec or CodecConfig(), operator or OperatorConfig()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        with torch.device("meta") if "codec" in empty else nullcontext():
-            eyes = Codec(codec, tasks, grids)
-        with torch.device("meta") if "operator" in empty else nullcontext():
-            heart = LatentOperator(operator, codec.dim, tasks, codec.patch)
-    return Simulator(eyes, heart, config)
+    """A simulator of a codec and an operator alone."""
+    configs = {"codec": codec or CodecConfig(), "operator": operator or OperatorConfig()}
+    return assemble(tasks, configs, config, grids, seed)

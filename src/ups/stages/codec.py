@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor
+from pydantic import Field
 
-from ups.models import Codec
+from ups.engine.train import TrainConfig
+from ups.later import Tensor, torch
+from ups.models.config import CodecConfig
+from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import nrmse, square
 from ups.tensors import LatentState, Losses, Window
+
+if TYPE_CHECKING:
+    from ups.models import Codec
 
 # Tokens of a normalised field have a mean square near 1; fields much fainter than this count no more than it.
 FAINT = 1e-3
@@ -21,40 +27,48 @@ FAINT = 1e-3
 class CodecLoss:
     """Weights of the codec's losses."""
 
-    # Decoding what was encoded gives the frame back, at every cell (UPT's inverse decoding).
     reconstruction: float = 1.0
-    # Encoding what was decoded gives the tokens back (UPT's inverse encoding).
+    """Decoding what was encoded gives the frame back, at every cell (UPT's inverse decoding)."""
     tokens: float = 0.1
+    """Encoding what was decoded gives the tokens back (UPT's inverse encoding)."""
 
 
-class CodecStage:
-    """Trains a codec on single frames. The loss is the mean square error over the mean square of the deviation.
+class CodecStageConfig(StageConfig):
+    """Stage codec."""
 
-    Every term is a mean over samples of a value that depends on that sample alone.
-    """
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=200, lr=1e-3, ema=0.99, validate_first=True))
+    """Budget and optimizer."""
+    loss: CodecLoss = Field(default_factory=CodecLoss)
+    """Weights of the losses."""
 
-    name = "codec"
 
-    def __init__(self, codec: Codec, weights: CodecLoss | None = None) -> None:
-        self.module, self.weights = codec, weights or CodecLoss()
+class CodecStage(Stage):
+    """Trains a codec on single frames. The loss is the mean square error over the mean square of the deviation."""
 
-    def fit(self, window: Window) -> None:
-        """Nothing is to be measured: frames are counted in the deviations that the codec already knows."""
+    name: ClassVar[str] = "codec"
+    makes: ClassVar[str] = "codec"
+    Config: ClassVar[type[StageConfig]] = CodecStageConfig
+    PartConfig: ClassVar[type] = CodecConfig
+    config: CodecStageConfig
+    module: Codec
 
-    def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (the same from first to last)
-        return window
+    @staticmethod
+    def part() -> type[Codec]:
+        from ups.models.codec import Codec
+
+        return Codec
 
     def loss(self, window: Window) -> Losses:
         """Terms over the last frame of the context; over the solution where the task is steady."""
-        codec, task = self.module, window.task
+        codec, task, weights = self.module, window.task, self.config.loss
         frame = window.targets[:, 0] if task.steady else window.state
         scale = codec.statistics_of(task).std
         state = codec.encode(frame, task, window.periodic)
         back = codec.decode(state, task, tuple(frame.shape[1:-1]))
-        terms = {"reconstruction": self.weights.reconstruction * square((back - frame) / scale).mean()}
-        if self.weights.tokens:
+        terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale).mean()}
+        if weights.tokens:
             again, kept = codec.encode(back, task, window.periodic).z, state.z.detach()
-            terms["tokens"] = self.weights.tokens * (square(again - kept) / (square(kept) + FAINT)).mean()
+            terms["tokens"] = weights.tokens * (square(again - kept) / (square(kept) + FAINT)).mean()
         return terms
 
     def reconstructed(self, window: Window) -> Tensor:
@@ -64,11 +78,11 @@ class CodecStage:
         back = self.module.decode(LatentState(state.z, window.periodic), window.task, tuple(frames.shape[2:-1]))
         return back.reshape(frames.shape)
 
-    @torch.no_grad()
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the reconstruction of every eighth frame, in physical units, per sample `(B,)`."""
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
-        return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets)}
+        with torch.no_grad():
+            return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets)}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The worst task's."""

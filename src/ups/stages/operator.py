@@ -4,82 +4,99 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
+from pydantic import Field
 
-from ups.models import Codec, Condition, LatentOperator, Simulator
-from ups.stages.terms import drift, edges, nrmse, share, spectral
-from ups.tensors import LatentState, Losses, Window
+from ups.engine.train import TrainConfig
+from ups.later import Tensor, torch
+from ups.models.config import OperatorConfig
+from ups.stages.stage import Stage, StageConfig
+from ups.stages.terms import drift, edges, share, spectral
+from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError
 
-# What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
-LOST = 1e6
+if TYPE_CHECKING:
+    from ups.models import LatentOperator, Simulator
 
 
 @dataclass(frozen=True)
 class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
 
-    # Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task.
     increment: float = 1.0
-    # Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
-    # Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps).
+    """Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task."""
     latent: float = 1.0
-    # Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers.
+    """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
+    Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
     spectral: float = 0.0
-    # Drift of what the equation conserves.
+    """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
-    # Mean square error on the outermost cells of bounded axes.
+    """Drift of what the equation conserves."""
     boundary: float = 0.0
-    # Noise added to the tokens of the context, in their own deviations: steadies long rollouts.
+    """Mean square error on the outermost cells of bounded axes."""
     noise: float = 0.0
-    # The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the start.
+    """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
     curriculum: float = 0.5
+    """The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the
+    start."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
 
 
-class OperatorStage:
+class OperatorStageConfig(StageConfig):
+    """Stage operator."""
+
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=2e-3))
+    """Budget and optimizer."""
+    loss: OperatorLoss = Field(default_factory=OperatorLoss)
+    """Weights of the losses."""
+
+
+class OperatorStage(Stage):
     """Trains a latent operator behind a frozen codec, over as many steps as the windows have targets.
 
     Every term is a mean over samples of a value that depends on that sample and on constants of its task alone
     (`fit`), so that the loss of a batch is the mean of the losses of its parts, weighted by their samples.
     """
 
-    name = "operator"
+    name: ClassVar[str] = "operator"
+    needs: ClassVar[tuple[str, ...]] = ("codec",)
+    makes: ClassVar[str] = "operator"
+    Config: ClassVar[type[StageConfig]] = OperatorStageConfig
+    PartConfig: ClassVar[type] = OperatorConfig
+    config: OperatorStageConfig
+    module: LatentOperator
 
-    def __init__(self, simulator: Simulator, weights: OperatorLoss | None = None) -> None:
-        self.simulator, self.weights = simulator, weights or OperatorLoss()
-        self.module: nn.Module = self.operator
-        self.codec.requires_grad_(False)
+    def __init__(self, simulator: Simulator, config: OperatorStageConfig | None = None) -> None:
+        super().__init__(simulator, config)
+        self.codec, self.operator, self.weights = simulator.codec, self.module, self.config.loss
         # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
         self.changes: dict[str, tuple[float, float]] = {}
 
-    @property
-    def codec(self) -> Codec:
-        return self.simulator.codec
+    @staticmethod
+    def part() -> type[LatentOperator]:
+        from ups.models.operator import LatentOperator
+
+        return LatentOperator
 
     @property
-    def operator(self) -> LatentOperator:
-        return self.simulator.operator
+    def sees(self) -> Literal["frames", "tokens", "both"]:
+        return "both" if self.needs_frames else "tokens"
 
-    @torch.no_grad()
-    def fit(self, window: Window) -> None:
-        """Measure on a batch how much a step changes its task; the losses and the operator count in units of that.
-
-        Call it once per task before training, after the codec has its weights, with the same windows on every rank.
-        """
+    def fit(self, window: Window, inherited: bool = False) -> None:
+        """Measure on a batch how much a step changes its task; the losses and the operator count in units of that."""
         task, steps = window.task, window.targets.shape[1]
         frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
-        z = self._encoded(frames, window)
-        self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
-        normal = frames / self.codec.statistics_of(task).std
-        shares = [share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1)).mean().item() for x in (normal, z)]
+        with torch.no_grad():
+            z = self._encoded(frames, window)
+            if not inherited:
+                self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
+            normal = frames / self.codec.statistics_of(task).std
+            shares = [share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1)).mean().item() for x in (normal, z)]
         if not steps or not all(math.isfinite(s) for s in shares):
             raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
         self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
@@ -99,7 +116,7 @@ class OperatorStage:
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
-        condition = condition_of(window)
+        condition = Condition.of(window)
         with torch.no_grad():
             z, wanted = self._tokens(window)
         if w.noise:
@@ -162,19 +179,3 @@ class OperatorStage:
         if w.boundary:
             terms["boundary"] = w.boundary * edges(found - truth, window.periodic)
         return terms
-
-    @torch.no_grad()
-    def evaluate(self, window: Window) -> dict[str, Tensor]:
-        """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
-        rollout = self.simulator.simulate(window.context, window.targets.shape[1], condition_of(window))
-        return {f"{window.task.name} nRMSE": nrmse(rollout, window.targets).nan_to_num(LOST, LOST).clamp_max(LOST)}
-
-    def score(self, means: Mapping[str, float]) -> float:
-        """The geometric mean over tasks, so that none is too small to count."""
-        return math.exp(sum(math.log(max(value, 1e-12)) for value in means.values()) / len(means))
-
-
-def condition_of(window: Window) -> Condition:
-    """What drives the steps of a window."""
-    inputs = window.inputs if window.task.inputs else None
-    return Condition(window.params, window.dt, window.periodic, window.task.name, inputs, window.box)

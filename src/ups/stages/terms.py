@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved
 from ups.types import TaskSpec

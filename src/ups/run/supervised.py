@@ -11,11 +11,11 @@ from pathlib import Path
 from ups.config import dump, fingerprint
 from ups.engine.manifest import newest_verified
 from ups.files import write_atomic
-from ups.jobs.run import STAGES, open_run
-from ups.jobs.settings import RunConfig
 from ups.launch.job import Job
 from ups.launch.launchers import Launcher, answers
 from ups.launch.supervisor import Supervisor
+from ups.run.config import RunConfig
+from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json
@@ -38,14 +38,20 @@ def supervise(
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
     d = config.dist
-    folder = join(config, node, rendezvous) if node else open_run(config, resume=resume, overwrite=overwrite)
+    folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
     try:
         if not node:
             write_atomic(folder.job, dump(config))
         words = (sys.executable, "-m", command, str(folder.folder.resolve()))
         job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
         verdict = Supervisor(
-            job, folder.folder, config.limits, say, progress=lambda: progress(folder), launcher=launcher, relay=_relay
+            job,
+            folder.folder,
+            config.limits,
+            say,
+            progress=lambda: progress(folder, config),
+            launcher=launcher,
+            relay=_relay,
         ).supervise()
     finally:
         folder.close()
@@ -79,9 +85,9 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
     raise ConfigError(cause)
 
 
-def progress(folder: RunDir) -> int:
+def progress(folder: RunDir, config: RunConfig) -> int:
     """Steps that are safe: those of the newest verified checkpoint of every stage, together."""
-    found = [newest_verified(folder.checkpoints(name)) for name in STAGES]
+    found = [newest_verified(folder.checkpoints(name)) for name in config.plan]
     return sum(int(path.name.removeprefix("step-")) for path in found if isinstance(path, Path))
 
 

@@ -19,14 +19,15 @@ from ups.engine.train import Outcome
 from ups.eval.baselines import INSTALL, BaselineConfig, NeuralOpBaseline, available
 from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
 from ups.eval.rollout import EvalProtocol, Predictor, evaluate, persistence, protocol, reconstruct
-from ups.jobs.beyond import Exam, exams
-from ups.jobs.load import load
-from ups.jobs.order import told
-from ups.jobs.sets import DataSet, Screen, windows_of
-from ups.jobs.settings import RunConfig
 from ups.models import Simulator
+from ups.models.config import FORECASTER
+from ups.run.config import RunConfig
+from ups.run.datasets import DataSet, Screen, windows_of
+from ups.run.exams import Exam, exams
+from ups.run.load import load
+from ups.run.order import told
 from ups.rundir import RunDir
-from ups.stages.operator import condition_of
+from ups.stages import STAGES
 from ups.tensors import Window
 
 Kind = Literal["fno", "uno"]
@@ -41,7 +42,7 @@ class SimulatorPredictor:
     @torch.no_grad()
     def predict(self, window: Window, steps: int) -> torch.Tensor:
         window = window.to(self.device)
-        return self.simulator.simulate(window.context, steps, condition_of(window)).cpu()
+        return self.simulator.simulate(window, steps).cpu()
 
     @torch.no_grad()
     def coded(self, frames: torch.Tensor, window: Window) -> torch.Tensor:
@@ -78,7 +79,7 @@ class Judge:
 
     @property
     def asked(self) -> EvalProtocol:
-        return protocol(self.config.evaluation.protocol, self.simulator.operator.config.context)
+        return protocol(self.config.evaluation.protocol, self.simulator.context)
 
     @property
     def seconds(self) -> float:
@@ -137,10 +138,12 @@ class Judge:
         """A network of neuraloperator trained on one task."""
         network = NeuralOpBaseline(data.source.task, self.asked.context, BaselineConfig(kind=kind))
         alone = Dist(device=self.device)
-        batches = windows_of(self.config, [data], self.config.operator, alone)
+        settings = self.config.forecasting
+        batches = windows_of(self.config, [data], settings, alone)
         network.fit(whole(batches.train, self.asked.context))
-        told = self.config.operator.train
-        train = dataclasses.replace(told, steps=None, seconds=self.seconds, lr=1e-3, optimizer="adamw", compile=False)
+        train = dataclasses.replace(
+            settings.train, steps=None, seconds=self.seconds, lr=1e-3, optimizer="adamw", compile=False
+        )
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
         return NetworkPredictor(network, self.device), cost
@@ -194,7 +197,8 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
-    """What a simulator took, given the steps and seconds of each stage; a trained codec alone predicts nothing."""
+    """What a simulator took, given the steps and seconds of each stage; no step counts while it predicts nothing."""
     numbers = sum(p.numel() for p in simulator.parameters())
-    steps = sum(steps for steps, _ in spent.values()) if spent.get("operator", (1, 0))[0] else 0
+    idle = any(STAGES[name].makes == FORECASTER and not steps for name, (steps, _) in spent.items() if name in STAGES)
+    steps = 0 if idle else sum(steps for steps, _ in spent.values())
     return Cost(numbers, steps, sum(seconds for _, seconds in spent.values()), device)

@@ -18,11 +18,11 @@ from ups.data.layouts import Plan, file_name
 from ups.data.source import open_file
 from ups.data.write import Writer, discard
 from ups.engine.dist import device_of
-from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, watched
+from ups.run.config import GenerateConfig
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.

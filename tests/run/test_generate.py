@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.jobs.generate import Progress, batch_of, generate
-from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS, TASKS
+from ups.run.config import GenerateConfig
+from ups.run.generate import Progress, batch_of, generate
 from ups.types import ConfigError, DataError, PhysicsError
 
 SMALL: dict[str, dict[str, Any]] = {

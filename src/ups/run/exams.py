@@ -11,11 +11,11 @@ from pathlib import Path
 from ups.config import fingerprint, load
 from ups.data import Source, open_source
 from ups.data.windows import Reduction, Trajectories
-from ups.jobs.generate import generate
-from ups.jobs.sets import DataSet, Screen
-from ups.jobs.settings import GenerateConfig, RunConfig
 from ups.models import Simulator
 from ups.physics import EQUATIONS, TASKS
+from ups.run.config import GenerateConfig, RunConfig
+from ups.run.datasets import DataSet, Screen
+from ups.run.generate import generate
 from ups.tensors import numbers_of
 from ups.types import ConfigError, Params, UpsError
 
@@ -41,7 +41,7 @@ def exams(
     """
     made = Maker(config, data, simulator, place, screen, stack)
     for factor in config.evaluation.zero_shot:
-        cells = tuple(n * factor for n in trained_grid(data))
+        cells = tuple(n * factor for n in data.grid)
         try:
             yield made.at_resolution(cells, "test")
         except UpsError as error:
@@ -66,7 +66,7 @@ class Maker:
 
     def at_resolution(self, cells: tuple[int, ...], split: str, samples: int | None = None) -> Exam:
         """Trajectories on a grid of `cells`: those of `split` where the run's file is fine enough, else new ones."""
-        data, trained = self.data, trained_grid(self.data)
+        data, trained = self.data, self.data.grid
         step = thinning(data.source.domain.shape, cells)
         label = f"{_cells(cells)}{' (zero-shot)' if cells != trained else ''}"
         if step is not None:
@@ -80,7 +80,7 @@ class Maker:
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
     ) -> Exam:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
-        trained = trained_grid(self.data)
+        trained = self.data.grid
         part = self._made(params, cells or trained, samples)
         label = _named(params) + (f", {_cells(cells)}" if cells and cells != trained else "")
         outside = self.simulator.outside(part.params, self.data.source.task.name)
@@ -95,7 +95,7 @@ class Maker:
         name = source.task.name
         if name not in EQUATIONS:
             raise ConfigError(f"{name} has no equation here that could make new data; name a file with --file.")
-        trained = trained_grid(data)
+        trained = data.grid
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
@@ -114,18 +114,7 @@ class Maker:
             raise ConfigError(f"{name} is solved on {_cells(found)}, not on {_cells(cells)}; choose such a resolution.")
         path = generate(made, self.place / fingerprint(made), self.screen.following)
         fresh = self.stack.enter_context(open_source(path, TASKS, name))
-        return Trajectories(fresh, fresh.ids, spaced(fresh, trained_step(data), data, thin))
-
-
-def trained_grid(data: DataSet) -> tuple[int, ...]:
-    """Cells per axis that a run trains on."""
-    return tuple(n // data.config.reduce.space for n in data.source.domain.shape)
-
-
-def trained_step(data: DataSet) -> float:
-    """Time between two frames that a run trains on; 0 for a steady task."""
-    times = data.source.times[data.config.reduce.start :: data.config.reduce.time]
-    return float(times[1] - times[0]) if len(times) > 1 else 0.0
+        return Trajectories(fresh, fresh.ids, spaced(fresh, data.step, data, thin))
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:

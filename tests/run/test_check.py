@@ -11,13 +11,14 @@ import pytest
 
 from ups.config import load
 from ups.jobs.demo import demo
-from ups.jobs.generate import generate
-from ups.jobs.plan import check
-from ups.jobs.run import open_run, run
-from ups.jobs.sets import Screen
-from ups.jobs.settings import GenerateConfig, RunConfig
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.run.check import check
+from ups.run.config import GenerateConfig, RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.generate import generate
+from ups.run.run import Run
+from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError, UpsError
 
 TINY = {
@@ -34,7 +35,9 @@ TINY = {
 
 
 def settings(folder: Path, **changed: object) -> RunConfig:
-    return load(RunConfig, None, {**TINY, "out": str(folder), **{k.replace("__", "."): v for k, v in changed.items()}})
+    return load(
+        run_config(), None, {**TINY, "out": str(folder), **{k.replace("__", "."): v for k, v in changed.items()}}
+    )
 
 
 def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
@@ -67,7 +70,7 @@ def test_what_cannot_be_finished_is_refused_and_leaves_no_folder(
     tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
     with pytest.raises(UpsError, match=said):
-        open_run(settings(tmp_path, **changed))
+        Run.open(settings(tmp_path, **changed))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,7 +78,7 @@ def test_a_simulator_of_another_shape_is_refused_before_data_are_made(tmp_path: 
     other = build([TASKS["burgers1d"]], CodecConfig(dim=4), OperatorConfig(), grids={"burgers1d": (32,)})
     saved = other.save(tmp_path / "other.safetensors")
     with pytest.raises(ConfigError, match=r"model\.codec\.dim is 8, but the simulator to start from has 4"):
-        open_run(settings(tmp_path / "runs", start_from=str(saved)))
+        Run.open(settings(tmp_path / "runs", start_from=str(saved)))
     assert not (tmp_path / "runs").exists()
 
 
@@ -107,4 +110,4 @@ def test_values_that_are_not_finite_are_named_with_file_and_sample_before_traini
 
 def test_a_file_that_does_not_say_what_its_task_needs_is_refused(made: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="says nowhere what its beta is, which advection1d needs"):
-        open_run(settings(tmp_path, data__b__task="advection1d", data__b__file=str(made)))
+        Run.open(settings(tmp_path, data__b__task="advection1d", data__b__file=str(made)))

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ups.config import load
-from ups.jobs.run import open_run
-from ups.jobs.settings import RunConfig
-from ups.jobs.supervise import join
 from ups.launch.launchers import answers, free_port, interface_of
+from ups.run.config import RunConfig, run_config
+from ups.run.run import Run
+from ups.run.supervised import join
 from ups.types import ConfigError
 
 
@@ -27,11 +27,11 @@ def meeting() -> Iterator[str]:
 
 def settings(folder: Path, **changes: object) -> RunConfig:
     values = {"out": str(folder), "data.a.task": "advection1d", "limits.start": 1.0}
-    return load(RunConfig, None, {**values, **{key.replace("__", "."): value for key, value in changes.items()}})
+    return load(run_config(), None, {**values, **{key.replace("__", "."): value for key, value in changes.items()}})
 
 
 def test_another_node_joins_the_folder_that_the_first_has_opened(tmp_path: Path, meeting: str) -> None:
-    first = open_run(settings(tmp_path))
+    first = Run.open(settings(tmp_path)).folder
     try:
         joined = join(settings(tmp_path, dist__ranks=2), 1, meeting)  # what is incidental may differ
         assert joined.folder == first.folder
@@ -40,7 +40,7 @@ def test_another_node_joins_the_folder_that_the_first_has_opened(tmp_path: Path,
 
 
 def test_a_node_with_another_config_is_refused_and_the_others_are_told(tmp_path: Path, meeting: str) -> None:
-    open_run(settings(tmp_path)).close()
+    Run.open(settings(tmp_path)).folder.close()
     with pytest.raises(ConfigError, match="node 1 was started with another config than node 0"):
         join(settings(tmp_path, seed=7), 1, meeting)
     told = json.loads((tmp_path / "run" / ".node-1.json").read_text())
@@ -53,7 +53,7 @@ def test_a_node_that_does_not_see_the_folder_says_so(tmp_path: Path, meeting: st
 
 
 def test_a_node_waits_for_the_first_as_long_as_a_start_may_take(tmp_path: Path) -> None:
-    open_run(settings(tmp_path)).close()
+    Run.open(settings(tmp_path)).folder.close()
     with pytest.raises(ConfigError, match="node 0 has not answered in 1 s"):
         join(settings(tmp_path), 1, f"127.0.0.1:{free_port()}")
     port = free_port()

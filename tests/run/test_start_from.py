@@ -11,9 +11,9 @@ import torch
 
 import ups
 from ups.config import load
-from ups.jobs.run import run
-from ups.jobs.sets import Screen
-from ups.jobs.settings import RunConfig
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
 
 FIRST = """
@@ -35,7 +35,7 @@ FURTHER = FIRST.replace("name: first", "name: further").replace(
 def settings(folder: Path, text: str, **changes: object) -> RunConfig:
     path = folder / "config.yaml"
     path.write_text(text)
-    return load(RunConfig, path, {"out": str(folder), **{k.replace("__", "."): v for k, v in changes.items()}})
+    return load(run_config(), path, {"out": str(folder), **{k.replace("__", "."): v for k, v in changes.items()}})
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,12 @@ import ups
 from ups.cli import main
 from ups.config import load
 from ups.engine.train import Progress
+from ups.eval.report import Report
 from ups.jobs.demo import demo
 from ups.jobs.predict import rollout
-from ups.jobs.run import run
-from ups.jobs.sets import Screen
-from ups.jobs.settings import RunConfig
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
 
 TINY = """
@@ -49,7 +50,7 @@ def settings(folder: Path, **overrides: object) -> RunConfig:
     path = folder / "tiny.yaml"
     path.write_text(TINY)
     return load(
-        RunConfig, path, {"out": str(folder / "runs"), **{k.replace("__", "."): v for k, v in overrides.items()}}
+        run_config(), path, {"out": str(folder / "runs"), **{k.replace("__", "."): v for k, v in overrides.items()}}
     )
 
 
@@ -100,7 +101,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over_unasked(finished: Path) -
 
 
 def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ups.jobs.run.assess", lambda *_: None)  # the judgement is not in question
+    monkeypatch.setattr("ups.run.run.judge", lambda *_: Report("", (), "", "", 0, ()))  # is not in question
     budget = {"operator__train__log_every": 1, "operator__train__checkpoint_steps": 2}
 
     def stop(progress: Progress) -> None:
@@ -128,7 +129,7 @@ def test_a_run_that_learnt_nothing_says_so(tmp_path: Path) -> None:
 
 def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="names no data"):
-        run(load(RunConfig, None, {"out": str(tmp_path)}), SCREEN)
+        run(load(run_config(), None, {"out": str(tmp_path)}), SCREEN)
     assert not list(tmp_path.iterdir())
 
 

@@ -15,17 +15,19 @@ from ups.data import open_source
 from ups.data.layouts import LAYOUTS, Plan
 from ups.data.splits import PARTS, make_split
 from ups.data.windows import RESIDENT, numbers_in
-from ups.jobs.load import load
-from ups.jobs.settings import DataConfig, RunConfig
-from ups.models import Simulator, build
+from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
+from ups.models.simulator import Simulator, assemble
 from ups.physics import EQUATIONS, TASKS
+from ups.run.config import DataConfig, RunConfig
+from ups.run.datasets import DataSet
+from ups.run.load import load, part_kinds
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec, UpsError
 
 
 @dataclass(frozen=True)
-class Planned:
+class Outline:
     """One data set as it will be: nothing of it needs to be there."""
 
     task: TaskSpec
@@ -72,7 +74,7 @@ class Planned:
         return sum(size for size in sizes if size <= RESIDENT)
 
 
-def planned(data: DataConfig) -> Planned:
+def outline(data: DataConfig) -> Outline:
     """The data set of a config: from its equation, or from the header of its file."""
     if data.file:
         path = Path(data.file)
@@ -97,17 +99,29 @@ def planned(data: DataConfig) -> Planned:
         counts: dict[str, int] = {part: len(cut.part(part)) for part in PARTS}
     except UpsError as error:
         raise type(error)(f"{task.name}: {error}") from None
-    return Planned(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
+    return Outline(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
 
 
-def simulator_of(config: RunConfig, sets: Sequence[Planned], empty: Collection[str] = ()) -> Simulator:
+def parts_of(config: RunConfig, parent: Simulator | None) -> list[str]:
+    """The parts of a run's simulator, in the order in which they are built: those that its plan makes or needs, and
+    those of the simulator that it goes on from."""
+    names = {*config.parts, *(parent.parts if parent is not None else ())}
+    return [name for name in part_kinds() if name in names]
+
+
+def new_simulator(
+    config: RunConfig,
+    sets: Sequence[Outline | DataSet],
+    parent: Simulator | None = None,
+    empty: Collection[str] = (),
+) -> Simulator:
     """A simulator with fresh weights on the current device; the parts named in `empty` have shapes and no memory."""
-    model, grids = config.model, {data.task.name: data.grid for data in sets}
-    tasks = [data.task for data in sets]
-    return build(tasks, model.codec, model.operator, model.simulator, grids, config.seed, empty)
+    kinds, grids = part_kinds(), {data.task.name: data.grid for data in sets}
+    configs = {name: config.model.part(name) for name in parts_of(config, parent)}
+    return assemble([data.task for data in sets], configs, config.model.simulator, grids, config.seed, empty, kinds)
 
 
-def check(config: RunConfig) -> list[Planned]:
+def check(config: RunConfig) -> list[Outline]:
     """The data sets of a run as they will be; refused in a sentence where it could not be trained or judged to its end.
 
     Nothing is made: files are opened for their headers, and the networks are built as shapes without memory.
@@ -120,12 +134,22 @@ def check(config: RunConfig) -> list[Planned]:
             raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
     if config.cache.use and config.cache.folder:
         _makeable(Path(config.cache.folder))
-    sets = [planned(data) for data in config.data.values()]
+    sets = [outline(data) for data in config.data.values()]
     _long_enough(config, sets)
-    network = simulator_of(config, sets, ("codec", "operator"))
-    if config.start_from is not None:
-        same_networks(network, load(config.start_from))
+    parent = load(config.start_from) if config.start_from is not None else None
+    _inherited(config, parent)
+    network = new_simulator(config, sets, parent, part_kinds())
+    if parent is not None:
+        same_networks(network, parent)
     return sets
+
+
+def _inherited(config: RunConfig, parent: Simulator | None) -> None:
+    """Every part that the plan needs and does not make is one of the simulator to start from."""
+    made = {stage.makes for stage in config.stages.values()}
+    for name in (*config.parts, FORECASTER):
+        if name not in made and (parent is None or name not in parent.parts):
+            raise ConfigError(f"the plan makes no part '{name}', and {config.start_from} has none; add its stage.")
 
 
 def _makeable(folder: Path) -> None:
@@ -135,12 +159,11 @@ def _makeable(folder: Path) -> None:
         raise ConfigError(f"cache.folder is {folder}, but nothing can be written in {there}; name another folder.")
 
 
-def _long_enough(config: RunConfig, sets: Sequence[Planned]) -> None:
+def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
     for data in sets:
-        for settings in (config.codec, config.operator):
-            asked = config.model.operator.context + settings.unroll
-            if data.frames < asked and not data.task.steady:
+        for unroll in (config.stage(name).unroll for name in config.plan):
+            if data.frames < config.context + unroll and not data.task.steady:
                 raise ConfigError(
-                    f"{data.task.name}: has {data.frames} frames, too few for {asked - settings.unroll} frames of "
-                    f"context and {settings.unroll} after them; reduce time less, or ask for less context or unroll."
+                    f"{data.task.name}: has {data.frames} frames, too few for {config.context} frames of context and "
+                    f"{unroll} after them; reduce time less, or ask for less context or unroll."
                 )

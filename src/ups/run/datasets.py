@@ -12,11 +12,12 @@ from ups.data.splits import Split, make_split
 from ups.data.windows import Part, Ranks, Trajectories, Windows
 from ups.engine.train import Progress
 from ups.eval.report import DataFact
-from ups.jobs.generate import Report as Following
-from ups.jobs.generate import generate
-from ups.jobs.settings import DataConfig, GenerateConfig, RunConfig, StageConfig
 from ups.physics import TASKS
-from ups.types import DataError
+from ups.run.config import DataConfig, GenerateConfig, RunConfig
+from ups.run.generate import Report as Following
+from ups.run.generate import generate
+from ups.stages import StageConfig
+from ups.types import DataError, TaskSpec
 
 Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
@@ -49,6 +50,21 @@ class DataSet:
     split: Split
     parts: dict[str, Trajectories] = field(default_factory=dict)
 
+    @property
+    def task(self) -> TaskSpec:
+        return self.source.task
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """Cells per axis that are trained on."""
+        return tuple(n // self.config.reduce.space for n in self.source.domain.shape)
+
+    @property
+    def step(self) -> float:
+        """Time between two frames that are trained on; 0 for a steady task."""
+        times = self.source.times[self.config.reduce.start :: self.config.reduce.time]
+        return float(times[1] - times[0]) if len(times) > 1 else 0.0
+
     def part(self, name: str) -> Trajectories:
         """The trajectories of one part; read once, where they fit in memory."""
         if name not in self.parts:
@@ -63,7 +79,7 @@ class DataSet:
         made = self.source.attributes().get("ups_identity")
         version = str(made) if made is not None else f"{self.source.path.stat().st_size} bytes"
         counts = f"{len(self.split.train)} / {len(self.split.valid)} / {len(self.split.test)}"
-        grid = " × ".join(str(n // self.config.reduce.space) for n in self.source.domain.shape)
+        grid = " × ".join(map(str, self.grid))
         params = ", ".join(f"{k} = {v}" for k, v in self.source.params.items())
         frames = len(self.source.times[self.config.reduce.start :: self.config.reduce.time])
         return DataFact(self.source.task.name, self.source.path.name, version, counts, grid, frames, params)
@@ -91,5 +107,5 @@ def windows_of(
     """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
     mix = config.mix if len(sets) > 1 else None
-    shape = (settings.batch, config.model.operator.context, settings.unroll, config.seed)
+    shape = (settings.batch, config.context, settings.unroll, config.seed)
     return Windows(encoded or train, valid, *shape, ranks=ranks, mix=mix)

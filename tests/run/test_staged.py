@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ from ranks import run_ranks, values
 from ups.config import dump, load
 from ups.engine.dist import Dist
 from ups.engine.parallelize import parallelize
-from ups.jobs.run import STAGES, fresh, staged, train
-from ups.jobs.sets import DataSet, Screen, opened
-from ups.jobs.settings import RunConfig
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.run import Run
 from ups.rundir import RunDir
 
 TINY = """
@@ -36,37 +35,39 @@ Weights = dict[str, Tensor]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the config and its data."""
+    """A folder with the config, whose data are there."""
     folder = tmp_path_factory.mktemp("staged")
     (folder / "tiny.yaml").write_text(TINY)
-    with ExitStack() as stack:
-        opened_sets(load(RunConfig, folder / "tiny.yaml"), folder, stack)
+    made = load(run_config(), folder / "tiny.yaml", {"out": str(folder), "name": "made"})
+    with run_of(made) as run:
+        files = {f"data.{name}.file": str(s.source.path) for name, s in zip(made.data, run.sets, strict=True)}
+    (folder / "tiny.yaml").write_text(dump(load(run_config(), folder / "tiny.yaml", {**files, "out": str(folder)})))
     return folder
 
 
-def opened_sets(config: RunConfig, folder: Path, stack: ExitStack) -> list[DataSet]:
-    return [stack.enter_context(opened(d, folder, Screen.silent().following)) for d in config.data.values()]
+def run_of(config: RunConfig) -> Run:
+    return Run(config, RunDir(Path(config.out) / config.name), Screen.silent())
 
 
-def whole(config: RunConfig, folder: Path) -> Weights:
-    """What one process would begin with, both stages together."""
-    with ExitStack() as stack:
-        return fresh(config, opened_sets(config, folder, stack), {}).state_dict()
+def whole(config: RunConfig) -> Weights:
+    """What one process would begin with, all parts together."""
+    with run_of(config) as run:
+        return run.untrained(Dist()).state_dict()
 
 
-def begun(path: Path, place: Path) -> dict[str, tuple[Weights, list[str]]]:
+def begun(path: Path) -> dict[str, tuple[Weights, list[str]]]:
     """Per stage: the weights and buffers this rank begins with, gathered; and what had no memory before that."""
-    config, found = load(RunConfig, path), {}
-    learnt = {n: v for n, v in whole(config, place).items() if n.startswith("codec.")}
-    with ExitStack() as stack, Dist.start("cpu", config.dist) as dist:
-        sets = opened_sets(config, place, stack)
-        for name, plan in STAGES.items():
-            stage = staged(name, config, sets, learnt if name == "operator" else {}, dist)
+    config = load(run_config(), path)
+    first: dict[str, tuple[Weights, list[str]]] = {}
+    with run_of(config) as run, Dist.start("cpu", config.dist) as dist:
+        simulator = run.untrained(dist)
+        for name, kind in config.stages.items():
+            stage = kind(simulator, config.stage(name))
             empty = [n for n, t in stage.module.state_dict().items() if t.is_meta]
-            parallel = parallelize(stage.module, plan.settings(config).train, dist)
+            parallel = parallelize(stage.module, config.stage(name).train, dist)
             weights = {n: parallel.full(n, p).detach().clone() for n, p in parallel.parameters.items()}
-            found[name] = weights | dict(stage.module.named_buffers()), empty
-    return found
+            first[name] = weights | dict(stage.module.named_buffers()), empty
+    return first
 
 
 @pytest.mark.parametrize(("strategy", "world"), [("ddp", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp", 4)])
@@ -74,10 +75,10 @@ def test_every_rank_begins_with_the_weights_of_one_process_to_the_bit(
     place: Path, tmp_path: Path, strategy: str, world: int
 ) -> None:
     path = tmp_path / "ranks.yaml"
-    config = load(RunConfig, place / "tiny.yaml", {"dist.ranks": world, "dist.strategy": strategy})
+    config = load(run_config(), place / "tiny.yaml", {"dist.ranks": world, "dist.strategy": strategy})
     path.write_text(dump(config))
-    expected = whole(config, place)
-    for rank, stages in enumerate(values(run_ranks(begun, world, path, place))):
+    expected = whole(config)
+    for rank, stages in enumerate(values(run_ranks(begun, world, path))):
         for name, (weights, empty) in stages.items():
             truth = {n.removeprefix(f"{name}."): v for n, v in expected.items() if n.startswith(f"{name}.")}
             assert truth.keys() <= weights.keys(), "no name changes"
@@ -86,18 +87,17 @@ def test_every_rank_begins_with_the_weights_of_one_process_to_the_bit(
 
 
 def on_a_rank(path: Path) -> None:
-    config = load(RunConfig, path)
-    with Dist.start("cpu", config.dist) as dist:
-        train(config, RunDir(Path(config.out) / config.name), Screen.silent(), dist)
+    config = load(run_config(), path)
+    with run_of(config) as run, Dist.start("cpu", config.dist) as dist:
+        run.train(dist)
 
 
 def test_a_run_that_began_on_meta_ends_with_the_artifact_of_one_that_did_not(place: Path, tmp_path: Path) -> None:
-    files = {f"data.{name}.file": str(file) for name, file in zip("ad", sorted(place.glob("*.hdf5")), strict=True)}
     artifacts = []
     for strategy in ("ddp", "fsdp"):
-        changes = {"dist.ranks": 2, "dist.strategy": strategy, "name": strategy, "out": str(tmp_path), **files}
+        changes = {"dist.ranks": 2, "dist.strategy": strategy, "name": strategy, "out": str(tmp_path)}
         path = tmp_path / f"{strategy}.yaml"
-        path.write_text(dump(load(RunConfig, place / "tiny.yaml", changes)))
+        path.write_text(dump(load(run_config(), place / "tiny.yaml", changes)))
         values(run_ranks(on_a_rank, 2, path))
         artifacts.append(load_file(RunDir(tmp_path / strategy).artifact("simulator")))
     assert [n for n, value in artifacts[0].items() if not torch.equal(value, artifacts[1][n])] == []

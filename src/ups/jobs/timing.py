@@ -17,9 +17,8 @@ from ups.engine.loop import Trainer
 from ups.engine.memory import Work
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
-from ups.jobs.plan import Planned, simulator_of
-from ups.jobs.run import STAGES
-from ups.jobs.settings import RunConfig
+from ups.run.check import Outline, new_simulator
+from ups.run.config import RunConfig
 from ups.tensors import Window
 
 INTERVALS = 3  # timed ones, after those that warm up
@@ -98,14 +97,14 @@ class Timed:
     reserved: int  # bytes torch had taken from the GPU; 0 on a CPU
 
 
-def trial(config: RunConfig, sets: Sequence[Planned], device: torch.device, most: float) -> dict[str, Timed]:
+def trial(config: RunConfig, sets: Sequence[Outline], device: torch.device, most: float) -> dict[str, Timed]:
     """Some real steps of each stage, with throw-away weights on random numbers, for roughly `most` seconds each."""
-    context, found = config.model.operator.context, {}
-    for name, plan in STAGES.items():
-        settings = plan.settings(config)
+    context, found = config.context, {}
+    for name, kind in config.stages.items():
+        settings = config.stage(name)
         share = -(-settings.batch // config.dist.world)
         windows = [data.window(share, context, settings.unroll) for data in sets]
-        stage = plan.make(simulator_of(config, sets).to(device), config)
+        stage = kind(new_simulator(config, sets).to(device), settings)
         found[name] = _steps(stage, Invented(windows), settings.train, device, most)
     return found
 

@@ -1,26 +1,24 @@
-"""What can be configured: the data of a task, and a whole run. Loading one checks it against the equations."""
+"""What can be configured: the data of a task, and a whole run. Loading one checks it against what is registered."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import asdict
+from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator, model_validator
 
 from ups.config import Config
 from ups.data.sampler import Mix
 from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
-from ups.engine.train import TrainConfig
 from ups.launch.limits import Limits
-from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
-from ups.stages.codec import CodecLoss
-from ups.stages.operator import OperatorLoss
+from ups.models.config import FORECASTER, SimulatorConfig
+from ups.stages import STAGES, Stage, StageConfig
+from ups.tracking import TRACKERS
 from ups.types import UpsError
-
-BUDGET = {"steps", "seconds"}
 
 
 class GenerateConfig(Config):
@@ -52,10 +50,7 @@ class GenerateConfig(Config):
     def _known(cls, task: str) -> str:
         from ups.physics import EQUATIONS
 
-        if task not in EQUATIONS:
-            near = difflib.get_close_matches(task, EQUATIONS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the tasks are {', '.join(EQUATIONS)}."
-            raise ValueError(f"there is no task '{task}'; {hint}")
+        _known("task", (task,), EQUATIONS)
         return task
 
     @field_validator("params")
@@ -91,6 +86,16 @@ class GenerateConfig(Config):
         return self
 
 
+def _known(kind: str, names: Iterable[str], valid: Iterable[str]) -> None:
+    """ValueError, with the nearest valid name, for the first of `names` that is not valid."""
+    known = list(valid)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the {kind}s are {', '.join(known)}."
+            raise ValueError(f"there is no {kind} '{name}'; {hint}")
+
+
 def _number(value: float | str) -> float | str:
     try:
         return float(value)
@@ -119,58 +124,14 @@ class DataConfig(GenerateConfig):
 
 
 class ModelConfig(Config):
-    """The networks."""
+    """The networks: how they run together, and a section for each part that a stage makes."""
 
-    codec: CodecConfig = Field(default_factory=CodecConfig)
-    """Frames to tokens and back."""
-    operator: OperatorConfig = Field(default_factory=OperatorConfig)
-    """Tokens to the tokens of the next frame."""
     simulator: SimulatorConfig = Field(default_factory=SimulatorConfig)
-    """How the two run together."""
+    """How the parts run together."""
 
-
-class StageConfig(Config):
-    """How one stage is trained."""
-
-    train: TrainConfig
-    """Budget and optimizer."""
-    batch: int = Field(default=32, ge=1)
-    """Windows per step."""
-    unroll: int = Field(default=1, ge=1)
-    """Steps ahead that are trained through."""
-    workers: int = Field(default=0, ge=0)
-    """Processes of each rank that build its windows; 0: a thread of its own does."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _over_the_defaults(cls, values: Any) -> Any:
-        """A part of `train` changes that part alone; a budget, of steps or of seconds, takes the place of the other."""
-        given = values.get("train") if isinstance(values, dict) else None
-        default = cls.model_fields["train"].default_factory
-        if not isinstance(given, dict) or default is None:
-            return values
-        kept = asdict(default())  # type: ignore[call-arg]
-        if given.keys() & BUDGET:
-            kept = {key: value for key, value in kept.items() if key not in BUDGET}
-        return {**values, "train": {**kept, **given}}
-
-
-class CodecStageConfig(StageConfig):
-    """Stage codec."""
-
-    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=200, lr=1e-3, ema=0.99, validate_first=True))
-    """Budget and optimizer."""
-    loss: CodecLoss = Field(default_factory=CodecLoss)
-    """Weights of the losses."""
-
-
-class OperatorStageConfig(StageConfig):
-    """Stage operator."""
-
-    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=2e-3))
-    """Budget and optimizer."""
-    loss: OperatorLoss = Field(default_factory=OperatorLoss)
-    """Weights of the losses."""
+    def part(self, name: str) -> Any:
+        """How a part is made."""
+        return getattr(self, name)
 
 
 class EvalConfig(Config):
@@ -219,9 +180,9 @@ class CacheConfig(Config):
 
 
 class RunConfig(Config):
-    """A run: data, model, stages, evaluation."""
+    """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device"})
+    incidental = frozenset({"dist", "limits", "out", "device", "trackers"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
@@ -240,21 +201,80 @@ class RunConfig(Config):
     mix: Mix = Field(default_factory=Mix)
     """How often each task is drawn in training."""
     cache: CacheConfig = Field(default_factory=CacheConfig)
-    """Whether the operator is trained from a latent cache, and where that lies."""
+    """Whether stages that see tokens are trained from a latent cache, and where that lies."""
     start_from: str | None = None
     """A run folder or a simulator to train further: its tasks keep what they know, and new ones are added."""
+    plan: tuple[str, ...] = ("codec", "operator")
+    """The stages, in the order in which they are trained; each has a section of its own name."""
+    trackers: tuple[str, ...] = ()
+    """What is told of the training beside metrics.jsonl, which is always written: csv, tensorboard."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
-    codec: CodecStageConfig = Field(default_factory=CodecStageConfig)
-    """The first stage."""
-    operator: OperatorStageConfig = Field(default_factory=OperatorStageConfig)
-    """The second stage."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     """How the simulator is judged."""
 
+    def stage(self, name: str) -> StageConfig:
+        """How a stage is trained."""
+        settings = getattr(self, name)
+        assert isinstance(settings, StageConfig)
+        return settings
+
+    @property
+    def stages(self) -> dict[str, type[Stage]]:
+        """The stages of the plan, in its order."""
+        return {name: STAGES[name] for name in self.plan}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that the plan makes or needs, in the order in which they are built."""
+        wanted = {part for stage in self.stages.values() for part in (stage.makes, *stage.needs)}
+        return tuple(stage.makes for stage in STAGES.values() if stage.makes in wanted)
+
+    @property
+    def context(self) -> int:
+        """Frames that the networks look back on."""
+        return max(getattr(self.model.part(stage.makes), "context", 1) for stage in STAGES.values())
+
+    @property
+    def forecasting(self) -> StageConfig:
+        """How the part is trained that forecasts; what is compared with it is trained alike."""
+        return self.stage(next(name for name, stage in STAGES.items() if stage.makes == FORECASTER))
+
+    @field_validator("plan")
+    @classmethod
+    def _stages_there_are(cls, plan: tuple[str, ...]) -> tuple[str, ...]:
+        _known("stage", plan, STAGES)
+        if not plan or len(set(plan)) < len(plan):
+            raise ValueError("a plan names at least one stage, and each of them once.")
+        return plan
+
+    @field_validator("trackers")
+    @classmethod
+    def _trackers_there_are(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
+        _known("tracker", trackers, TRACKERS)
+        return trackers
+
+    @model_validator(mode="after")
+    def _in_an_order_that_works(self) -> RunConfig:
+        """Every part that a stage needs is made before it, or taken over from the simulator to start from."""
+        made: set[str] = set()
+        for name, stage in self.stages.items():
+            for part in stage.needs:
+                if part not in made and self.start_from is None:
+                    maker = next((n for n, other in STAGES.items() if other.makes == part), part)
+                    raise ValueError(
+                        f"stage {name} needs the part '{part}'; put stage {maker} before it in plan, or name a "
+                        "simulator that has it as start_from."
+                    )
+            made.add(stage.makes)
+        if FORECASTER not in made and self.start_from is None:
+            raise ValueError(f"the plan makes no part '{FORECASTER}', so nothing would be predicted; add its stage.")
+        return self
+
     @model_validator(mode="after")
     def _shareable(self) -> RunConfig:
-        for name, stage in (("codec", self.codec), ("operator", self.operator)):
+        for name in self.plan:
+            stage = self.stage(name)
             if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":
                 raise ValueError(f"{name}.train.optimizer is muon, which needs whole matrices, and fsdp cuts them.")
             if stage.batch < self.dist.world:
@@ -271,3 +291,19 @@ class RunConfig(Config):
             odd = min(set(self.mix.weights) ^ set(tasks))
             raise ValueError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
         return self
+
+
+def run_config() -> type[RunConfig]:
+    """The config of a run, with a section for every stage of STAGES and, under `model`, for the part it makes."""
+    return _with_sections(tuple(STAGES.values()))
+
+
+@cache
+def _with_sections(stages: tuple[type[Stage], ...]) -> type[RunConfig]:
+    def section(kind: type, description: str) -> Any:
+        return (kind, Field(default_factory=kind, description=description))
+
+    networks = {s.makes: section(s.PartConfig, f"The part '{s.makes}'.") for s in stages}
+    model = create_model("ModelConfig", __base__=ModelConfig, **networks)
+    sections = {s.name: section(s.Config, f"How stage {s.name} is trained.") for s in stages}
+    return create_model("RunConfig", __base__=RunConfig, model=section(model, "The networks."), **sections)

@@ -5,10 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from ups.engine.dist import device_of
-from ups.models import Simulator
+from ups.models import Part, Simulator
 from ups.models.artifact import FILE_NAME
 from ups.rundir import RunDir
+from ups.stages import STAGES
 from ups.types import DataError
+
+
+def part_kinds() -> dict[str, type[Part]]:
+    """The classes of all parts that a stage makes, by name, in the order in which they are built."""
+    return {stage.makes: stage.part() for stage in STAGES.values()}
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
@@ -20,7 +26,7 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
             raise DataError(
                 f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
             )
-        simulator = Simulator.load(artifact, on)
+        simulator = Simulator.load(artifact, on, part_kinds())
         made, ours = simulator.provenance.get("config"), RunDir.at(place).known()
         if made is not None and ours is not None and made != ours:
             raise DataError(
@@ -30,4 +36,4 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
         return simulator
     if place.is_dir() and not (place / FILE_NAME).is_file():
         raise DataError(f"{place}: is not a run folder (it has no config.yaml) and holds no simulator; check the path.")
-    return Simulator.load(place, on)
+    return Simulator.load(place, on, part_kinds())

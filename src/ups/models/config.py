@@ -1,0 +1,126 @@
+"""How the networks of a simulator are made: their configs, which are read without torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ups.types import ConfigError
+
+# The part of a simulator without which nothing is predicted.
+FORECASTER = "operator"
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """A codec. It loses nothing of the grid as long as dim ≥ channels · patch^n; good values have it so."""
+
+    dim: int = 64
+    """Numbers per token."""
+    patch: tuple[int, int, int] = (4, 4, 2)
+    """Cells per token along each axis, in 1D, 2D and 3D."""
+    halo: int = 2
+    """Cells beyond its patch that a token sees, on each side."""
+    blocks: int = 1
+    """Residual blocks of local mixing in the encoder and in the decoder."""
+    width: int = 32
+    """Width of the decoder's attention."""
+    heads: int = 2
+    """Heads of the decoder's attention."""
+    encoder: str = "grid"
+    """How frames become tokens: a name out of ENCODERS."""
+
+    def __post_init__(self) -> None:
+        if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:
+            raise ConfigError("codec.dim, patch, width and heads are at least 1, codec.halo and blocks at least 0.")
+        if self.width % self.heads:
+            raise ConfigError(f"codec.width {self.width} is not a multiple of codec.heads {self.heads}; change one.")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large an operator is."""
+
+    width: int
+    depth: int
+    heads: int
+    ratio: float = 2.0
+
+
+SIZES: dict[str, Size] = {
+    "tiny": Size(width=64, depth=4, heads=4),
+    "small": Size(width=128, depth=6, heads=4),
+    "base": Size(width=384, depth=12, heads=6, ratio=4.0),
+    "large": Size(width=768, depth=16, heads=12, ratio=4.0),
+}
+
+
+@dataclass(frozen=True)
+class OperatorConfig:
+    """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
+
+    core: str = "transformer"
+    """The network, a name out of CORES: every token meets every token, or U-shaped with windows, for large grids."""
+    mixing: Literal["attention", "fourier"] = "fourier"
+    """How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis."""
+    size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """A name out of SIZES; width, depth and heads below change one of its numbers."""
+    width: int | None = None
+    """Numbers per token inside the network."""
+    depth: int | None = None
+    """Blocks."""
+    heads: int | None = None
+    """Heads of attention."""
+    context: int = 1
+    """Frames of context the operator sees."""
+    kernel: int = 5
+    """Reach of the local convolution, in tokens; odd."""
+    modes: int = 16
+    """Fourier modes kept per axis, where mixing is fourier."""
+    norm: Literal["token", "field"] = "field"
+    """What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places)."""
+    streams: int = 1
+    """Groups of channels mixed in space apart from each other, with attention between them; 1: all together."""
+    drop_path: float = 0.0
+    """Probability of leaving out the last block's branches in training; earlier blocks less."""
+    levels: int = 2
+    """unet: how often the grid is halved."""
+    growth: float = 1.5
+    """unet: by what the width grows each time."""
+    windows: tuple[int, int, int] = (16, 8, 4)
+    """unet: tokens per window axis in 1D, 2D and 3D."""
+
+    def __post_init__(self) -> None:
+        if self.kernel % 2 == 0:
+            raise ConfigError(f"operator.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
+        given = [n for n in (self.width, self.depth, self.heads) if n is not None]
+        if min(self.context, self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
+            raise ConfigError(
+                "operator.context, streams, modes, kernel, windows, width, depth and heads are at least 1."
+            )
+        if not 0 <= self.drop_path < 1:
+            raise ConfigError(f"operator.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
+        if self.levels < 0 or not 0 < self.growth < math.inf:
+            raise ConfigError("operator.levels is at least 0, and operator.growth a number above 0.")
+        if self.shape.width % (2 * self.shape.heads):
+            raise ConfigError(
+                f"operator.width {self.shape.width} is not a multiple of twice operator.heads {self.shape.heads}; "
+                "change one of them."
+            )
+
+    @property
+    def shape(self) -> Size:
+        """The size's numbers with the changes made to them."""
+        named = SIZES[self.size]
+        return Size(self.width or named.width, self.depth or named.depth, self.heads or named.heads, named.ratio)
+
+
+@dataclass(frozen=True)
+class SimulatorConfig:
+    """How a simulator runs."""
+
+    guard: bool = True
+    """Repair decoded frames so that conserved totals and signs hold."""
+    reencode: bool = False
+    """Encode each decoded frame again before the next step, instead of carrying the tokens on."""

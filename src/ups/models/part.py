@@ -1,0 +1,56 @@
+"""Part: what every network of a simulator has in common, whatever it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+from ups.tensors import Condition, TaskStatistics
+from ups.types import TaskSpec
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What a part is built for: the tasks, the grid each is trained on, and the parts that were built before it."""
+
+    tasks: Sequence[TaskSpec]
+    grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Part(nn.Module):
+    """A network of a simulator: built, trained, saved and replaced by itself.
+
+    A part that corrects what others predict overrides `refine_tokens` or `refine_frame`; the simulator calls both of
+    every part, in the order of the parts, after each step.
+    """
+
+    Config: ClassVar[type]
+    config: Any
+    # Methods other than `forward` through which it is run.
+    entries: ClassVar[tuple[str, ...]] = ()
+    # Tensors with a row per task, in the order of the tasks.
+    rows: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        """The part with fresh weights."""
+        raise NotImplementedError(f"{cls.__name__} does not say how it is built")
+
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        """Record what it needs to know of a task's training data; nothing by default."""
+
+    def shard_units(self) -> list[nn.Module]:
+        """The repeated blocks, each with a `forward` of its own, that are sharded and recomputed one by one."""
+        return []
+
+    def refine_tokens(self, z: Tensor, before: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
+        """The tokens `z (B, *G, D)` of the next frame, corrected; `before (B, K, *G, D)` are those they follow."""
+        return z
+
+    def refine_frame(self, frame: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
+        """A decoded frame `(B, *S, C)`, or its values at points `(B, P, C)`, corrected, in physical units."""
+        return frame

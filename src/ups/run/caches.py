@@ -1,0 +1,127 @@
+"""The latent caches of a run: what its frozen codec makes of the data, built by all ranks together, and verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ups.data.build import Builder, discard
+from ups.data.cache import Latents, key_of, verify
+from ups.data.identity import content
+from ups.data.windows import Part
+from ups.engine.dist import Dist
+from ups.heartbeat import Pulse
+from ups.models import Codec, artifact
+from ups.run.config import RunConfig
+from ups.run.datasets import DataSet, Screen
+from ups.run.generate import Progress
+from ups.rundir import RunDir
+from ups.stages import Stage
+from ups.types import DataError
+
+MEMORY = "files.json"
+
+
+def place_of(config: RunConfig, folder: RunDir) -> Path:
+    """Where the caches of a run lie: `<place>/<task>/<split>`."""
+    return Path(config.cache.folder) if config.cache.folder else folder.cache("latents")
+
+
+def identity(codec: Codec, task: str) -> dict[str, str]:
+    """Digests of what a codec's tokens of a task depend on."""
+    held = {name: value.detach().cpu() for name, value in codec.state_dict().items()}
+    own = f"statistics.{task}."
+    weights = {name: value for name, value in held.items() if not name.startswith("statistics.")}
+    shape = f"{codec.config} {codec.grids[task]} "
+    return {
+        "codec weights": artifact.digest(weights),
+        "codec": shape,
+        "normalisation": artifact.digest({name: value for name, value in held.items() if name.startswith(own)}),
+    }
+
+
+def encoder(codec: Codec, data: DataSet) -> Callable[[Tensor], Tensor]:
+    """Frames to tokens on the codec's own device, and back to the CPU."""
+    device = next(codec.parameters()).device
+    task, periodic = data.task, data.source.domain.periodic
+    codec.eval()
+    return lambda frames: codec.encode_alike(frames.to(device), task, periodic).float().cpu()
+
+
+@dataclass(frozen=True)
+class Caches:
+    """The caches of some data sets by one codec."""
+
+    config: RunConfig
+    place: Path
+    codec: Codec
+    dist: Dist
+    screen: Screen
+    pulse: Pulse
+
+    def folder(self, data: DataSet, split: str) -> Path:
+        return self.place / data.task.name / split
+
+    def key(self, data: DataSet, split: str) -> dict[str, str]:
+        """All that the cache of a part depends on."""
+        told = identity(self.codec, data.task.name)
+        return key_of(data.part(split), told, content(data.source, self.place / MEMORY), self.config.cache.dtype)
+
+    def ready(self, data: DataSet, split: str) -> tuple[Path, dict[str, str]]:
+        """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
+        folder, key, settings = self.folder(data, split), self.key(data, split), self.config.cache
+        name = f"latents of {data.task.name}, {split}"
+
+        def report(done: int, total: int) -> None:
+            self.pulse.beat("idle", op="latent cache")
+            self.screen.following(Progress(done, total, name))
+
+        build = Builder(
+            data.part(split),
+            encoder(self.codec, data),
+            key,
+            folder,
+            settings.dtype,
+            settings.rebuild,
+            settings.readers,
+            report=report,
+            say=self.screen.say if self.dist.leads else lambda sentence: None,  # noqa: ARG005
+        )
+        for again in (settings.rebuild, False):
+            build.run()
+            said = self.dist.gather(verify(folder, self.dist.rank, self.dist.world))
+            wrong = next((sentence for sentence in said if sentence), None)
+            if wrong is None:
+                break
+            if not again:
+                raise DataError(wrong)
+            if self.dist.leads:
+                discard(folder)
+            self.dist.barrier()
+        return folder, key
+
+
+def encoded_parts(
+    config: RunConfig,
+    folder: RunDir,
+    sets: Sequence[DataSet],
+    stage: Stage,
+    dist: Dist,
+    screen: Screen,
+    pulse: Pulse | None,
+) -> list[Part]:
+    """What a stage that sees tokens is trained on, encoded; nothing where it sees none, or the config wants no cache.
+
+    Frames are read beside the tokens only where the stage sees both.
+    """
+    if not config.cache.use or stage.sees == "frames":
+        return []
+    caches = Caches(config, place_of(config, folder), stage.simulator.codec, dist, screen, pulse or Pulse(None, 0))
+    parts: list[Part] = []
+    for data in sets:
+        frames = data.part("train") if stage.sees == "both" else None
+        parts.append(Latents(*caches.ready(data, "train"), data.task, frames))
+    return parts

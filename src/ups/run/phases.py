@@ -1,0 +1,46 @@
+"""Where the time of a run went: seconds by phase, from the start of its first process on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+STARTED = "UPS_STARTED"  # when the command was started, for the processes that do its work
+
+
+def process_started() -> float:
+    """When this process was started, by the wall clock; now, where the system does not say."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
+
+
+class Phases:
+    """Seconds by phase, in the order in which phases began; a phase that comes again is added up."""
+
+    def __init__(self, begun: Mapping[str, float] | None = None) -> None:
+        self.seconds: dict[str, float] = dict(begun or {})
+
+    @classmethod
+    def of_this_process(cls) -> Phases:
+        """With what has passed already: before this process was started, and in it until now (imports)."""
+        mine = process_started()
+        command = min(float(os.environ.get(STARTED, mine)), mine)
+        return cls({"start": mine - command, "imports": time.time() - mine})
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
+
+    def rows(self) -> tuple[tuple[str, float], ...]:
+        return tuple(self.seconds.items())

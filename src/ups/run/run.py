@@ -1,0 +1,218 @@
+"""Run: one object that owns config, folder, data sets, simulator and trackers; prepare → train → judge → report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from ups.config import fingerprint, load
+from ups.engine.dist import Dist, device_of
+from ups.engine.preemption import STOP
+from ups.engine.stage import Tracker
+from ups.eval.baselines import require
+from ups.eval.report import Report
+from ups.heartbeat import Pulse
+from ups.models import Simulator
+from ups.models.inherit import inherit
+from ups.models.simulator import rebuilt
+from ups.run.check import check, new_simulator
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import DataSet, Screen, opened
+from ups.run.judge import judge
+from ups.run.load import load as load_simulator
+from ups.run.phases import Phases
+from ups.run.statistics import keep_statistics, statistics_of
+from ups.run.training import Learnt, Training
+from ups.rundir import RunDir
+from ups.tracking import TRACKERS
+
+
+class Seat(Protocol):
+    """Which process of a run this one is."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def pulse(self) -> Pulse: ...
+    def limit(self) -> int | None: ...  # the largest microbatch that an earlier start has found to fit
+    def prepared(self, prepare: Callable[[], None]) -> None: ...  # one process prepares, the others wait for it
+
+
+class Alone:
+    """The only process of a run, without a supervisor."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self.pulse = Pulse(None, 0)
+
+    def limit(self) -> int | None:
+        return None
+
+    def prepared(self, prepare: Callable[[], None]) -> None:
+        prepare()
+
+
+class Run:
+    """A run from its folder to its report, the same in one process, in a rank and in the supervisor's hands.
+
+    As a context it closes what it has opened; trackers are closed with how it ended.
+    """
+
+    def __init__(self, config: RunConfig, folder: RunDir, screen: Screen) -> None:
+        self.config, self.folder, self.screen = config, folder, screen
+        self.phases = Phases.of_this_process()
+        self.trackers: list[Tracker] = []
+        self.simulator: Simulator | None = None  # once it is trained
+        self._opened = ExitStack()
+
+    @classmethod
+    def open(
+        cls, config: RunConfig, screen: Screen | None = None, *, resume: bool = False, overwrite: bool = False
+    ) -> Run:
+        """A run in its folder, which this process holds; none is made for a run that could not be finished."""
+        if config.evaluation.baselines:
+            require()
+        check(config)
+        folder = RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
+        return cls(config, folder, screen or Screen.silent())
+
+    @classmethod
+    def join(cls, folder: Path, screen: Screen) -> Run:
+        """The run of a folder that a supervisor holds, for one of its ranks."""
+        place = RunDir.at(folder)
+        return cls(load(run_config(), place.job), place, screen)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()
+
+    def carry_out(self, seat: Seat) -> Report | None:
+        """This process's part of the whole; the report, for the one that wrote it."""
+        seat.prepared(self.prepare)
+        seat.pulse.beat("start")
+        with Dist.start(self.config.device, self.config.dist) as dist:
+            self.train(dist, seat.pulse, seat.limit())
+        if seat.rank:
+            return None
+        seat.pulse.beat("judge")
+        with STOP.at_once("the simulator was judged"):
+            report = self.judge()
+            self.report(report)
+        return report
+
+    @cached_property
+    def sets(self) -> list[DataSet]:
+        """The data sets, made where no file holds them yet, and opened once."""
+        place = self.folder.cache("data")
+        return [
+            self._opened.enter_context(opened(data, place, self.screen.following)) for data in self.config.data.values()
+        ]
+
+    @cached_property
+    def parent(self) -> Simulator | None:
+        """The simulator that this run goes on from."""
+        return None if self.config.start_from is None else load_simulator(self.config.start_from)
+
+    def prepare(self) -> None:
+        """Make and read the data, and measure them: what is wrong with them is said now, before anything is trained."""
+        device_of(self.config.device)
+        with STOP.at_once("data were made"):
+            with self.phases("data"):
+                for data in self.sets:
+                    for part in ("train", "valid", "test"):
+                        data.part(part)
+            with self.phases("statistics"):
+                keep_statistics(self.folder, self.sets)
+
+    def train(self, dist: Dist, pulse: Pulse | None = None, limit: int | None = None) -> None:
+        """Train the stages of the plan one after the other on all ranks; rank 0 writes the simulator."""
+        config, folder = self.config, self.folder
+        facts = {"config of the run": fingerprint(config), "data": [data.fact().version for data in self.sets]}
+        dist.handshake(facts)
+        if dist.leads:
+            self.trackers = [TRACKERS["jsonl"](folder.metrics, self.screen.say)]
+        with self.phases("build"):
+            simulator = self.untrained(dist)
+        training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit)
+        known = self.parent.codec.tasks if self.parent is not None else ()
+        learnt: dict[str, Learnt] = {}
+        for name, kind in config.stages.items():
+            with self.phases(f"stage {name}"):
+                stage = kind(simulator, config.stage(name))
+                learnt[name], weights = training.learn(stage, known)
+                if weights:
+                    simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
+            del stage
+        if dist.leads:
+            with self.phases("artifact"):
+                self._save(simulator, learnt)
+            self.simulator = simulator
+        dist.barrier()
+
+    def judge(self) -> Report:
+        """Judge the simulator that training has left."""
+        learnt = {name: Learnt.of(facts) for name, facts in self.folder.read(self.folder.stages).items()}
+        with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
+            simulator = self.simulator or load_simulator(self.folder.folder)
+            outcomes = {name: row.outcome for name, row in learnt.items()}
+            return judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+
+    def report(self, report: Report) -> None:
+        """Write what was judged as a page and as numbers."""
+        with self.phases("report"):
+            report.write(self.folder.folder)
+
+    def untrained(self, dist: Dist) -> Simulator:
+        """The simulator before training, of which this rank holds what it needs.
+
+        What is to be sharded is whole on rank 0 alone, in host memory, and without memory on the others: were it made
+        on each, a machine with eight ranks would need eight times the room, and drawing each tensor where it goes
+        would give other weights than one process draws.
+        """
+        config, sharded = self.config, dist.config.strategy == "fsdp"
+        made = {stage.makes for stage in config.stages.values()}
+        names = (
+            list(config.parts) if self.parent is None else list({**dict.fromkeys(config.parts), **self.parent.parts})
+        )
+        first = next(i for i, name in enumerate(names) if name in made)
+        simulator = new_simulator(config, self.sets, self.parent, names[first:] if sharded and not dist.leads else ())
+        statistics = statistics_of(self.folder, self.sets)
+        for data in self.sets:
+            simulator.learn_statistics(data.task, statistics[data.task.name])
+        if self.parent is not None:
+            inherit(simulator, self.parent)
+        for name in names[:first] if sharded else names:
+            simulator.parts[name].to(dist.device)
+        return simulator
+
+    def _save(self, simulator: Simulator, learnt: Mapping[str, Learnt]) -> None:
+        config, folder = self.config, self.folder
+        facts = {"config": fingerprint(config), "seed": config.seed}
+        for name, row in learnt.items():
+            stage = config.stages[name]
+            simulator.origins[stage.makes] = {
+                "provenance": {**facts, "stage": name, "steps": row.outcome.steps, "score": row.outcome.score},
+                "needs": list(stage.needs),
+            }
+        steps = sum(row.outcome.steps for row in learnt.values())
+        simulator.save(folder.artifact("simulator"), {**facts, "steps": steps})
+        folder.write(folder.stages, {name: row.facts() for name, row in learnt.items()})
+
+
+def run_alone(
+    config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: bool = False
+) -> tuple[RunDir, Report]:
+    """The whole of a run in this process; its folder and its report."""
+    run = Run.open(config, screen, resume=resume, overwrite=overwrite)
+    with run.folder, run:
+        report = run.carry_out(Alone())
+        assert report is not None
+        run.folder.succeed(stages=run.folder.read(run.folder.stages))
+        return run.folder, report

@@ -1,0 +1,67 @@
+"""What the training data of a run are like, measured once and kept in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from ups.config import dump
+from ups.run.datasets import DataSet
+from ups.rundir import RunDir
+from ups.tensors import TaskStatistics
+from ups.verdict import read_json
+
+
+def statistics_of(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
+    """The statistics of each task; those in the folder where they are of just these data."""
+    kept = read_json(folder.statistics)
+    found: dict[str, TaskStatistics] = {}
+    for data in sets:
+        row = kept.get(data.task.name, {})
+        if row.get("of") == _key(data):
+            found[data.task.name] = _unpacked(row["values"])
+        else:
+            found[data.task.name] = measured(data)
+    return found
+
+
+def keep_statistics(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
+    """The statistics of each task, measured where the folder does not hold them yet, and written there."""
+    found = statistics_of(folder, sets)
+    rows = {data.task.name: {"of": _key(data), "values": _packed(found[data.task.name])} for data in sets}
+    if rows != read_json(folder.statistics):
+        folder.write(folder.statistics, rows)
+    return found
+
+
+def measured(data: DataSet) -> TaskStatistics:
+    """The statistics of a data set's training part; all of it is read."""
+    part = data.part("train")
+    mean, std = part.statistics()
+    inputs = part.inputs.flatten(0, -2)
+    given = (inputs.mean(0), inputs.std(0)) if part.task.inputs else (inputs.new_zeros(0), inputs.new_zeros(0))
+    return TaskStatistics(mean, std, *given, part.params.amin(0), part.params.amax(0), (part.dt, part.dt))
+
+
+def _key(data: DataSet) -> dict[str, str]:
+    """What the numbers depend on: the bytes of the data, how they are reduced, which trajectories are for training."""
+    return {"data": data.fact().version, "config": dump(data.config)}
+
+
+def _packed(statistics: TaskStatistics) -> dict[str, Any]:
+    """As JSON: a float32 survives the way there and back to the bit."""
+    return {
+        name: value.tolist() if isinstance(value, torch.Tensor) else list(value)
+        for name, value in asdict(statistics).items()
+    }
+
+
+def _unpacked(values: dict[str, Any]) -> TaskStatistics:
+    low, high = values["dt"]
+    return TaskStatistics(
+        **{name: torch.tensor(value, dtype=torch.float32) for name, value in values.items() if name != "dt"},
+        dt=(low, high),
+    )

@@ -1,0 +1,85 @@
+"""One stage of a run: what is measured for it, the windows it is trained on, and the training itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ups.data.loader import loaded
+from ups.data.windows import spread
+from ups.engine.dist import Dist
+from ups.engine.loop import Trainer
+from ups.engine.stage import Tracker
+from ups.engine.train import Outcome
+from ups.engine.vault import Vault
+from ups.eval.results import Drawn
+from ups.heartbeat import Pulse
+from ups.run.caches import encoded_parts
+from ups.run.config import RunConfig
+from ups.run.datasets import DataSet, Screen, windows_of
+from ups.run.order import Order, Proven, drawn, listening
+from ups.rundir import RunDir
+from ups.stages import Stage
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """How the training of a stage went, and how often it drew each task."""
+
+    outcome: Outcome
+    drawn: tuple[Drawn, ...]
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        return {**self.outcome.facts(), "drawn": [asdict(row) for row in self.drawn]}
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Learnt:
+        """What `facts` has said."""
+        outcome = {key: value for key, value in facts.items() if key != "drawn"}
+        return cls(Outcome(**outcome), tuple(Drawn(**row) for row in facts.get("drawn", ())))
+
+
+@dataclass(frozen=True)
+class Training:
+    """What all stages of a run are trained with."""
+
+    config: RunConfig
+    folder: RunDir
+    sets: Sequence[DataSet]
+    dist: Dist
+    screen: Screen
+    trackers: Sequence[Tracker] = ()
+    pulse: Pulse | None = None
+    limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
+
+    def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[Learnt, dict[str, Tensor]]:
+        """Train a stage; how it went, and where its part was sharded the weights that it has learnt.
+
+        `inherited` are the tasks that its part knew before. All ranks must call this.
+        """
+        config, dist, name = self.config, self.dist, stage.name
+        settings = config.stage(name)
+        for data in self.sets:
+            window = spread(data.part("train"), config.context, settings.unroll)
+            stage.fit(window.to(dist.device), data.task.name in inherited)
+        encoded = encoded_parts(config, self.folder, self.sets, stage, dist, self.screen, self.pulse)
+        windows = windows_of(config, self.sets, settings, dist, encoded)
+        dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
+        store = Vault(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
+        with loaded(windows, settings.workers) as built:
+            batches = Proven(built, windows, dist, name, self.trackers)
+            told: list[Tracker] = [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)]
+            trainer = Trainer(
+                settings.train, stage, batches, dist, store, told, self.screen.watch, self.pulse, limit=self.limit
+            )
+            batches.trainer = trainer
+            windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
+            outcome = trainer.fit()
+        learnt = Learnt(outcome, tuple(drawn(windows.sampler, name, outcome.steps)))
+        if dist.config.strategy != "fsdp":
+            return learnt, {}
+        return learnt, trainer.weights(dist.leads or name != config.plan[-1])

@@ -1,0 +1,105 @@
+"""Stage: what is learnt in one part of a run, and the config every stage has."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from ups.config import Config
+from ups.engine.train import TrainConfig
+from ups.later import Tensor, torch
+from ups.stages.terms import nrmse
+from ups.tensors import Losses, Window
+
+if TYPE_CHECKING:
+    from ups.models import Part, Simulator
+
+BUDGET = {"steps", "seconds"}
+# What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
+LOST = 1e6
+
+
+class StageConfig(Config):
+    """How one stage is trained."""
+
+    train: TrainConfig
+    """Budget and optimizer."""
+    batch: int = Field(default=32, ge=1)
+    """Windows per step."""
+    unroll: int = Field(default=1, ge=1)
+    """Steps ahead that are trained through."""
+    workers: int = Field(default=0, ge=0)
+    """Processes of each rank that build its windows; 0: a thread of its own does."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _over_the_defaults(cls, values: Any) -> Any:
+        """A part of `train` changes that part alone; a budget, of steps or of seconds, takes the place of the other."""
+        given = values.get("train") if isinstance(values, dict) else None
+        default = cls.model_fields["train"].default_factory
+        if not isinstance(given, dict) or default is None:
+            return values
+        kept = asdict(default())  # type: ignore[call-arg]
+        if given.keys() & BUDGET:
+            kept = {key: value for key, value in kept.items() if key not in BUDGET}
+        return {**values, "train": {**kept, **given}}
+
+
+class Stage(ABC):
+    """Trains one part of a simulator; all other parts are frozen.
+
+    A subclass says what it is called, which parts must have been learnt before it (`needs`), which it trains (`makes`),
+    how it is configured (`Config`, and `PartConfig` for the network), and what is minimised (`loss`). The rest has
+    defaults: a stage is judged by whole rollouts in physical space.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    makes: ClassVar[str]
+    Config: ClassVar[type[StageConfig]]
+    PartConfig: ClassVar[type]
+
+    def __init__(self, simulator: Simulator, config: Any = None) -> None:
+        self.simulator = simulator
+        self.config: Any = self.Config.model_validate({}) if config is None else config
+        self.module = simulator.parts[self.makes]
+        for name, part in simulator.parts.items():
+            part.requires_grad_(name == self.makes)
+
+    @staticmethod
+    @abstractmethod
+    def part() -> type[Part]:
+        """The class of the part it makes; imported here, so that a config is read without networks."""
+
+    @property
+    def sees(self) -> Literal["frames", "tokens", "both"]:
+        """What of a window the loss looks at: frames, or what the frozen codec made of them, or both."""
+        return "frames"
+
+    def fit(self, window: Window, inherited: bool = False) -> None:  # noqa: B027  (most measure nothing)
+        """Measure what the losses need on a window of all over a task, before training, with the same window on every
+        rank. `inherited`: the part has learnt this task before, so its own scales stay as they are."""
+
+    def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (most see the same from first to last)
+        """The part of a window that is trained on at `progress` (0 … 1) of the budget."""
+        return window
+
+    @abstractmethod
+    def loss(self, window: Window) -> Losses:
+        """Named, weighted terms, each a mean over samples of a value that depends on that sample alone."""
+
+    def evaluate(self, window: Window) -> dict[str, Tensor]:
+        """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
+        with torch.no_grad():
+            rollout = self.simulator.simulate(window, window.targets.shape[1])
+            errors = nrmse(rollout, window.targets).nan_to_num(LOST, LOST).clamp_max(LOST)
+        return {f"{window.task.name} nRMSE": errors}
+
+    def score(self, means: Mapping[str, float]) -> float:
+        """The geometric mean over tasks, so that none is too small to count."""
+        return math.exp(sum(math.log(max(value, 1e-12)) for value in means.values()) / len(means))

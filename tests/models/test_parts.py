@@ -1,0 +1,121 @@
+"""Parts: a simulator is made of them, each with its own header, and one can be replaced without touching the others."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_simulators import awaken, condition, frames, simulator, window
+from torch import Tensor, nn
+
+from ups.models import Blueprint, CodecConfig, OperatorConfig, Part, Simulator, artifact, assemble
+from ups.models.simulator import CORE, rebuilt
+from ups.physics import TASKS
+from ups.tensors import Condition
+from ups.types import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class ShiftConfig:
+    start: float = 0.5
+
+
+class Shift(Part):
+    """Moves every decoded frame by a number."""
+
+    Config: ClassVar[type] = ShiftConfig
+
+    def __init__(self, config: ShiftConfig) -> None:
+        super().__init__()
+        self.config, self.by = config, nn.Parameter(torch.tensor(config.start))
+
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        assert list(blueprint.parts) == ["codec", "operator"], "parts are built in their order"
+        return cls(config)
+
+    def refine_frame(self, frame: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
+        return frame + self.by
+
+
+KINDS = {**CORE, "shift": Shift}
+CONFIGS = {"codec": CodecConfig(dim=8), "operator": OperatorConfig(width=16, depth=1, heads=2)}
+TASK, GRID = TASKS["burgers1d"], {"burgers1d": (32,)}
+
+
+def shifted() -> Simulator:
+    return assemble([TASK], {**CONFIGS, "shift": ShiftConfig()}, grids=GRID, kinds=KINDS).eval()
+
+
+def test_another_part_changes_no_weight_of_the_others_and_refines_what_they_say() -> None:
+    plain, more = assemble([TASK], CONFIGS, grids=GRID).eval(), shifted()
+    ours, theirs = more.state_dict(), plain.state_dict()
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+    plain.config = more.config = dataclasses.replace(plain.config, guard=False)
+    asked = window(frames("burgers1d"), condition("burgers1d"))
+    torch.testing.assert_close(more.simulate(asked, 2), plain.simulate(asked, 2) + 0.5)
+    points = torch.tensor([[0.1], [0.7]])
+    torch.testing.assert_close(more.simulate(asked, 2, points), plain.simulate(asked, 2, points) + 0.5)
+
+
+def test_a_part_of_any_kind_is_saved_and_loaded_and_one_nobody_knows_is_refused(tmp_path: Path) -> None:
+    sim = shifted()
+    sim.origins["shift"] = {"provenance": {"stage": "shift"}, "needs": ["codec"]}
+    path = sim.save(tmp_path / "shifted.safetensors")
+    again = Simulator.load(path, kinds=KINDS)
+    assert list(again.parts) == ["codec", "operator", "shift"]
+    assert again.origins["shift"]["provenance"] == {"stage": "shift"}
+    asked = window(frames("burgers1d"), condition("burgers1d"))
+    assert torch.equal(again.simulate(asked, 2), sim.simulate(asked, 2))
+    with pytest.raises(DataError, match="knows no part 'shift'"):
+        Simulator.load(path)
+
+
+def test_a_replaced_part_leaves_every_bit_of_the_others_and_what_lost_its_company_is_told(tmp_path: Path) -> None:
+    first, second = simulator("burgers1d"), simulator("burgers1d", seed=7)
+    for sim in (first, second):
+        awaken(sim)
+        sim.origins = {"codec": {"provenance": {"run": "a"}}, "operator": {"needs": ["codec"]}}
+    one, other = first.save(tmp_path / "one"), second.save(tmp_path / "other")
+    mixed = artifact.replace_part(one, "codec", other, tmp_path / "mixed.safetensors")
+    was, theirs, now = load_file(one), load_file(other), load_file(mixed)
+    assert all(torch.equal(now[n], was[n]) for n in was if not n.startswith("codec."))
+    assert all(torch.equal(now[n], theirs[n]) for n in was if n.startswith("codec."))
+    headers = [artifact.read(path)[0]["parts"] for path in (one, mixed)]
+    assert headers[0]["operator"] == headers[1]["operator"], "its header is its own"
+    assert artifact.strangers(headers[0]) == []
+    assert "'operator' was trained beside another 'codec'" in artifact.strangers(headers[1])[0]
+    assert artifact.strangers(artifact.read(artifact.replace_part(mixed, "codec", one))[0]["parts"]) == []
+    with pytest.raises(DataError, match="other tasks"):
+        artifact.replace_part(one, "codec", simulator("diffsorp1d").save(tmp_path / "foreign"))
+    with pytest.raises(DataError, match="has no part 'prior'"):
+        artifact.replace_part(one, "prior", other)
+
+
+def test_an_artifact_of_version_2_loads_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = simulator("burgers1d", context=2)
+    awaken(sim)
+    path = sim.save(tmp_path / "new.safetensors")
+    header, tensors = artifact.read(path)
+    configs = {name: part["config"] for name, part in header.pop("parts").items()}
+    del configs["codec"]["encoder"]  # which it did not know either
+    monkeypatch.setattr(artifact, "VERSION", 2)
+    plain = {key: value for key, value in header.items() if key not in ("format", "version", "digest")}
+    old = artifact.write(tmp_path / "old.safetensors", {**plain, **configs}, tensors)
+    monkeypatch.undo()
+    again = Simulator.load(old)
+    assert again.operator.config == sim.operator.config
+    assert all(torch.equal(value, tensors[name]) for name, value in again.state_dict().items())
+
+
+def test_a_part_rebuilt_around_its_weights_is_the_same_and_draws_no_random_number() -> None:
+    sim = simulator("burgers1d")
+    awaken(sim)
+    before = torch.get_rng_state()
+    part = rebuilt(sim, "operator", sim.operator.state_dict())
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(a, b) for a, b in zip(part.parameters(), sim.operator.parameters(), strict=True))
