@@ -13,11 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.dist import Dist
-from ups.engine.keeping import StorageError
+from ups.engine.checkpoint.keeper import StorageError
+from ups.engine.checkpoint.store import CorruptError
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
-from ups.engine.vault import CorruptError, Vault
 from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, classify

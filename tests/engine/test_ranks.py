@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ranks import run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
-from ups.engine.dist import Dist, DistConfig, DivergedError
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
+from ups.engine.ranks.dist import Dist, DivergedError
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
 from ups.tensors import Window
 from ups.types import DataError, UpsError
@@ -42,7 +43,7 @@ def train(dist: Dist, faults: tuple[Any, ...] = (), **changes: Any) -> dict[str,
         "weights": trainer.weights(),
         "losses": dist.gather(rows.losses)[0],
         "outcome": outcome,
-        "microbatch": trainer.microbatch,
+        "microbatch": trainer.state.microbatch,
     }
 
 

@@ -19,12 +19,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ranks import run_ranks, values
-from ups.engine import fsdp, sharded
-from ups.engine.control import Control, DesyncError, PeerFailed, Word
 from ups.engine.memory import Ledger
-from ups.engine.norms import norm_of, square_sums
-from ups.engine.seams import add_seams
-from ups.engine.sharded import Sharded
+from ups.engine.ranks import fsdp_internals, sharded
+from ups.engine.ranks.control import Control, DesyncError, PeerFailed, Word
+from ups.engine.ranks.gradient_norm import norm_of, square_sums
+from ups.engine.ranks.gradient_order import fix_gradient_order
+from ups.engine.ranks.sharded import Sharded
 from ups.types import ConfigError
 
 STEPS, SAMPLES, WIDTH, CLIP = 3, 8, 8, 0.1
@@ -301,7 +301,7 @@ def flat_run(case: str, micro: int = 1) -> End:
     c = control()
     make, loss = CASES[case]
     module = make()
-    add_seams(module, module.shard_units())
+    fix_gradient_order(module, module.shard_units())
     return train(Flat(module, c.world), c, module, loss, micro)
 
 
@@ -402,7 +402,7 @@ BY_HAND = ("forward", "recompute", "gather buffer", "reduce buffer", "again in t
 @contextlib.contextmanager
 def allocations() -> Iterator[None]:
     """Buffers of collectives fail as the plan says."""
-    kinds = {"allocate gather": fsdp.GatedAllGather, "allocate reduce": fsdp.GatedReduceScatter}
+    kinds = {"allocate gather": fsdp_internals.GatedAllGather, "allocate reduce": fsdp_internals.GatedReduceScatter}
     before = {place: kind.allocate for place, kind in kinds.items()}
 
     def failing(place: str) -> Callable[..., Tensor]:

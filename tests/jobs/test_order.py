@@ -11,7 +11,7 @@ import torch
 
 from ups.data.sampler import LEAD, Mix, Sampler
 from ups.data.windows import Windows
-from ups.engine.dist import Dist, DivergedError
+from ups.engine.ranks.dist import Dist, DivergedError
 from ups.jobs.order import Proven, drawn
 from ups.physics import TASKS
 

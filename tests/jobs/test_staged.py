@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ranks import run_ranks, values
 from ups.config import dump, load
-from ups.engine.dist import Dist
-from ups.engine.parallelize import parallelize
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.parallelize import parallelize
 from ups.jobs.run import STAGES, fresh, staged, train
 from ups.jobs.sets import DataSet, Screen, opened
 from ups.jobs.settings import RunConfig

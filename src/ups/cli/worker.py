@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ups.engine.faults import Plan
+from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
 from ups.launch.worker import Seat
 from ups.screen import following, show, training
@@ -18,10 +18,10 @@ LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 def main(folder: Path) -> None:
     """The part of this process in the run of `folder`, whose config the supervisor has left there."""
     STOP.listen()
-    with Seat(fire=Plan.from_environment()) as seat:
+    with Seat(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
         from ups.config import load
-        from ups.engine.dist import Dist
+        from ups.engine.ranks.dist import Dist
         from ups.jobs.run import assess, prepare, train
         from ups.jobs.sets import Screen
         from ups.jobs.settings import RunConfig

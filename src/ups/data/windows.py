@@ -250,8 +250,13 @@ class Windows:
         """Samples of all ranks in batch `step`."""
         return self.size
 
-    def validation(self) -> Iterator[Window]:
-        """Whole trajectories of each task: the context, and every frame after it."""
+    def frames(self) -> tuple[int, int]:
+        """Target frames of all samples in a step, on average over the tasks, and in a validation."""
+        of_step = self.size * sum(1 if part.task.steady else self.targets for part in self.train) // len(self.train)
+        return of_step, sum(len(p) * (1 if p.task.steady else len(p.times) - self.context) for p in self.valid)
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
+        """Whole trajectories of each task: the context, and every frame after it; the same at every step."""
         yield from whole(self.valid, self.context, self.size)
 
 

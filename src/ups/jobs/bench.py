@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ups import __version__
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.jobs.generate import DTYPES, batch_of
 from ups.jobs.settings import GenerateConfig
 from ups.physics import EQUATIONS

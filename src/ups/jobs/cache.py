@@ -16,7 +16,7 @@ from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, check_key, digest, key_of, read_manifest, verify
 from ups.data.identity import content
 from ups.data.windows import Part
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.jobs.generate import Progress
 from ups.jobs.sets import DataSet, Screen, opened

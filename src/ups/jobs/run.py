@@ -12,11 +12,12 @@ from torch import Tensor
 from ups.config import fingerprint
 from ups.data.loader import loaded
 from ups.data.windows import spread
-from ups.engine.dist import Dist, device_of
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist, device_of
 from ups.engine.stage import Tracker
+from ups.engine.state import TrainingState
 from ups.engine.train import Outcome
-from ups.engine.vault import Vault
 from ups.eval.baselines import require
 from ups.eval.report import Drawn, Report
 from ups.heartbeat import Pulse
@@ -109,9 +110,10 @@ def train(
             built = stack.enter_context(loaded(windows, settings.workers))
             batches = Proven(built, windows, dist, name, trackers)
             told: list[Tracker] = [*trackers, *(Order(windows.sampler, name, tracker) for tracker in trackers)]
-            trainer = Trainer(settings.train, stage, batches, dist, store, told, screen.watch, pulse, limit=limit)
-            batches.trainer = trainer
-            windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
+            state = TrainingState()
+            windows.sampler.heard = listening(state, windows.sampler, settings.train.prefetch, settings.workers)
+            to_whom = (told, screen.watch, pulse)
+            trainer = Trainer(settings.train, stage, batches, dist, store, *to_whom, limit=limit, state=state)
             outcomes[name] = trainer.fit()
             rows[name] = drawn(windows.sampler, name, outcomes[name].steps)
             learnt |= {f"{name}.{key}": value for key, value in trainer.weights(dist.leads or name != LAST).items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ups.config import dump, fingerprint
-from ups.engine.manifest import newest_verified
+from ups.engine.checkpoint.manifest import newest_verified
 from ups.files import write_atomic
 from ups.jobs.run import STAGES, open_run
 from ups.jobs.settings import RunConfig

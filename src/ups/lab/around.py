@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ups.engine.manifest import listing
+from ups.engine.checkpoint.manifest import listing
 from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.lab import disks
