@@ -30,7 +30,6 @@ def schema() -> None:
     """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
     import json
 
-    from ups.config import schema_of
     from ups.jobs.settings import RunConfig
 
-    print(json.dumps(schema_of(RunConfig), indent=2, ensure_ascii=False))
+    print(json.dumps(RunConfig.model_json_schema(), indent=2, ensure_ascii=False))

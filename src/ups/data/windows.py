@@ -25,12 +25,12 @@ RESIDENT = 4 * 2**30
 class Reduction:
     """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
 
-    # Every so many frames.
     time: int = 1
-    # Every so many cells of each axis.
+    """Every so many frames."""
     space: int = 1
-    # The first frame that is used.
+    """Every so many cells of each axis."""
     start: int = 0
+    """The first frame that is used."""
 
     def __post_init__(self) -> None:
         if self.time < 1 or self.space < 1 or self.start < 0:

@@ -23,17 +23,18 @@ PIECES = {"cuda": 16384}
 class CodecConfig:
     """A codec. It loses nothing of the grid as long as dim ≥ channels · patch^n; good values have it so."""
 
-    # Numbers per token.
     dim: int = 64
-    # Cells per token along each axis, in 1D, 2D and 3D.
+    """Numbers per token."""
     patch: tuple[int, int, int] = (4, 4, 2)
-    # Cells beyond its patch that a token sees, on each side.
+    """Cells per token along each axis, in 1D, 2D and 3D."""
     halo: int = 2
-    # Residual blocks of local mixing in the encoder and in the decoder.
+    """Cells beyond its patch that a token sees, on each side."""
     blocks: int = 1
-    # Width and heads of the decoder's attention.
+    """Residual blocks of local mixing in the encoder and in the decoder."""
     width: int = 32
+    """Width of the decoder's attention."""
     heads: int = 2
+    """Heads of the decoder's attention."""
 
     def __post_init__(self) -> None:
         if min(self.dim, *self.patch, self.width, self.heads) < 1 or min(self.halo, self.blocks) < 0:

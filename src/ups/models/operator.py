@@ -42,31 +42,36 @@ SIZES: dict[str, Size] = {
 class OperatorConfig:
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
-    # The network: every token meets every token, or U-shaped with windows, for large grids.
     core: Literal["transformer", "unet"] = "transformer"
-    # How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis.
+    """The network: every token meets every token, or U-shaped with windows, for large grids."""
     mixing: Literal["attention", "fourier"] = "fourier"
-    # A name out of SIZES; width, depth and heads below change one of its numbers.
+    """How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis."""
     size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """A name out of SIZES; width, depth and heads below change one of its numbers."""
     width: int | None = None
+    """Another width than that of `size`."""
     depth: int | None = None
+    """Another depth than that of `size`."""
     heads: int | None = None
-    # Frames of context the operator sees.
+    """Another number of heads than that of `size`."""
     context: int = 1
-    # Reach of the local convolution, in tokens; odd.
+    """Frames of context the operator sees."""
     kernel: int = 5
-    # Fourier modes kept per axis, where mixing is fourier.
+    """Reach of the local convolution, in tokens; odd."""
     modes: int = 16
-    # What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places).
+    """Fourier modes kept per axis, where mixing is fourier."""
     norm: Literal["token", "field"] = "field"
-    # Groups of channels mixed in space apart from each other, with attention between them; 1: all together.
+    """What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places)."""
     streams: int = 1
-    # Probability of leaving out the last block's branches in training; earlier blocks less.
+    """Groups of channels mixed in space apart from each other, with attention between them; 1: all together."""
     drop_path: float = 0.0
-    # unet: how often the grid is halved, by what the width grows each time, and tokens per window axis in 1D, 2D, 3D.
+    """Probability of leaving out the last block's branches in training; earlier blocks less."""
     levels: int = 2
+    """unet: how often the grid is halved."""
     growth: float = 1.5
+    """unet: by what the width grows each time the grid is halved."""
     windows: tuple[int, int, int] = (16, 8, 4)
+    """unet: tokens per window axis in 1D, 2D, 3D."""
 
     def __post_init__(self) -> None:
         if self.kernel % 2 == 0:

@@ -30,10 +30,10 @@ from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 class SimulatorConfig:
     """How a simulator runs."""
 
-    # Repair decoded frames so that conserved totals and signs hold.
     guard: bool = True
-    # Encode each decoded frame again before the next step, instead of carrying the tokens on.
+    """Repair decoded frames so that conserved totals and signs hold."""
     reencode: bool = False
+    """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
 
 
 def _channel(index: int, u: Tensor) -> Tensor:

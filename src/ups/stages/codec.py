@@ -21,10 +21,10 @@ FAINT = 1e-3
 class CodecLoss:
     """Weights of the codec's losses."""
 
-    # Decoding what was encoded gives the frame back, at every cell (UPT's inverse decoding).
     reconstruction: float = 1.0
-    # Encoding what was decoded gives the tokens back (UPT's inverse encoding).
+    """Decoding what was encoded gives the frame back, at every cell (UPT's inverse decoding)."""
     tokens: float = 0.1
+    """Encoding what was decoded gives the tokens back (UPT's inverse encoding)."""
 
 
 class CodecStage:

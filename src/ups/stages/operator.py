@@ -23,21 +23,23 @@ LOST = 1e6
 class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
 
-    # Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task.
     increment: float = 1.0
-    # Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
-    # Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps).
+    """Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task."""
     latent: float = 1.0
-    # Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers.
+    """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no
+    decoding. Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode
+    helps)."""
     spectral: float = 0.0
-    # Drift of what the equation conserves.
+    """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
-    # Mean square error on the outermost cells of bounded axes.
+    """Drift of what the equation conserves."""
     boundary: float = 0.0
-    # Noise added to the tokens of the context, in their own deviations: steadies long rollouts.
+    """Mean square error on the outermost cells of bounded axes."""
     noise: float = 0.0
-    # The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the start.
+    """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
     curriculum: float = 0.5
+    """The part of the budget in which the steps trained through grow from 1 to all of `unroll`; 0: all from the
+    start."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:

@@ -30,9 +30,9 @@ class DistConfig:
     """fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
     and after every failure, or never (a failure then restarts the run from its last checkpoint)."""
     timeout: float = 600.0
-    """Seconds a collective may take, and a vote of the ranks; a rank that died is noticed at once in any case."""
+    """Seconds a collective may take; a rank that died is noticed at once in any case."""
     vote_timeout: float = 300.0
-    """Seconds a collective may take, and a vote of the ranks; a rank that died is noticed at once in any case."""
+    """Seconds a vote of the ranks may take; a rank that died is noticed at once in any case."""
 
     def __post_init__(self) -> None:
         limits = {
