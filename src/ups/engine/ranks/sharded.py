@@ -15,7 +15,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
-    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
@@ -30,7 +29,7 @@ from ups.engine.ranks.gradient_order import fix_gradient_order
 from ups.engine.units import units_of
 from ups.types import ConfigError
 
-PROBATION = 20  # steps that are voted on after the start, a recovery, or a change
+PROBATION = 20  # steps that are voted on after the start or a recovery
 
 Gate = Literal["always", "probation", "off"]
 
@@ -46,7 +45,7 @@ class Sharded:
     holds the module whole; on the others it may be on `meta` from the start.
 
     With `gate` always, nothing is launched on any rank after one has failed, and `recover` makes the attempt
-    undone. `probation` votes only in the first steps, after a recovery and after `watch`; where `gated` is false, a
+    undone. `probation` votes only in the first steps and after a recovery; where `gated` is false, a
     failure in the middle of a step can be met by a restart only.
     """
 
@@ -56,8 +55,6 @@ class Sharded:
         mesh: DeviceMesh,
         control: Control,
         *,
-        bf16: bool = False,
-        reshard_after_forward: bool = True,
         offload: bool = False,
         gate: Gate = "always",
     ) -> None:
@@ -69,16 +66,10 @@ class Sharded:
         source = {n: t.detach() for n, t in _tensors(module).items()} if control.rank == 0 else {}
         module.to("meta")
         units = units_of(module)
-        # Activations stay with autocast; only what is gathered is halved.
-        precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        policy = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
         for part in (*units, module):
-            fully_shard(
-                part,
-                mesh=mesh,
-                reshard_after_forward=None if part is module else reshard_after_forward,
-                mp_policy=precision if bf16 else MixedPrecisionPolicy(),
-                offload_policy=CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy(),
-            )
+            after = None if part is module else True
+            fully_shard(part, mesh=mesh, reshard_after_forward=after, offload_policy=policy)
         fix_gradient_order(module, units)
         for entry in getattr(module, "entries", ()):
             register_fsdp_forward_method(module, entry)
@@ -103,10 +94,6 @@ class Sharded:
     def gated(self) -> bool:
         """Whether a failure of one rank in this step is known to all before the next collective."""
         return self.policy == "always" or (self.policy == "probation" and self._left > 0)
-
-    def watch(self) -> None:
-        """Begin probation again: what comes next has not been tried yet."""
-        self._left = PROBATION
 
     def begin(self, last: bool) -> None:
         """Before each microbatch of a step: gradients stay on the rank until the backward of the last one."""
