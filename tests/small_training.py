@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 from ups.tensors import Losses, Window
 from ups.types import Field, Storage, TaskSpec
 
@@ -103,7 +103,10 @@ class Waves:
     def count(self, step: int) -> int:  # noqa: ARG002
         return self.size
 
-    def validation(self) -> list[Window]:
+    def frames(self) -> tuple[int, int]:
+        return self.size, 8
+
+    def validation(self, step: int) -> list[Window]:  # noqa: ARG002
         return [self.whole(10**6, 7), self.whole(10**6 + 1, 1)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ups.config import dump, fingerprint, load, schema_of
+from ups.config import dump, fingerprint, load
 from ups.run.config import run_config
 from ups.types import ConfigError
 
@@ -102,7 +102,7 @@ def test_broken_missing_circular_and_foreign_files_are_one_sentence_each(tmp_pat
 
 
 def test_the_schema_explains_every_key() -> None:
-    schema = schema_of(run_config())
+    schema = run_config().model_json_schema()
     for part in (schema, *schema["$defs"].values()):
         for name, key in part["properties"].items():
             # A reference is explained where it points to.

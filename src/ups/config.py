@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
-import inspect
 import json
 import types
 import typing
@@ -220,42 +219,6 @@ def _keys(model: type[BaseModel], at: Key) -> typing.Iterable[str]:
 
 def _is_model(node: Any) -> bool:
     return isinstance(node, type) and issubclass(node, BaseModel)
-
-
-def schema_of(model: type[Config]) -> dict[str, Any]:
-    """The JSON schema of a config. What a plain dataclass inside it says of its fields in comments is said here too."""
-    schema = model.model_json_schema()
-    for kind in _dataclasses(model):
-        part = schema.get("$defs", {}).get(kind.__name__, {})
-        for name, text in _comments(kind).items():
-            part["properties"][name]["description"] = text
-    return schema
-
-
-def _dataclasses(node: Any) -> set[type]:
-    """Every plain dataclass in the annotations below a model."""
-    if _is_model(node):
-        return set().union(*(_dataclasses(f.annotation) for f in node.model_fields.values()))
-    if isinstance(node, type) and dataclasses.is_dataclass(node):
-        return {node}
-    return set().union(*(_dataclasses(arg) for arg in typing.get_args(node)))
-
-
-def _comments(kind: type) -> dict[str, str]:
-    """The comment above each field of a dataclass, or behind it; one above several fields is for all of them."""
-    found: dict[str, str] = {}
-    above: list[str] = []
-    last = ""
-    names = {f.name for f in dataclasses.fields(kind)}
-    for line in inspect.getsource(kind).splitlines():
-        code, _, comment = line.strip().partition("#")
-        name = code.partition(":")[0].strip()
-        if name in names and ":" in code:
-            last = " ".join([*above, comment.strip()]).strip() or last
-            found[name], above = last, []
-        else:
-            above = [*above, comment.strip()] if comment and not code else []
-    return found
 
 
 def dump(config: Config) -> str:

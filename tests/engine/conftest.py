@@ -66,7 +66,10 @@ class Lines:
     def count(self, step: int) -> int:  # noqa: ARG002
         return self.size
 
-    def validation(self) -> Iterator[Window]:
+    def frames(self) -> tuple[int, int]:
+        return self.size, self.size
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         yield self.batch(10**6)
 
 

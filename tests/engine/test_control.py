@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from ranks import run_ranks, values
-from ups.engine.control import Control, DesyncError, LostPeer, PeerFailed, Word
+from ups.engine.ranks.control import Control, DesyncError, LostPeer, PeerFailed, Word
 from ups.types import UpsError
 
 OOM = 1

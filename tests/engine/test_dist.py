@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from ranks import run_ranks, values
 from small_training import Fitting, Waves
-from ups.engine.dist import Dist, DistConfig
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 
 

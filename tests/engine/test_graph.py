@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.dist import Dist
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.graph import Graphs, signature
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Progress, TrainConfig
-from ups.engine.vault import Vault
 from ups.types import ConfigError
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
@@ -39,7 +39,10 @@ def two_tasks(toy: SimpleNamespace, bad: tuple[int, ...] = ()) -> Any:
         def count(self, step: int) -> int:
             return 16 if step % 2 else 24
 
-        def validation(self) -> Iterator[Any]:
+        def frames(self) -> tuple[int, int]:
+            return 20, 24
+
+        def validation(self, step: int) -> Iterator[Any]:  # noqa: ARG002
             yield self.batch(10**6)
 
     return Both()

@@ -13,11 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.dist import Dist
-from ups.engine.keeping import StorageError
+from small_training import Fitting, Waves
+from ups.engine.checkpoint.keeper import StorageError
+from ups.engine.checkpoint.store import CorruptError
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
-from ups.engine.vault import CorruptError, Vault
 from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, classify
@@ -218,6 +220,66 @@ def test_the_budget_used_up_first_ends_the_training(toy: SimpleNamespace) -> Non
 def test_validation_comes_when_it_is_due(toy: SimpleNamespace, every: float, expected: list[int]) -> None:
     outcome = Trainer(config(validate_every=every), toy.Regression(), toy.Lines()).fit()
     assert [row["step"] for row in outcome.history] == expected
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"), [((16, 16), [4, 7, 10, 14, 17, 20]), ((1, 3), [10, 20]), ((1, 1000), [20]), ((9, 0), 10)]
+)
+def test_validations_space_themselves_out_by_what_they_cost(
+    toy: SimpleNamespace, frames: tuple[int, int], expected: Any
+) -> None:
+    batches = toy.Lines()
+    batches.frames = lambda: frames
+    steps = [row["step"] for row in Trainer(config(), toy.Regression(), batches).fit().history]
+    assert steps == (expected if isinstance(expected, list) else list(range(2, 21, 2)))
+
+
+def test_validations_by_themselves_come_at_the_same_steps_after_a_resume(toy: SimpleNamespace, tmp_path: Path) -> None:
+    found = []
+    for name, fails_at in (("straight", None), ("broken", 12), ("broken", None)):
+        stage, store = toy.Regression(toy.net()), Vault(tmp_path / name)
+        trainer = Trainer(config(checkpoint_steps=5), stage, toy.Lines(fails_at=fails_at), store=store)
+        try:
+            found.append(([row["step"] for row in trainer.fit().history], weights(stage.module)))
+        except KeyboardInterrupt:
+            store.wait()
+    straight, resumed = found
+    assert straight[0] == resumed[0] == [4, 7, 10, 14, 17, 20]
+    assert all(torch.equal(a, b) for a, b in zip(straight[1], resumed[1], strict=True))
+
+
+def test_a_released_module_is_as_it_was_but_for_its_weights() -> None:
+    stage = Fitting()
+    stage.module.leave.eval()
+    before = {name: (dict(vars(m)), m.training) for name, m in stage.module.named_modules()}
+    Trainer(config(activations="recompute", compile=True), stage, Waves(Dist())).release()
+    trainer = Trainer(config(activations="recompute"), stage, Waves(Dist()))
+    trainer.fit()
+    kept = trainer.weights()
+    assert any("forward" in vars(m) for m in stage.module.modules())
+    trainer.release()
+    for name, m in stage.module.named_modules():
+        attributes, training = before[name]
+        assert vars(m).keys() == attributes.keys()
+        assert m.training is training
+        assert m._compiled_call_impl is None
+    assert all(p.grad is None for p in stage.module.parameters())
+    assert all(torch.equal(value, kept[name]) for name, value in stage.module.state_dict().items())
+
+
+def test_an_outcome_says_where_the_time_went(toy: SimpleNamespace, tmp_path: Path) -> None:
+    class Slow(toy.Regression):  # type: ignore[misc, name-defined]
+        def evaluate(self, w: Window) -> Any:
+            time.sleep(0.05)
+            return super().evaluate(w)
+
+    began = time.perf_counter()
+    outcome = Trainer(config(validate_every=10), Slow(), toy.Lines(), store=Vault(tmp_path)).fit()
+    spent = time.perf_counter() - began
+    assert set(outcome.phases) == {"resume", "probe", "data wait", "steps", "validation", "checkpoints", "logging"}
+    assert outcome.phases["validation"] >= 0.1
+    assert all(seconds >= 0 for seconds in outcome.phases.values())
+    assert 0.1 < sum(outcome.phases.values()) <= spent
 
 
 def test_the_best_averaged_weights_are_kept(toy: SimpleNamespace) -> None:

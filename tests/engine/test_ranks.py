@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ranks import run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
-from ups.engine.dist import Dist, DistConfig, DivergedError
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
+from ups.engine.ranks.dist import Dist, DivergedError
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
 from ups.tensors import Window
 from ups.types import DataError, UpsError
@@ -42,7 +43,7 @@ def train(dist: Dist, faults: tuple[Any, ...] = (), **changes: Any) -> dict[str,
         "weights": trainer.weights(),
         "losses": dist.gather(rows.losses)[0],
         "outcome": outcome,
-        "microbatch": trainer.microbatch,
+        "microbatch": trainer.state.microbatch,
     }
 
 
@@ -93,6 +94,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "short for good": {"faults": ((1, "forward", 3, OOM, 99),)},
     **{f"error in {phase}": {"faults": ((1, phase, 3, DataError("sample 7 is torn")),)} for phase in ERRORS},
     "not finite": {"bad": (2, 5), "max_bad": 2, "ema": 0.0},
+    "by the clock": {"steps": None, "seconds": 0.5, "validate_every": "auto"},
     "not finite for long": {"bad": (2, 3, 4), "max_bad": 2, "ema": 0.0},
 }
 
@@ -205,6 +207,36 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_one_decision_for_all(strategy:
     for kind, sentence, _ in (ends["not finite for long"] for ends in planned(strategy)):
         assert kind == "DivergenceError"
         assert "3 steps in a row" in sentence
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_ranks_validate_at_the_same_steps_by_the_clock_of_one(strategy: str) -> None:
+    first, second = (ends["by the clock"]["outcome"].history for ends in planned(strategy))
+    assert [row["step"] for row in first] == [row["step"] for row in second]
+
+
+def in_turn(rebuild: bool) -> dict[str, Any]:
+    """Two trainings one after the other: of one module that is released between them, or of one built anew."""
+    settings = TrainConfig(steps=4, lr=0.05, activations="recompute", prefetch=0)
+    with started("ddp") as dist:
+        stage = Fitting()
+        first = Trainer(settings, stage, Waves(dist), dist)
+        first.fit()
+        if rebuild:
+            stage = Fitting()
+            stage.module.load_state_dict(first.weights())
+        else:
+            assert all(m._forward_pre_hooks for m in (stage.module, *stage.module.blocks))
+            first.release()
+            assert not any(m._forward_pre_hooks or "forward" in vars(m) for m in stage.module.modules())
+        second = Trainer(settings, stage, Waves(dist), dist)
+        second.fit()
+        return {"weights": second.weights()}
+
+
+def test_a_released_module_trains_on_as_one_built_anew() -> None:
+    released, rebuilt = (values(run_ranks(in_turn, 2, rebuild))[0] for rebuild in (False, True))
+    assert same_bits(released, rebuilt)
 
 
 def other_config() -> str:

@@ -10,8 +10,9 @@ from torch import nn
 
 from ranks import run_ranks, values
 from small_training import Fitting, Rows, Waves, same_bits
-from ups.engine.dist import Dist, DistConfig
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 
@@ -52,7 +53,7 @@ def train(strategy: str, capped: tuple[int, ...]) -> dict[str, Any]:
             "weights": trainer.weights(),
             "losses": dist.gather(rows.losses)[0],
             "recovered": outcome.recovered,
-            "microbatch": trainer.microbatch,
+            "microbatch": trainer.state.microbatch,
         }
 
 

@@ -26,11 +26,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from ranks import run_ranks, values
-from ups.engine import manifest
-from ups.engine.manifest import verify
+from ups.engine.checkpoint import manifest
+from ups.engine.checkpoint.manifest import verify
+from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, Store
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.randomness import random_state, set_random_state
-from ups.engine.store import Nowhere
-from ups.engine.vault import CorruptError, Saved, Store, Vault
 from ups.types import ConfigError
 from ups.verdict import Ending, classify
 
@@ -59,8 +59,8 @@ def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
     return all(torch.equal(ours[n], t) and ours[n].dtype == t.dtype for n, t in theirs.items())
 
 
-def saved(step: int) -> Saved:
-    return Saved(step, plain(step), {"score": 0.1 + step, "worst": float("inf"), "names": ["ä"]}, {"rank": 0})
+def saved(step: int) -> Snapshot:
+    return Snapshot(step, plain(step), {"score": 0.1 + step, "worst": float("inf"), "names": ["ä"]}, {"rank": 0})
 
 
 def filled(folder: Path, *steps: int, **options: Any) -> Vault:
@@ -91,7 +91,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
 
 def test_no_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     assert Vault(tmp_path / "none").newest() is None
-    nowhere: Store = Nowhere()
+    nowhere: Store = NoStore()
     nowhere.save(saved(1))
     nowhere.wait()
     assert nowhere.newest() is None
@@ -101,7 +101,7 @@ def test_a_snapshot_does_not_see_later_changes(tmp_path: Path) -> None:
     go = threading.Event()
     vault = Vault(tmp_path, at=lambda point: go.wait(10) and None if point == "before shard" else None)
     tensors = plain(3)
-    vault.save(Saved(3, tensors))
+    vault.save(Snapshot(3, tensors))
     for tensor in tensors.values():
         tensor.zero_()
     go.set()
@@ -120,7 +120,7 @@ def test_the_newest_verified_are_kept(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     vault = filled(tmp_path, 2)
     before = {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / LAST[1]).iterdir()}
-    vault.save(Saved(2, {"other": torch.ones(3)}))
+    vault.save(Snapshot(2, {"other": torch.ones(3)}))
     vault.wait()
     assert before == {p.name: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / LAST[1]).iterdir()}
 
@@ -268,7 +268,7 @@ def test_verification_can_be_shared_and_needs_no_torch(tmp_path: Path) -> None:
     flip(tmp_path / LAST[0], "__0_0.distcp")
     problems = [verify(tmp_path / LAST[0], part, 3) for part in range(3)]
     assert sorted(map(str, problems)) == ["None", "None", "__0_0.distcp is not what was written"]
-    code = f"import sys, pathlib\nfrom ups.engine.manifest import newest_verified\nassert newest_verified(pathlib.Path({str(tmp_path)!r})) is None\nassert 'torch' not in sys.modules"  # noqa: E501
+    code = f"import sys, pathlib\nfrom ups.engine.checkpoint.manifest import newest_verified\nassert newest_verified(pathlib.Path({str(tmp_path)!r})) is None\nassert 'torch' not in sys.modules"  # noqa: E501
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -278,7 +278,7 @@ def test_generators_go_on_where_they_were(tmp_path: Path) -> None:
 
     draw()
     vault = Vault(tmp_path)
-    vault.save(Saved(1, {}, {}, random_state(CPU)))
+    vault.save(Snapshot(1, {}, {}, random_state(CPU)))
     expected = [draw() for _ in range(3)]
     found = vault.newest()
     assert found is not None
@@ -310,7 +310,7 @@ def test_a_full_disk_is_said_and_the_old_checkpoint_stays(small_disk: Path) -> N
             (small_disk / "other").write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize))
 
     vault.at = fill
-    vault.save(Saved(2, {"w": torch.ones(100_000)}))
+    vault.save(Snapshot(2, {"w": torch.ones(100_000)}))
     with pytest.raises(OSError, match=r"step 2 was not saved: .*No space left on device") as error:
         vault.wait()
     assert error.value.errno == errno.ENOSPC
@@ -327,13 +327,13 @@ def test_a_full_disk_is_said_and_the_old_checkpoint_stays(small_disk: Path) -> N
 def test_the_need_for_disk_is_known_before_anything_is_written(small_disk: Path) -> None:
     said: list[str] = []
     vault = Vault(small_disk, say=said.append)
-    vault.save(Saved(1, {"w": torch.ones(300_000)}))
+    vault.save(Snapshot(1, {"w": torch.ones(300_000)}))
     vault.wait()
     assert said == [
         f"the disk of {small_disk} has 2.10 MB free and two checkpoints need 2.40 MB; free some space, or soon none "
         "can be saved."
     ]
-    vault.save(Saved(2, {"w": torch.ones(300_000)}))
+    vault.save(Snapshot(2, {"w": torch.ones(300_000)}))
     with pytest.raises(OSError, match=r"it needs 1.20 MB and the disk has 0\.\d\d MB free"):
         vault.wait()
     assert vault.newest().step == 1  # type: ignore[union-attr]
@@ -392,7 +392,7 @@ def full(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def keep_and_load(folder: Path) -> tuple[list[str], bool, Any]:
     vault = member(folder)
-    vault.save(Saved(4, both(4), {"step": 4}, {"rank": vault.rank, "rng": torch.arange(vault.rank + 1)}))
+    vault.save(Snapshot(4, both(4), {"step": 4}, {"rank": vault.rank, "rng": torch.arange(vault.rank + 1)}))
     vault.wait()
     found = vault.newest()
     assert found is not None
@@ -426,7 +426,7 @@ def load_only(folder: Path) -> tuple[dict[str, Tensor], int, list[str]]:
 def save_only(folder: Path, *steps: int) -> None:
     vault = member(folder)
     for step in steps:
-        vault.save(Saved(step, both(step), {"step": step}, random_state(CPU)))
+        vault.save(Snapshot(step, both(step), {"step": step}, random_state(CPU)))
     vault.wait()
 
 
@@ -452,11 +452,11 @@ def die(point: str, rank: int) -> Callable[[str], None]:
 def save_and_die(folder: Path, point: str, victim: int) -> tuple[int | None, float]:
     vault = member(folder)
     for step in (1, 2):
-        vault.save(Saved(step, both(step), {"step": step}))
+        vault.save(Snapshot(step, both(step), {"step": step}))
         vault.wait()
     vault.at = die(point, victim)
     start = time.monotonic()
-    vault.save(Saved(3, both(3), {"step": 3}))
+    vault.save(Snapshot(3, both(3), {"step": 3}))
     try:
         vault.wait()
     except OSError as error:
@@ -526,17 +526,17 @@ def test_all_ranks_stop_where_nothing_is_whole(tmp_path: Path) -> None:
 
 def one_disk_fails(folder: Path, number: int) -> tuple[str, str, int]:
     vault = member(folder)
-    vault.save(Saved(1, both(1)))
+    vault.save(Snapshot(1, both(1)))
     vault.wait()
 
     def refuse(self: Any, content: Any) -> int:  # noqa: ARG001
         raise OSError(number, os.strerror(number))
 
     if vault.rank == 1:
-        from ups.engine import shards
+        from ups.engine.checkpoint import dcp_format
 
-        shards._Hashed.write = shards._Hashed.write if number == errno.EXDEV else refuse  # type: ignore[method-assign]
-    vault.save(Saved(2 + vault.rank * (number == errno.EXDEV), both(2)))
+        dcp_format._Hashed.write = dcp_format._Hashed.write if number == errno.EXDEV else refuse  # type: ignore[method-assign]
+    vault.save(Snapshot(2 + vault.rank * (number == errno.EXDEV), both(2)))
     try:
         vault.wait()
     except OSError as error:
@@ -559,7 +559,7 @@ def test_ranks_at_different_steps_save_nothing(tmp_path: Path) -> None:
 
 def two_folders(folder: Path) -> str:
     vault = member(folder / os.environ["RANK"])
-    vault.save(Saved(1, both(1)))
+    vault.save(Snapshot(1, both(1)))
     try:
         vault.wait()
     except OSError as error:
@@ -578,7 +578,7 @@ def silent_peer(folder: Path) -> tuple[str, float]:
     if vault.rank == 1:
         time.sleep(2)
         return "", 0.0
-    vault.save(Saved(1, plain(1)))
+    vault.save(Snapshot(1, plain(1)))
     try:
         vault.wait()
     except OSError as error:
@@ -597,7 +597,7 @@ def test_saving_blocks_little(tmp_path: Path) -> None:
     vault, blocked, whole = Vault(tmp_path), list[float](), list[float]()
     for step in range(4):
         start = time.perf_counter()
-        vault.save(Saved(step, tensors))
+        vault.save(Snapshot(step, tensors))
         blocked.append(time.perf_counter() - start)
         vault.wait()
         whole.append(time.perf_counter() - start)
@@ -610,13 +610,13 @@ def test_what_a_gpu_holds_is_copied_through_pinned_memory_and_comes_back(tmp_pat
     device = torch.device("cuda", 0)
     tensors = {**{n: t.to(device) for n, t in plain(1).items()}, "host": torch.ones(5)}
     vault = Vault(tmp_path)
-    vault.save(Saved(1, tensors, {}, random_state(device)))
+    vault.save(Snapshot(1, tensors, {}, random_state(device)))
     tensors["module/w"].mul_(2)  # after the snapshot
     expected = torch.rand(3, device=device)
     vault.wait()
     assert vault._staging["module/w"].is_pinned()
     places = {name: t.data_ptr() for name, t in vault._staging.items()}
-    vault.save(Saved(2, tensors))
+    vault.save(Snapshot(2, tensors))
     vault.wait()
     assert places == {name: t.data_ptr() for name, t in vault._staging.items()}, "memory is reused"
     shutil.rmtree(tmp_path / LAST[1])

@@ -16,7 +16,7 @@ from rooms import run_in
 from ups.cli import main
 from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 from ups.models import Simulator
 from ups.run.caches import identity
 from ups.run.config import RunConfig, run_config

@@ -18,9 +18,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from ups.cli import main
 from ups.config import load
-from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
 from ups.engine.memory import Ledger, fake, training_work
+from ups.engine.ranks.dist import Dist
 from ups.jobs import forecast as module
 from ups.jobs.estimate import StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
@@ -53,7 +53,7 @@ class Real(Invented):
         self.sets, self.batch_size, self.device = sets, part.batch, device
         super().__init__([data.window(part.batch, self.context, part.unroll) for data in sets])
 
-    def validation(self):  # type: ignore[no-untyped-def]
+    def validation(self, step):  # type: ignore[no-untyped-def]  # noqa: ARG002
         for data in self.sets:
             many, ahead, _ = data.whole(self.batch_size, self.context, "valid")
             yield data.window(many, self.context, ahead)

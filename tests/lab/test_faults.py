@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ups.engine.faults import Fault, Plan
+from ups.engine.faults import Fault, FaultPlan
 from ups.lab.around import Cap, damage, shift_clock
 from ups.lab.cases import STEPS, Case
 from ups.lab.lab import Lab, same_samples, summary, write
@@ -96,7 +96,7 @@ def test_a_plan_strikes_its_own_rank_and_start_as_often_as_it_says() -> None:
         Fault("error", 0, "data"),
         Fault("error", 1, "log", attempt=2),
     ]
-    plan = Plan(faults, rank=1, attempt=1)
+    plan = FaultPlan(faults, rank=1, attempt=1)
     plan("data", 2)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="a planned fault in phase 'data'"):

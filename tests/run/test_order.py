@@ -11,7 +11,7 @@ import torch
 
 from ups.data.sampler import LEAD, Mix, Sampler
 from ups.data.windows import Windows
-from ups.engine.dist import Dist, DivergedError
+from ups.engine.ranks.dist import Dist, DivergedError
 from ups.physics import TASKS
 from ups.run.order import Proven, drawn
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ranks import run_ranks, values
 from ups.config import dump, load
-from ups.engine.dist import Dist
-from ups.engine.parallelize import parallelize
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.parallelize import parallelize
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.run import Run

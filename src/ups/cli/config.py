@@ -30,7 +30,6 @@ def schema() -> None:
     """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
     import json
 
-    from ups.config import schema_of
     from ups.run.config import run_config
 
-    print(json.dumps(schema_of(run_config()), indent=2, ensure_ascii=False))
+    print(json.dumps(run_config().model_json_schema(), indent=2, ensure_ascii=False))

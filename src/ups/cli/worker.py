@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ups.engine.faults import Plan
+from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
 from ups.launch.worker import Seat
 from ups.screen import following, show, training
@@ -40,7 +40,7 @@ class Seated:
 def main(folder: Path) -> None:
     """The part of this process in the run of `folder`, whose config the supervisor has left there."""
     STOP.listen()
-    with Seat(fire=Plan.from_environment()) as seat:
+    with Seat(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
         from ups.run.datasets import Screen
         from ups.run.run import Run

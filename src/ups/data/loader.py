@@ -92,9 +92,12 @@ class Loader:
         """Samples of all ranks in batch `step`."""
         return self.windows.count(step)
 
-    def validation(self) -> Iterable[Window]:
+    def frames(self) -> tuple[int, int]:
+        return self.windows.frames()
+
+    def validation(self, step: int) -> Iterable[Window]:
         """Whole trajectories, read by this process."""
-        return self.windows.validation()
+        return self.windows.validation(step)
 
     def close(self) -> None:
         """End the workers."""

@@ -34,12 +34,13 @@ def _unheard() -> Heard:
 class Mix:
     """How often the tasks of a run are drawn; one task per step, the same on every rank."""
 
-    # uniform: in turns; proportional: by windows n; temperature: n^(1/T); weights: as given; error: by validation's.
     policy: Literal["uniform", "proportional", "temperature", "weights", "error"] = "uniform"
-    # T of the policy temperature: 1 is proportional, large is uniform.
+    """uniform: in turns; proportional: by windows n; temperature: n^(1/T); weights: as given; error: by
+    validation's."""
     temperature: float = 2.0
-    # Numbers of the policy weights, by task; 0 leaves a task out.
+    """T of the policy temperature: 1 is proportional, large is uniform."""
     weights: dict[str, float] = field(default_factory=dict)
+    """Numbers of the policy weights, by task; 0 leaves a task out."""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0 or not math.isfinite(self.temperature):

@@ -25,12 +25,12 @@ RESIDENT = 4 * 2**30
 class Reduction:
     """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
 
-    # Every so many frames.
     time: int = 1
-    # Every so many cells of each axis.
+    """Every so many frames."""
     space: int = 1
-    # The first frame that is used.
+    """Every so many cells of each axis."""
     start: int = 0
+    """The first frame that is used."""
 
     def __post_init__(self) -> None:
         if self.time < 1 or self.space < 1 or self.start < 0:
@@ -250,8 +250,13 @@ class Windows:
         """Samples of all ranks in batch `step`."""
         return self.size
 
-    def validation(self) -> Iterator[Window]:
-        """Whole trajectories of each task: the context, and every frame after it."""
+    def frames(self) -> tuple[int, int]:
+        """Target frames of all samples in a step, on average over the tasks, and in a validation."""
+        of_step = self.size * sum(1 if part.task.steady else self.targets for part in self.train) // len(self.train)
+        return of_step, sum(len(p) * (1 if p.task.steady else len(p.times) - self.context) for p in self.valid)
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
+        """Whole trajectories of each task: the context, and every frame after it; the same at every step."""
         yield from whole(self.valid, self.context, self.size)
 
 

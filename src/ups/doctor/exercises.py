@@ -13,13 +13,14 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor
 
-from ups.engine.dist import Dist, DistConfig
-from ups.engine.faults import Fault, Plan
+from ups.engine.checkpoint.vault import Vault
+from ups.engine.faults import Fault, FaultPlan
 from ups.engine.loop import Trainer
-from ups.engine.parallelize import digest
 from ups.engine.preemption import Preempted, StopFlag
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.ranks.drift import digest
 from ups.engine.train import TrainConfig
-from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
 from ups.run.check import Outline, new_simulator, outline
 from ups.run.config import run_config
@@ -163,7 +164,10 @@ class Shares:
     def count(self, step: int) -> int:  # noqa: ARG002
         return SIZE
 
-    def validation(self) -> Iterator[Window]:
+    def frames(self) -> tuple[int, int]:
+        return 1, 1
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         yield self.whole(10**6, 2)
 
 
@@ -201,7 +205,7 @@ def train(
         stage = STAGES["operator"](new_simulator(config, [data]).to(ranks.device), config.stage("operator"))
         batches = Shares(data, ranks)
         stage.fit(batches.whole(10**6, 2).to(ranks.device))
-        plan = Plan([Fault(**fault)] if fault else [], ranks.rank, 1)
+        plan = FaultPlan([Fault(**fault)] if fault else [], ranks.rank, 1)
 
         def fire(phase: str, step: int) -> None:
             plan(phase, step)

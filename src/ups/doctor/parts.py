@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from ups.doctor.trail import Trail, finite, tensors_of
-from ups.engine.dist import Dist, DistConfig
-from ups.engine.parallelize import Parallel, parallelize, units_of
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.ranks.parallelize import Parallel, parallelize
 from ups.engine.train import TrainConfig
+from ups.engine.units import units_of
 from ups.run.check import Outline, new_simulator, outline
 from ups.run.config import DataConfig, RunConfig
 from ups.stages import STAGES

@@ -23,7 +23,7 @@ from ups.launch.children import Named, Result, blamed, run
 NEAR = {"cpu": 1e-6, "cuda": 1e-5}
 GROUP = "ranks"
 # What the server that ranks are forked from imports for them, beside torch.
-PRELOAD = ("ups.engine.loop", "ups.engine.vault", "ups.doctor.exercises", "ups.doctor.parts")
+PRELOAD = ("ups.engine.loop", "ups.engine.checkpoint.vault", "ups.doctor.exercises", "ups.doctor.parts")
 DISK = 15.0  # seconds to make, copy or remove a small folder
 
 

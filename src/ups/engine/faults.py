@@ -73,14 +73,14 @@ class Fault:
             raise RuntimeError(f"a planned fault in phase '{self.phase}'")
 
 
-class Plan:
+class FaultPlan:
     """The faults of one rank in one start of a run."""
 
     def __init__(self, faults: list[Fault], rank: int, attempt: int) -> None:
         self.faults = [f for f in faults if f.rank == rank and f.attempt in (None, attempt)]
 
     @classmethod
-    def from_environment(cls) -> Plan | None:
+    def from_environment(cls) -> FaultPlan | None:
         """What UPS_FAULTS, a JSON list, plans for this rank; None where there is no such variable."""
         text = os.environ.get(VARIABLE)
         if text is None:

@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from ups.engine.attempt import MEMORY, OTHER, Attempt, MemoryStop, give_up, together
-from ups.engine.control import Word
-from ups.engine.dist import Dist
-from ups.engine.graph import Pace, Prefetch, graphed
-from ups.engine.keeping import Keeper
-from ups.engine.meter import Meter
-from ups.engine.optim import Ema, Optimizer, clip, schedule
-from ups.engine.parallelize import parallelize
+from ups.engine.checkpoint.keeper import Keeper
+from ups.engine.checkpoint.store import NoStore, Store
+from ups.engine.graph import Graphs, Pace, Prefetch, graphed
+from ups.engine.learner import Learner
+from ups.engine.meter import Stopwatch, peak_memory
 from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
 from ups.engine.profile import profile
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.drift import check_drift
+from ups.engine.ranks.parallelize import parallelize
+from ups.engine.ranks.vote import RETRIES, Consensus
 from ups.engine.stage import Batches, Stage, Tracker
-from ups.engine.store import Nowhere, Store
-from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig, peak_memory
-from ups.engine.validation import measured
-from ups.heartbeat import PHASES, Pulse
+from ups.engine.state import TrainingState
+from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
+from ups.engine.validation import Timetable, measure
+from ups.heartbeat import Pulse
 from ups.tensors import Window
 
 PATIENCE = 2.0  # seconds after which even slow steps are logged
-RETRIES = 2  # at one microbatch size; the first repeats it as it was, for memory may have been short for a moment
 
 
 class Trainer:
     """Trains a stage within a budget, from the newest checkpoint if there is one; then its module holds the best
     averaged weights. At the same seed, data, ranks and number of steps the result is the same bits, interrupted,
-    out of memory for a moment, or not."""
+    out of memory for a moment, or not.
+
+    `state` is where the training is: pass one to look at it from elsewhere too. `limit` is the largest microbatch that
+    is known to fit in memory.
+    """
 
     def __init__(
         self,
@@ -51,58 +53,57 @@ class Trainer:
         pulse: Pulse | None = None,
         stop: StopFlag = STOP,
         limit: int | None = None,
+        state: TrainingState | None = None,
     ) -> None:
+        self.state = state or TrainingState()
         self.config, self.stage, self.batches, self.trackers, self.report = config, stage, batches, trackers, report
-        self.dist, self.store, self.stop = dist or Dist(), store or Nowhere(), stop
+        self.dist, self.stop = dist or Dist(), stop
         self.pulse = pulse or Pulse(None, self.dist.rank)
         self.dist.control.waiting = self.pulse.wait
         device = self.dist.device
-        self.module = stage.module
-        self.parallel = parallelize(self.module, config, self.dist)
-        shares = self.parallel.parameters
-        rates = (config.lr, config.weight_decay, config.betas)
-        self.optimizer = Optimizer(self.module, config.optimizer, *rates, shares)
-        self.ema = Ema(self.parallel.parameters, config.ema)
-        self.meter, self.pace = Meter(device), Pace(device)
+        self.modes = [(m, m.training) for m in stage.module.modules()]
+        self.parallel = parallelize(stage.module, config, self.dist)
+        self.learner = Learner(config, stage, self.parallel, self.dist, self.state, self.pulse, batches.count)
+        self.pace = Pace(device)
         alone = self.dist.world == 1 and self.dist.config.strategy == "ddp" and config.activations == "keep"
-        self.graph = graphed(self._whole_step, config.graph, device, alone, self._say)
-        self.microbatch = min((n for n in (config.microbatch, limit) if n is not None), default=None)
-        self.step = self.samples = self.validations = self.best_step = self.recovered = 0
-        self.score, self.last_score, self.loss, self.speed = math.inf, math.nan, math.nan, math.nan
-        self.history: list[dict[str, float]] = []
-        self.best: dict[str, Tensor] = {}
-        self.terms: dict[str, Tensor] = {}
-        self.earlier, self.clock = 0.0, 0.0  # seconds spent before this process; rank 0's clock at the last vote
-        self.born = time.perf_counter()
-        self.moved = False  # whether the step under way has begun to change weights
-        self.keeper = Keeper(self)
+        self.graph: Graphs | None = graphed(self.learner.whole_step, config.graph, device, alone, self._say)
+        self.state.microbatch = min((n for n in (config.microbatch, limit) if n is not None), default=None)
+        self.consensus = Consensus(
+            self.dist, self.parallel, self.pulse, self.state, stop, self._say, self._seconds, batches.count
+        )
+        self.keeper = Keeper(self.learner, store or NoStore(), self._say)
+        self.timetable = Timetable(config, self.state, batches.frames())
         self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
+        self.watch = Stopwatch()
+        self.loss = self.speed = math.nan
+        self.earlier, self.born = 0.0, time.perf_counter()  # seconds of training before this process; its beginning
         self.waited = self.input_wait = 0.0  # seconds waited for windows; their share of the time since the last log
         self.logged, self.saved = (0, 0, 0.0, 0.0), (0, 0.0)
 
+    @property
+    def step(self) -> int:
+        """Steps taken."""
+        return self.state.step
+
     def fit(self) -> Outcome:
         """Train until the budget is used up."""
-        torch.manual_seed(self.config.seed + self.dist.rank)
-        self.keeper.handshake()
-        together(self, "start", self.keeper.resume)
-        probe(self)
-        self.born = time.perf_counter()
-        self.clock = self.dist.agree(self._seconds())
-        self.logged, self.saved = (self.step, self.samples, self.clock, 0.0), (self.step, self.clock)
-        self.pulse.note(self.microbatch or math.ceil(self.batches.count(0) / self.dist.world))
-        if self.config.validate_first and not self.history:
+        state = self.state
+        self._start()
+        if self.config.validate_first and not state.history:
             self._validate()
-        with Prefetch(self.batches.batch, self.step, self.dist.device, self.config.prefetch) as windows:
-            while (progress := self.config.progress(self.step, self.clock)) < 1:
-                self._tune(progress)
+        with Prefetch(self.batches.batch, state.step, self.dist.device, self.config.prefetch) as windows:
+            while (progress := self.config.progress(state.step, state.seconds)) < 1:
+                self.learner.tune(progress)
+                began = time.perf_counter()
                 stop = self._step(windows, progress)
+                self.watch.add("steps", time.perf_counter() - began)
                 if self._log_due():
                     self._log()
-                progress = self.config.progress(self.step, self.clock)
-                if progress < 1 and self._validation_due(progress):
+                progress = self.config.progress(state.step, state.seconds)
+                if progress < 1 and self.timetable.due(progress):
                     self._validate()
-                if self.config.drift_every and self.step % self.config.drift_every == 0:
-                    self.keeper.check_drift()
+                if self.config.drift_every and state.step % self.config.drift_every == 0:
+                    self._check_drift()
                 if stop:
                     self._leave()
                 if progress < 1 and self._checkpoint_due():
@@ -111,42 +112,68 @@ class Trainer:
 
     def weights(self, keep: bool = True) -> dict[str, Tensor]:
         """The module's whole state on the CPU, as one process would hold it, for ranks that `keep`; all must ask."""
-        return self.keeper.weights(keep)
+        return self.learner.weights(keep)
 
-    def _tune(self, progress: float) -> None:
-        """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
-        c = self.config
-        self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr))
-        self.ema.weight.fill_(self.ema.ramp(self.step))
+    def release(self) -> None:
+        """Leave the module as it was found, its weights apart: no hook, no gradient, nothing recomputed or compiled.
+
+        Another trainer may then go on with the same module. A sharded one cannot be put together again: it is of no
+        use after its training, and its weights come from `weights()`.
+        """
+        self.graph = None
+        self.parallel.release()
+        for module, mode in self.modes:
+            module.training = mode
+
+    def _start(self) -> None:
+        """Refuse ranks that would train different things, go on from a checkpoint, find the microbatch that fits."""
+        state, shapes = self.state, " ".join(f"{n}{tuple(p.shape)}" for n, p in self.stage.module.named_parameters())
+        torch.manual_seed(self.config.seed + self.dist.rank)
+        self.dist.handshake(
+            {
+                "stage": self.stage.name,
+                "training config": self.config,
+                "parallel config": self.dist.config,
+                "parameters of the model": f"{len(shapes.split())} tensors, digest {zlib.crc32(shapes.encode()):08x}",
+                "size of a batch": self.batches.count(0),
+                "version of torch": torch.__version__,
+            }
+        )
+        with self.watch("resume"):
+            resumed = self.consensus.together("start", self.keeper.resume)
+        self.earlier = state.seconds
+        if resumed:
+            self._say(f"stage '{self.stage.name}' goes on from the checkpoint of step {state.step}.")
+        with self.watch("probe"):
+            probe(self.learner, self.batches, self.consensus, self.graph)
+        self.born = time.perf_counter()
+        state.seconds = self.dist.agree(self._seconds())
+        self.logged, self.saved = (state.step, state.samples, state.seconds, 0.0), (state.step, state.seconds)
+        self.pulse.note(state.microbatch or math.ceil(self.batches.count(0) / self.dist.world))
 
     def _step(self, windows: Prefetch, progress: float) -> bool:
         """One optimizer step by all ranks or by none: repeated on the same batch until each got through it.
 
         True if a rank was asked to stop. A failure after the weights began to move cannot be repeated.
         """
+        state, learner = self.state, self.learner
         held: list[Window] = []
-        generators = self.keeper.generators()
-        tries = 0
-        while True:
-            self.moved = False
-            with Attempt(self.pulse, self.step) as attempt:
-                self.pulse.beat("data", self.step)
-                held = held or [self._next(windows, progress)]
-                self.graph(held[0]) if self.graph else self._compute(held[0])
-            if attempt.error is not None and not self.parallel.gated:
-                raise attempt.error  # the others are inside a collective already, where no vote can reach them
-            words = self._vote(attempt)
-            if all(word.ok for word in words):
-                break
-            tries = self._again(words, attempt, tries)
-            self.keeper.set_generators(generators)
+
+        def attempt() -> None:
+            learner.moved = False
+            self.pulse.beat("data", state.step)
+            if not held:
+                held.append(self._next(windows, progress))
+            self.graph(held[0]) if self.graph else learner.compute(held[0])
+
+        stop = self.consensus.repeated(attempt, lambda: learner.moved)
         if not self.graph:
-            self._commit(held[0])
+            learner.commit(held[0])
         self.pace.step()
-        self.step += 1
-        self.samples += self.batches.count(self.step - 1)
-        self.profile(self.step)
-        return any(word.stop for word in words)
+        state.step += 1
+        state.samples += self.batches.count(state.step - 1)
+        self.profile(state.step)
+        return stop
 
     def _next(self, windows: Prefetch, progress: float) -> Window:
         """The window of this step. Waiting for it counts where the device has run out of work meanwhile."""
@@ -156,191 +183,156 @@ class Trainer:
             self.waited += time.perf_counter() - began
         return window
 
-    def _vote(self, attempt: Attempt) -> list[Word]:
-        """Every rank's word on an attempt; rank 0's clock becomes everyone's."""
-        mark = 0 if attempt.error is not None else self.parallel.mark()
-        self.pulse.beat("vote", self.step)
-        words = self.dist.control.finish(attempt.word(self.stop.raised, self._seconds(), mark))
-        self.clock = words[0].clock
-        return words
-
-    def _again(self, words: Sequence[Word], attempt: Attempt, tries: int) -> int:
-        """After a common no: clear up; memory that was short is met by trying again, then by smaller microbatches."""
-        self.parallel.recover()
-        if self.moved or any(word.kind == OTHER for word in words):
-            give_up(self.dist, attempt)
-        rank, word = next((r, w) for r, w in enumerate(words) if w.kind == MEMORY)
-        where = f"rank {rank} in phase '{PHASES[word.phase]}' of step {self.step}"
-        self.recovered, tries = self.recovered + 1, tries + 1
-        share = math.ceil(self.batches.count(self.step) / self.dist.world)
-        size = min(self.microbatch or share, share)
-        if tries >= RETRIES:
-            if size == 1:
-                raise MemoryStop(
-                    f"out of memory on {where} with one sample at a time; use a smaller model or grid, "
-                    "train.activations recompute, or strategy fsdp on more ranks.",
-                    PHASES[word.phase],
-                    mine=rank == self.dist.rank,
-                )
-            self.microbatch, tries = max(1, size // 2), 0
-            self.pulse.note(self.microbatch)
-        if self.dist.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self._say(f"out of memory on {where}; the same batch again in microbatches of {self.microbatch or share}.")
-        return tries
-
-    def _whole_step(self, window: Window) -> None:
-        """Nothing here waits for the device or decides by a tensor's value: a graph can hold it."""
-        self._compute(window)
-        self._commit(window)
-
-    def _compute(self, window: Window) -> None:
-        """This rank's gradient of the mean loss over the samples of all ranks, a microbatch at a time.
-
-        Every rank runs as many microbatches as the fullest; one that has no sample left runs one that counts nothing.
-        """
-        self.optimizer.zero_grad()
-        count = self.batches.count(self.step)
-        share = math.ceil(count / self.dist.world)
-        size = min(self.microbatch or share, share)
-        parts = [(part, len(part) * self.dist.world / count) for part in window.split(size)]
-        parts += [(window.rows(0, 1), 0.0)] * (math.ceil(share / size) - len(parts))
-        self.terms = {}
-        for i, (part, weight) in enumerate(parts):
-            self.parallel.begin(last=i == len(parts) - 1)
-            self.pulse.beat("forward")
-            with self._precision():
-                losses = self.stage.loss(part)
-            terms = {f"term/{name}": value.float() for name, value in losses.items()}
-            if weight != 1:
-                terms = {name: value * weight for name, value in terms.items()}
-            loss = functools.reduce(torch.add, terms.values())
-            self.pulse.beat("backward")
-            # A loss that is not finite makes every gradient so, on every rank once they are reduced.
-            poison = loss.detach() - loss.detach()
-            loss.backward(1 + poison)  # type: ignore[no-untyped-call]
-            for name, value in {"loss": loss, **terms}.items():
-                self.terms[name] = self.terms[name] + value.detach() if name in self.terms else value.detach()
-
-    def _commit(self, window: Window) -> None:
-        """Reduce the gradients and move the weights: the activations are gone, and a failure cannot be repeated."""
-        self.pulse.beat("reduce")
-        self.parallel.collect()
-        gradients = self.optimizer.gradients()
-        norm = self.parallel.norm(gradients)
-        self.pulse.beat("step")
-        self.moved = True
-        if self.config.clip:
-            clip(list(gradients.values()), norm, self.config.clip)
-        ok = torch.isfinite(norm)
-        self.optimizer.step(ok)
-        self.ema.update(ok)
-        self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
-
-    def _precision(self) -> AbstractContextManager[Any]:
-        on = self.config.precision == "bf16"
-        return torch.autocast(self.dist.device.type, torch.bfloat16) if on else nullcontext()
-
     def _log(self) -> None:
         """Read the meter, tell everyone, and stop if too many steps in a row were not finite."""
         self.pulse.beat("log")
-        values = self.meter.read(self.dist)
-        step, samples, then, waited = self.logged
-        worst, skipped = self.meter.skipped()
-        if self.step > step:
-            self.loss = values.get("loss", math.nan)
-            spent = max(self._seconds() - then, 1e-9)
-            self.speed, self.input_wait = (self.samples - samples) / spent, (self.waited - waited) / spent
-            counts = {"input_wait": self.input_wait, "skipped": skipped, "recovered": self.recovered}
-            self._track({**values, "lr": float(self.optimizer.lr), "samples_per_second": self.speed, **counts})
-        self.logged = (self.step, self.samples, self.clock, self.waited)
-        self.report(self._status())
+        with self.watch("logging"):
+            worst = self._tell()
         if worst > self.config.max_bad:
             raise DivergenceError(
                 f"stage '{self.stage.name}': loss or gradient was not a finite number for {worst} steps in a row "
-                f"before step {self.step}; lower train.lr, or look for bad values in the data with `ups data validate`."
+                f"before step {self.state.step}; lower train.lr, or look for bad values in the data with "
+                "`ups data validate`."
             )
+
+    def _tell(self) -> int:
+        """The numbers since the last line of the log; how many steps in a row were not finite at worst."""
+        state, meter = self.state, self.learner.meter
+        values = meter.read(self.dist)
+        step, samples, then, waited = self.logged
+        worst, skipped = meter.skipped()
+        if state.step > step:
+            self.loss = values.get("loss", math.nan)
+            spent = max(self._seconds() - then, 1e-9)
+            self.speed, self.input_wait = (state.samples - samples) / spent, (self.waited - waited) / spent
+            counts = {"input_wait": self.input_wait, "skipped": skipped, "recovered": state.recovered}
+            lr = float(self.learner.optimizer.lr)
+            self._track({**values, "lr": lr, "samples_per_second": self.speed, **counts})
+        self.logged = (state.step, state.samples, state.seconds, self.waited)
+        self.report(self._status())
+        return worst
 
     def _validate(self) -> None:
         """Measure the averaged weights, and keep a copy of them if no others were better."""
         self._log()
-        sums = together(self, "validate", lambda: measured(self), RETRIES)
-        means = {name: total / max(count, 1) for name, (total, count) in self.dist.sums(sums).items()}
-        score = self.last_score = self.stage.score(means)
-        if score < self.score or not self.best:
-            self.score, self.best_step = score if math.isfinite(score) else math.inf, self.step
-            self.best = {name: t.clone() for name, t in self.ema.average.items()}
-        self.history.append({"step": self.step, "seconds": self._seconds(), "loss": self.loss, **means, "score": score})
+        with self.watch("validation"):
+            means = self._means()
+        state = self.state
+        score = state.last_score = self.stage.score(means)
+        if score < state.score or not self.learner.best:
+            state.score, state.best_step = score if math.isfinite(score) else math.inf, state.step
+            self.learner.keep_best()
+        row = {"step": state.step, "seconds": self._seconds(), "loss": self.loss, **means, "score": score}
+        state.history.append(row)
         self._track({f"validation/{name}": value for name, value in {**means, "score": score}.items()})
         self.report(self._status())
-        self.logged = (self.step, self.samples, self._seconds(), self.waited)
+        self.logged = (state.step, state.samples, self._seconds(), self.waited)
+
+    def _means(self) -> dict[str, float]:
+        """What a validation measures, over the rows of all ranks."""
+        state, began = self.state, time.perf_counter()
+
+        def mine() -> dict[str, tuple[float, float]]:
+            windows = self.batches.validation(state.step)
+            return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse)
+
+        sums = self.dist.sums(self.consensus.together("validate", mine, RETRIES))
+        if self.timetable.timed:
+            seconds = self.dist.agree(time.perf_counter() - began)
+            self.timetable.took(seconds, self.config.progress(state.step, state.seconds))
+        return {name: total / max(count, 1) for name, (total, count) in sums.items()}
 
     def _finish(self) -> Outcome:
-        self.profile.end(self.step)
-        if not self.history or self.history[-1]["step"] != self.step:
+        state, c = self.state, self.config
+        self.profile.end(state.step)
+        if not state.history or state.history[-1]["step"] != state.step:
             self._validate()
         self._checkpoint(must=True)
-        self.pulse.beat("finish", self.step)
-        self.keeper.take_best()
-        self.module.eval()
-        seconds, c = self._seconds(), self.config
-        by_steps = c.steps is not None and self.step >= c.steps
-        verdict = f"finished: {self.step} steps" if by_steps else f"finished: {c.seconds:g} s, {self.step} steps"
-        _, skipped = self.meter.skipped()
-        counts = (self.score, self.best_step, skipped, self.recovered)
-        memory = peak_memory(self.dist.device)
-        wait = self.waited / max(seconds - self.earlier, 1e-9)
-        return Outcome(self.step, seconds, self.samples, *counts, memory, verdict, wait, self.history)
+        self.pulse.beat("finish", state.step)
+        self.learner.take_best()
+        self.stage.module.eval()
+        seconds = self._seconds()
+        by_steps = c.steps is not None and state.step >= c.steps
+        verdict = f"finished: {state.step} steps" if by_steps else f"finished: {c.seconds:g} s, {state.step} steps"
+        _, skipped = self.learner.meter.skipped()
+        self.watch.add("steps", -self.waited)
+        return Outcome(
+            steps=state.step,
+            seconds=seconds,
+            samples=state.samples,
+            score=state.score,
+            best_step=state.best_step,
+            skipped=skipped,
+            recovered=state.recovered,
+            memory=peak_memory(self.dist.device),
+            verdict=verdict,
+            input_wait=self.waited / max(seconds - self.earlier, 1e-9),
+            history=state.history,
+            phases={**self.watch.seconds, "data wait": self.waited},
+        )
 
     def _leave(self) -> None:
         """Save at the step where all ranks are, and go."""
         self._checkpoint(must=True)
-        signal = self.stop.signal or "another rank's signal"
-        raise Preempted(f"stage '{self.stage.name}' was stopped by {signal} at step {self.step}; --resume goes on.")
+        signal, step = self.stop.signal or "another rank's signal", self.state.step
+        raise Preempted(f"stage '{self.stage.name}' was stopped by {signal} at step {step}; --resume goes on.")
 
     def _checkpoint(self, must: bool = False) -> None:
         """Save everything that the next step depends on, once; `must`: wait until it is there."""
-        if self.saved[0] != self.step or self.step == 0:
+        step = self.state.step
+        if self.saved[0] != step or step == 0:
             self._log()
-            self.keeper.check_drift()
-            self.pulse.beat("save", self.step)
-            self.keeper.save()
-            self.saved = (self.step, self.clock)
+            self._check_drift()
+            self.pulse.beat("save", step)
+            with self.watch("checkpoints"):
+                self.keeper.save()
+            self.saved = (step, self.state.seconds)
         if must:
-            self.pulse.beat("save", self.step)
-            self.keeper.wait()
+            self.pulse.beat("save", step)
+            with self.watch("checkpoints"):
+                self.keeper.wait()
+
+    def _check_drift(self) -> None:
+        """Prove that all ranks hold the same weights."""
+        if self.dist.world > 1:
+            with self.watch("drift"):
+                check_drift(self.dist, self.parallel.digests(), self.state.step)
 
     def _seconds(self) -> float:
         return self.earlier + time.perf_counter() - self.born
 
     def _log_due(self) -> bool:
-        return self.step - self.logged[0] >= self.config.log_every or self.clock - self.logged[2] > PATIENCE
-
-    def _validation_due(self, progress: float) -> bool:
-        every = self.config.validate_every
-        if isinstance(every, int):
-            return every > 0 and self.step % every == 0
-        done, self.validations = self.validations, int(progress / every + 1e-9) if every else 0
-        return self.validations > done
+        step, _, then, _ = self.logged
+        return self.state.step - step >= self.config.log_every or self.state.seconds - then > PATIENCE
 
     def _checkpoint_due(self) -> bool:
         c, (step, then) = self.config, self.saved
-        by_steps = c.checkpoint_steps is not None and self.step - step >= c.checkpoint_steps
-        return by_steps or (c.checkpoint_seconds is not None and self.clock - then >= c.checkpoint_seconds)
+        by_steps = c.checkpoint_steps is not None and self.state.step - step >= c.checkpoint_steps
+        return by_steps or (c.checkpoint_seconds is not None and self.state.seconds - then >= c.checkpoint_seconds)
 
     def _track(self, values: Mapping[str, float | str]) -> None:
         if self.dist.leads:
             for tracker in self.trackers:
-                tracker.log(self.step, {f"{self.stage.name}/{name}": value for name, value in values.items()})
+                tracker.log(self.state.step, {f"{self.stage.name}/{name}": value for name, value in values.items()})
 
     def _say(self, sentence: str) -> None:
         self._track({"note": sentence})
         self.report(self._status(sentence))
 
     def _status(self, note: str = "") -> Progress:
-        seconds, lr = self._seconds(), float(self.optimizer.lr)
-        part = min(self.config.progress(self.step, seconds), 1.0)
-        eta = seconds * (1 - part) / part if part else math.inf
-        memory = peak_memory(self.dist.device)
-        name, loss, score = self.stage.name, self.loss, self.last_score
-        return Progress(name, self.step, part, seconds, eta, loss, score, lr, self.speed, self.input_wait, memory, note)
+        state, seconds = self.state, self._seconds()
+        fraction = min(self.config.progress(state.step, seconds), 1.0)
+        return Progress(
+            stage=self.stage.name,
+            step=state.step,
+            fraction=fraction,
+            seconds=seconds,
+            eta=seconds * (1 - fraction) / fraction if fraction else math.inf,
+            loss=self.loss,
+            score=state.last_score,
+            lr=float(self.learner.optimizer.lr),
+            samples_per_second=self.speed,
+            input_wait=self.input_wait,
+            memory=peak_memory(self.dist.device),
+            note=note,
+        )

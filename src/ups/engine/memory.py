@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
-from ups.engine.dist import DistConfig
 from ups.engine.graph import LEAD, tensors_of
 from ups.engine.optim import _hidden, decays, trained
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
+from ups.engine.units import recompute, units_of
 from ups.tensors import Losses, Window
 
 GRAIN = {"cpu": 64, "cuda": 512}  # an allocation is a whole number of so many bytes
@@ -201,12 +201,6 @@ def batches_memory(windows: Sequence[Window], config: TrainConfig, device: str, 
     return count * max(sizes) + (sum(sizes) if captured else 0)
 
 
-def units_of(module: nn.Module) -> list[nn.Module]:
-    """The blocks a module names for sharding and recomputation; none where it names none."""
-    named: Any = getattr(module, "shard_units", list)
-    return list(named())
-
-
 def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
     """Whether steps are captured as CUDA graphs."""
     alone = ranks.world == 1 and ranks.strategy == "ddp" and config.activations == "keep"
@@ -216,12 +210,9 @@ def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
 @contextmanager
 def recomputed(module: nn.Module, config: TrainConfig) -> Iterator[None]:
     """Inside, the blocks of `module` forget their activations and compute them again, if the config wants it so."""
-    units = units_of(module) if config.activations == "recompute" else []
-    before = [unit.forward for unit in units]
-    for unit, forward in zip(units, before, strict=True):
-        unit.forward = functools.partial(checkpoint, forward, use_reentrant=False)
+    undo = [recompute(unit) for unit in units_of(module)] if config.activations == "recompute" else []
     try:
         yield
     finally:
-        for unit, forward in zip(units, before, strict=True):
-            unit.forward = forward
+        for back in undo:
+            back()

@@ -1,13 +1,17 @@
-"""Meter: sums of losses and counts of bad steps kept on the device, read only now and then."""
+"""What a training measures of itself: losses summed on the device, seconds by phase, memory at the peak."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 
 
 class Meter:
@@ -56,3 +60,32 @@ class Meter:
         """How many steps in a row were bad at worst, and how many in all."""
         _, most, total = self.bad.tolist()
         return int(most), int(total)
+
+
+class Stopwatch:
+    """Seconds by phase. A phase inside another counts for itself alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._inside = 0.0  # seconds of the phases inside the one under way
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        began, outer, self._inside = time.perf_counter(), self._inside, 0.0
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            self.add(phase, spent - self._inside)
+            self._inside = outer + spent
+
+    def add(self, phase: str, seconds: float) -> None:
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes at the peak so far: what torch has taken of a GPU, or what this process has held."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-from ups.engine.attempt import Attempt
-from ups.engine.graph import signature
-
-if TYPE_CHECKING:
-    from ups.engine.loop import Trainer
+from ups.engine.graph import Graphs, signature
+from ups.engine.learner import Learner
+from ups.engine.randomness import generators, set_generators
+from ups.engine.ranks.vote import Consensus
+from ups.engine.stage import Batches
+from ups.tensors import Window
 
 LOOKED_AT = 32  # batches among which the kinds of windows are looked for
 SPARE = 0.1  # of the memory this rank can have, that must be left at the peak
 ALL_OF_IT = 1 - 1e-9  # the part of the budget at which a curriculum asks for most
 
 
-def probe(trainer: Trainer) -> None:
+def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> None:
     """Run every kind of window forward and backward, on all ranks alike; weights, moments and generators stay.
 
     The moments exist already, so the peak is that of training. On the host memory is not limited by an allocator that
     could say no, and nothing is probed.
     """
-    device = trainer.dist.device
+    device = learner.dist.device
     if device.type != "cuda":
         return
     # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
-    stream = trainer.graph.stream if trainer.graph else torch.cuda.current_stream()
-    generators = trainer.keeper.generators()
+    stream = graph.stream if graph else torch.cuda.current_stream()
+    states = generators(device)
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
-        _every_kind(trainer)
+        _every_kind(learner, batches, consensus)
     torch.cuda.synchronize(device)
-    trainer.optimizer.zero_grad()
-    trainer.keeper.set_generators(generators)
+    learner.optimizer.zero_grad()
+    set_generators(states, device)
     torch.cuda.empty_cache()
 
 
-def _every_kind(trainer: Trainer) -> None:
-    device, seen = trainer.dist.device, set()
+def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> None:
+    device, seen = learner.dist.device, set()
     for ahead in range(LOOKED_AT):
-        window = trainer.stage.view(trainer.batches.batch(trainer.step + ahead).to(device), ALL_OF_IT)
+        window = learner.stage.view(batches.batch(learner.state.step + ahead).to(device), ALL_OF_IT)
         if signature(window) in seen:
             continue
         seen.add(signature(window))
-        tries = 0
-        while True:
-            with Attempt(trainer.pulse, trainer.step) as attempt:
-                torch.cuda.reset_peak_memory_stats(device)
-                trainer._compute(window)
-                _spare(device)
-            words = trainer._vote(attempt)
-            if all(word.ok for word in words):
-                break
-            tries = trainer._again(words, attempt, tries)
-        trainer.parallel.recover()
+
+        def fits(window: Window = window) -> None:
+            torch.cuda.reset_peak_memory_stats(device)
+            learner.compute(window)
+            _spare(device)
+
+        consensus.repeated(fits, moved=lambda: False)
+        learner.parallel.recover()
 
 
 def _spare(device: torch.device) -> None:

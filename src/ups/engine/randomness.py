@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -42,6 +43,20 @@ def set_random_state(state: Mapping[str, Any], device: torch.device) -> None:
     random.setstate((version, tuple(numbers), gauss))
     kind, keys, position, has, cached = state["numpy"]
     np.random.set_state((kind, np.array(keys, dtype=np.uint32), position, has, cached))
+
+
+Generators = tuple[Tensor, Tensor | None]
+
+
+def generators(device: torch.device) -> Generators:
+    """The states of torch's generators, from which a repeated attempt draws the same numbers."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+def set_generators(states: Generators, device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if states[1] is not None:
+        torch.cuda.set_rng_state(states[1], device)
 
 
 def derived_state(source: bytes, world: int, rank: int) -> dict[str, Any]:

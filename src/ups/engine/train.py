@@ -1,16 +1,14 @@
-"""What a training is told and what it tells: TrainConfig, Progress, Outcome, and the error of one that diverged."""
+"""What a training is told and what it tells: TrainConfig, Progress, Outcome, the error of divergence; no torch."""
 
 from __future__ import annotations
 
-import resource
-import sys
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import torch
-
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
+
+MOST_VALIDATIONS, VALIDATION_SHARE = 10, 0.1  # of `validate_every` auto
 
 
 class DivergenceError(UpsError):
@@ -23,35 +21,60 @@ class DivergenceError(UpsError):
 class TrainConfig:
     """How long and how a stage is trained. `steps` and `seconds` are budgets, and the one used up first ends it."""
 
-    steps: int | None = None  # optimizer steps; None: only the seconds count; 0: nothing is learnt
-    seconds: float | None = None  # wall time of the loop, validation included; None: only the steps count
-    lr: float = 1e-3  # the highest learning rate; 3e-4 … 3e-3 for small models
-    weight_decay: float = 1e-4  # decoupled; never on norms, biases, embeddings and scales
-    optimizer: Literal["adamw", "muon"] = "adamw"  # muon: for the hidden matrices, AdamW for the rest
-    betas: tuple[float, float] = (0.9, 0.95)  # AdamW's
-    warmup: float = 0.05  # part of the budget in which the learning rate rises
-    min_lr: float = 0.01  # the learning rate's floor, as a part of `lr`
-    ema: float = 0.999  # decay of the averaged weights, which are those validated and kept; 0: no average
-    clip: float = 1.0  # largest norm of all gradients together; 0: no clipping
-    microbatch: int | None = None  # most samples in memory at once; the batch is split and its gradients averaged
-    precision: Literal["fp32", "bf16"] = "fp32"  # bf16: autocast; weights and moments stay fp32
-    graph: Literal["auto"] | bool = "auto"  # on a GPU the step as a CUDA graph: if possible, always (on), never (off)
-    compile: bool = False  # torch.compile of the module, minutes at first
-    activations: Literal["keep", "recompute"] = "keep"  # recompute: less memory, a third more time; no CUDA graph then
-    validate_every: int | float = 0.1  # steps if an integer, else a part of the budget; 0: only at the end
-    validate_first: bool = False  # also before the first step: weights that start well are kept if none are better
-    log_every: int = 50  # most steps between two lines of the log; slow steps are logged every two seconds
-    checkpoint_steps: int | None = None  # steps between checkpoints
-    checkpoint_seconds: float | None = 300.0  # seconds between checkpoints
-    drift_every: int = 200  # steps between two proofs that all ranks hold the same weights; 0: only when saving
-    max_bad: int = 10  # steps in a row that may be skipped for a non-finite loss or gradient
-    prefetch: int = 2  # windows built ahead by a thread; 0: each when it is needed
-    seed: int = 0  # of dropout and whatever else draws during training
+    steps: int | None = None
+    """Optimizer steps; None: only the seconds count; 0: nothing is learnt."""
+    seconds: float | None = None
+    """Wall time of the loop, validation included; None: only the steps count."""
+    lr: float = 1e-3
+    """The highest learning rate; 3e-4 … 3e-3 for small models."""
+    weight_decay: float = 1e-4
+    """Decoupled; never on norms, biases, embeddings and scales."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """muon: for the hidden matrices, AdamW for the rest."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's."""
+    warmup: float = 0.05
+    """Part of the budget in which the learning rate rises."""
+    min_lr: float = 0.01
+    """The learning rate's floor, as a part of `lr`."""
+    ema: float = 0.999
+    """Decay of the averaged weights, which are those validated and kept; 0: no average."""
+    clip: float = 1.0
+    """Largest norm of all gradients together; 0: no clipping."""
+    microbatch: int | None = None
+    """Most samples in memory at once; the batch is split and its gradients averaged."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: autocast; weights and moments stay fp32."""
+    graph: Literal["auto"] | bool = "auto"
+    """On a GPU the step as a CUDA graph: if possible, always (on), never (off)."""
+    compile: bool = False
+    """torch.compile of the module, minutes at first."""
+    activations: Literal["keep", "recompute"] = "keep"
+    """recompute: less memory, a third more time; no CUDA graph then."""
+    validate_every: Literal["auto"] | int | float = "auto"
+    """Steps if an integer, else a part of the budget; 0: only at the end; auto: one to ten times, evenly over the
+    budget, as often as takes at most a tenth of the time."""
+    validate_first: bool = False
+    """Also before the first step: weights that start well are kept if none are better."""
+    log_every: int = 50
+    """Most steps between two lines of the log; slow steps are logged every two seconds."""
+    checkpoint_steps: int | None = None
+    """Steps between checkpoints."""
+    checkpoint_seconds: float | None = 300.0
+    """Seconds between checkpoints."""
+    drift_every: int = 200
+    """Steps between two proofs that all ranks hold the same weights; 0: only when saving."""
+    max_bad: int = 10
+    """Steps in a row that may be skipped for a non-finite loss or gradient."""
+    prefetch: int = 2
+    """Windows built ahead by a thread; 0: each when it is needed."""
+    seed: int = 0
+    """Of dropout and whatever else draws during training."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:
             raise ConfigError("training has no end: give steps, seconds or both.")
-        steps_or_part = isinstance(self.validate_every, int) or self.validate_every <= 1
+        every = self.validate_every
         limits = {
             "steps": (self.steps is None or self.steps >= 0, "at least 0"),
             "seconds": (self.seconds is None or self.seconds > 0, "above 0"),
@@ -63,7 +86,10 @@ class TrainConfig:
             "ema": (0 <= self.ema < 1, "from 0 to below 1"),
             "clip": (self.clip >= 0, "at least 0"),
             "microbatch": (self.microbatch is None or self.microbatch >= 1, "at least 1"),
-            "validate_every": (self.validate_every >= 0 and steps_or_part, "steps, or a part from 0 to 1"),
+            "validate_every": (
+                every == "auto" or (every >= 0 and (isinstance(every, int) or every <= 1)),
+                "steps, or a part from 0 to 1",
+            ),
             "log_every": (self.log_every >= 1, "at least 1"),
             "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "at least 1"),
             "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
@@ -71,9 +97,9 @@ class TrainConfig:
             "max_bad": (self.max_bad >= 0, "at least 0"),
             "prefetch": (self.prefetch >= 0, "at least 0"),
         }
-        for name, (holds, asked) in limits.items():
+        for name, (holds, limit) in limits.items():
             if not holds:
-                raise ConfigError(f"train.{name} is {getattr(self, name)}, but must be {asked}.")
+                raise ConfigError(f"train.{name} is {getattr(self, name)}, but must be {limit}.")
         if self.graph is True and self.activations == "recompute":
             raise ConfigError("train.graph is on and train.activations is recompute, which exclude each other.")
 
@@ -82,6 +108,11 @@ class TrainConfig:
         if self.steps == 0:
             return 1.0
         return max(step / self.steps if self.steps else 0.0, seconds / self.seconds if self.seconds else 0.0)
+
+
+def affordable(budget: float, cost: float) -> int:
+    """How many validations, from 1 to 10, take at most a tenth of a `budget` that includes them; both in one unit."""
+    return max(1, min(MOST_VALIDATIONS, int(VALIDATION_SHARE * budget / cost))) if cost > 0 else MOST_VALIDATIONS
 
 
 @dataclass(frozen=True)
@@ -117,15 +148,8 @@ class Outcome:
     verdict: str  # which budget ended it, in words
     input_wait: float = 0.0  # share of the seconds of the last process in which no window was ready
     history: list[dict[str, float]] = field(default_factory=list)  # one row per validation
+    phases: dict[str, float] = field(default_factory=dict)  # seconds of the last process in each, none counted twice
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON can say it."""
         return dict(vars(self))
-
-
-def peak_memory(device: torch.device) -> int:
-    """Bytes at the peak so far: what torch has taken of a GPU, or what this process has held."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

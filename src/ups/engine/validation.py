@@ -1,34 +1,85 @@
-"""Validation: every rank measures its rows of every window with the averaged weights; sums and counts add up."""
+"""Validation: when one is due, and what every rank measures of its rows with the averaged weights."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import torch
 
-if TYPE_CHECKING:
-    from ups.engine.loop import Trainer
+from ups.engine.optim import Ema
+from ups.engine.ranks.dist import Dist
+from ups.engine.stage import Stage
+from ups.engine.state import TrainingState
+from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
+from ups.heartbeat import Pulse
+from ups.tensors import Window
+
+FORWARD_OF_STEP = 3  # a training step costs about three times its forward pass
+
+
+class Timetable:
+    """When validations come: every so many steps, at parts of the budget, or (auto) at i/n of it, n from 1 to 10.
+
+    n follows from what a validation costs, so that all of them take at most a tenth of the time. For a budget in steps
+    that is counted in target frames, `frames` of a step and of a validation: the same n in every run. For one in
+    seconds it is timed once there has been a validation.
+    """
+
+    def __init__(self, config: TrainConfig, state: TrainingState, frames: tuple[int, int]) -> None:
+        self.config, self.state = config, state
+        self.timed = config.validate_every == "auto" and config.steps is None
+        of_step, of_validation = frames
+        self.cost = of_validation / (FORWARD_OF_STEP * of_step)  # of a validation, in steps
+
+    def due(self, progress: float) -> bool:
+        """Whether one comes after the step that was just taken."""
+        every, state = self.config.validate_every, self.state
+        if isinstance(every, int):
+            return every > 0 and state.step % every == 0
+        before, state.validations = state.validations, self._behind(progress)
+        return state.validations > before
+
+    def took(self, seconds: float, progress: float) -> None:
+        """A validation took so long, by a clock that all ranks share."""
+        self.state.validation_seconds = seconds
+        self.state.validations = self._behind(progress)  # among as many as there will be now
+
+    def _behind(self, progress: float) -> int:
+        """How many validations should have been by now."""
+        every = self.config.validate_every
+        if isinstance(every, str):
+            return int(progress * self._count() + 1e-9)
+        return int(progress / every + 1e-9) if every else 0
+
+    def _count(self) -> int:
+        """How many validations there are in all."""
+        c, state = self.config, self.state
+        if c.steps is not None:
+            return affordable(c.steps / (1 - VALIDATION_SHARE), self.cost)
+        assert c.seconds is not None
+        return affordable(c.seconds, state.validation_seconds or self.cost * state.seconds / max(state.step, 1))
 
 
 @torch.no_grad()
-def measured(trainer: Trainer) -> dict[str, tuple[float, float]]:
+def measure(
+    stage: Stage, windows: Iterable[Window], ema: Ema, dist: Dist, pulse: Pulse
+) -> dict[str, tuple[float, float]]:
     """Per name the sum over this rank's rows of every validation window, and their count."""
-    dist, module = trainer.dist, trainer.module
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
-    found: dict[str, tuple[float, float]] = {}
+    modes = [(m, m.training) for m in stage.module.modules()]
+    stage.module.eval()
+    sums: dict[str, tuple[float, float]] = {}
     try:
-        with trainer.ema.swapped():
-            for window in trainer.batches.validation():
+        with ema.swapped():
+            for window in windows:
                 first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
                 # A rank without a row runs one all the same: in a sharded model all must take part.
                 part = window.rows(first, last) if last > first else window.rows(0, 1)
-                trainer.pulse.beat("validate")
-                for name, values in trainer.stage.evaluate(part.to(dist.device)).items():
-                    total, count = found.get(name, (0.0, 0.0))
+                pulse.beat("validate")
+                for name, values in stage.evaluate(part.to(dist.device)).items():
+                    total, count = sums.get(name, (0.0, 0.0))
                     rows = values.double()[: last - first]
-                    found[name] = (total + float(rows.sum()), count + len(rows))
+                    sums[name] = (total + float(rows.sum()), count + len(rows))
     finally:  # also where memory ran out: it is done again
         for m, mode in modes:
             m.training = mode
-    return found
+    return sums

@@ -24,10 +24,14 @@ INSTALL = "pip install 'universal-physics-stack[baselines]'"
 class BaselineConfig:
     """Sizes of a baseline; None takes the usual one for the task's dimension (`SIZES`)."""
 
-    kind: Kind = "fno"  # fno: flat; uno: U-shaped, half the resolution in the middle
-    width: int | None = None  # hidden channels
-    modes: int | None = None  # wavenumbers kept per axis
-    layers: int = 4  # Fourier layers (FNO; UNO has 4)
+    kind: Kind = "fno"
+    """fno: flat; uno: U-shaped, half the resolution in the middle."""
+    width: int | None = None
+    """Hidden channels."""
+    modes: int | None = None
+    """Wavenumbers kept per axis."""
+    layers: int = 4
+    """Fourier layers (FNO; UNO has 4)."""
 
 
 SIZES = {1: {"width": 64, "modes": 16}, 2: {"width": 32, "modes": 12}, 3: {"width": 16, "modes": 8}}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ups import __version__
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states

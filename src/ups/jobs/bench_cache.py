@@ -22,8 +22,8 @@ from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_mani
 from ups.data.loader import loaded
 from ups.data.shards import named, write
 from ups.data.windows import Part, Reduction, Trajectories, Windows, spread
-from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.files import write_atomic
 from ups.jobs.bench import provenance

@@ -11,7 +11,7 @@ from typing import Any
 from ups.config import load
 from ups.data.build import discard, leftovers
 from ups.data.cache import MANIFEST, StaleError, check_key, digest, read_manifest, verify
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.run.caches import Caches, place_of

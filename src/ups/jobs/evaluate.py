@@ -13,7 +13,7 @@ from ups.data import Source, open_source
 from ups.data.source import fingerprints
 from ups.data.splits import PARTS
 from ups.data.windows import Trajectories
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Cost, DataFact, Report
 from ups.jobs.predict import fitting

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from ups.engine.dist import device_of
-from ups.engine.train import TrainConfig
+from ups.engine.ranks.dist import device_of
+from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.files import write_atomic
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
@@ -193,10 +193,17 @@ def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: flo
     every = train.validate_every
     if train.steps is None:
         assert train.seconds is not None
-        checks = max(1, int(1 / every)) if every and not isinstance(every, int) else 1
+        checks = 1
+        if isinstance(every, str):
+            checks = affordable(train.seconds, checking)
+        elif every and not isinstance(every, int):
+            checks = max(1, int(1 / every))
         steps = max(1, int((train.seconds - checks * checking) / step))
         return StageTime(step, steps, float(steps * stage.work.flops), train.seconds)
-    checks = max(1, math.ceil(train.steps / every if isinstance(every, int) else 1 / every)) if every else 1
+    if isinstance(every, str):
+        checks = affordable(train.steps * step / (1 - VALIDATION_SHARE), checking)
+    else:
+        checks = max(1, math.ceil(train.steps / every if isinstance(every, int) else 1 / every)) if every else 1
     seconds = train.steps * step + checks * checking
     if train.seconds is not None and seconds > train.seconds:
         steps = max(1, int(train.steps * train.seconds / seconds))

@@ -12,7 +12,7 @@ import torch
 
 from ups.data import Source, open_source
 from ups.data.windows import Trajectories
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.files import draft
 from ups.models import Simulator
 from ups.physics import TASKS

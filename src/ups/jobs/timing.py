@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import torch
 
-from ups.engine.dist import Dist
 from ups.engine.graph import WARM
 from ups.engine.loop import Trainer
 from ups.engine.memory import Work
+from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
 from ups.run.check import Outline, new_simulator
@@ -83,7 +83,10 @@ class Invented:
     def count(self, step: int) -> int:
         return len(self.batch(step))
 
-    def validation(self) -> Iterator[Window]:
+    def frames(self) -> tuple[int, int]:
+        return 1, 1
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         for window in self.windows:
             yield next(window.split(1))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ups.engine.manifest import listing
+from ups.engine.checkpoint.manifest import listing
 from ups.lab import disks
 from ups.lab.cases import Case
 from ups.lab.forked import let_go

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.engine.dist import Dist, DistConfig
+from ups.engine.checkpoint.store import Snapshot
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.graph import Prefetch
 from ups.engine.loop import Trainer
-from ups.engine.store import Saved
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.engine.vault import Vault
 from ups.files import write_atomic
 from ups.heartbeat import Pulse
 from ups.jobs.bench import provenance
@@ -62,7 +63,10 @@ class One:
     def count(self, step: int) -> int:  # noqa: ARG002
         return self.size
 
-    def validation(self) -> Iterator[Window]:
+    def frames(self) -> tuple[int, int]:
+        return 1, 1
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         yield self.window
 
 
@@ -71,9 +75,9 @@ class Unprotected(Trainer):
 
     def _step(self, windows: Prefetch, progress: float) -> bool:
         window = self.stage.view(windows.get(), progress)
-        self._compute(window)
-        self._commit(window)
-        self.step += 1
+        self.learner.compute(window)
+        self.learner.commit(window)
+        self.state.step += 1
         return False
 
 
@@ -96,8 +100,9 @@ def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | Non
     pulse = pulse or trainer.pulse
 
     def step() -> None:
-        trainer.pulse, trainer.dist.control.waiting = pulse, pulse.wait
-        trainer._tune(0.5)
+        trainer.pulse = trainer.learner.pulse = trainer.consensus.pulse = pulse
+        trainer.dist.control.waiting = pulse.wait
+        trainer.learner.tune(0.5)
         kind._step(trainer, windows, 0.5)
         if trainer._log_due():
             trainer._log()
@@ -181,7 +186,7 @@ def saves(megabytes: int, rounds: int) -> list[float]:
         vault = Vault(Path(folder))
         for step in range(rounds + 1):
             began = time.perf_counter()
-            vault.save(Saved(step, tensors))
+            vault.save(Snapshot(step, tensors))
             returned = time.perf_counter() - began
             vault.wait()
             if step:  # the first also makes the memory that the others use again

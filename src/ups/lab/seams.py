@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import ups.config
 from ups.config import fingerprint
-from ups.engine.faults import Plan
+from ups.engine.faults import FaultPlan
 from ups.engine.loop import Trainer
-from ups.engine.parallelize import units_of
 from ups.engine.stage import Stage
+from ups.engine.units import units_of
 from ups.eval.report import Report
 from ups.lab import around
 from ups.models import Simulator
@@ -32,7 +32,7 @@ RECORDS = "samples"
 
 def install() -> Callable[[], None]:
     """Prepare this rank: its trainer is watched and can be struck. What is returned strikes after its work is done."""
-    plan = Plan.from_environment() or Plan([], 0, 0)
+    plan = FaultPlan.from_environment() or FaultPlan([], 0, 0)
     press = around.enter(int(os.environ["RANK"]))
 
     class Watched(Trainer):
@@ -76,7 +76,7 @@ class Disturbed:
     def __init__(
         self,
         stage: Stage,
-        plan: Plan,
+        plan: FaultPlan,
         records: Records,
         step: Callable[[], int],
         press: Callable[[int, int], None],
@@ -119,7 +119,7 @@ class Disturbed:
         return self.stage.score(means)
 
 
-def place_hooks(module: nn.Module, plan: Plan, step: Callable[[], int]) -> None:
+def place_hooks(module: nn.Module, plan: FaultPlan, step: Callable[[], int]) -> None:
     """Places inside a block: in its backward, in its recomputation, before the buffers of a collective are there."""
     units = units_of(module)
     unit = units[-1] if units else module
@@ -144,10 +144,10 @@ def place_hooks(module: nn.Module, plan: Plan, step: Callable[[], int]) -> None:
         _strike_allocations(plan, step)
 
 
-def _strike_allocations(plan: Plan, step: Callable[[], int]) -> None:
-    from ups.engine import fsdp
+def _strike_allocations(plan: FaultPlan, step: Callable[[], int]) -> None:
+    from ups.engine.ranks import fsdp_internals
 
-    for kind in (fsdp.GatedAllGather, fsdp.GatedReduceScatter):
+    for kind in (fsdp_internals.GatedAllGather, fsdp_internals.GatedReduceScatter):
         allocate = kind.allocate
 
         def allocated(self: Any, *args: Any, _allocate: Any = allocate, **more: Any) -> Any:
@@ -171,7 +171,7 @@ def _infinite(value: Tensor) -> Tensor:
     return value.detach() + zero * float("inf") if value.requires_grad else value
 
 
-def _misread(load: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
+def _misread(load: Callable[..., Any], plan: FaultPlan) -> Callable[..., Any]:
     """A rank that reads another config than the others."""
 
     def changed(model: Any, *args: Any, **more: Any) -> Any:

@@ -32,7 +32,14 @@ from ups.verdict import Failure
 
 Method = Literal["fork", "forkserver"]
 # Imported once, by the server from which ranks are forked; what FSDP2 imports at its first step alone takes seconds.
-PRELOAD = ("__main__", "torch", "torch._dynamo", "torch.distributed.checkpoint", "ups.engine.sharded", "ups.models")
+PRELOAD = (
+    "__main__",
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.checkpoint",
+    "ups.engine.ranks.sharded",
+    "ups.models",
+)
 ASK = signal.SIGQUIT  # has a child write its stacks to its log, also while it holds the interpreter
 SIGNALS = {
     signal.SIGSEGV: "a segmentation fault",

@@ -12,7 +12,7 @@ from ups.data.build import Builder, discard
 from ups.data.cache import Latents, key_of, verify
 from ups.data.identity import content
 from ups.data.windows import Part
-from ups.engine.dist import Dist
+from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Codec, artifact
 from ups.run.config import RunConfig

@@ -13,7 +13,7 @@ from ups.config import Config
 from ups.data.sampler import Mix
 from ups.data.shards import Kind
 from ups.data.windows import Reduction
-from ups.engine.dist import DistConfig
+from ups.engine.ranks.dist_config import DistConfig
 from ups.launch.limits import Limits
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.stages import STAGES, Stage, StageConfig

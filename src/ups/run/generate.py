@@ -17,7 +17,7 @@ from ups import __version__
 from ups.data.layouts import Plan, file_name
 from ups.data.source import open_file
 from ups.data.write import Writer, discard
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw

@@ -13,8 +13,8 @@ import torch
 
 from ups.config import dump, fingerprint
 from ups.data.windows import whole
-from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
 from ups.eval.baselines import INSTALL, BaselineConfig, NeuralOpBaseline, available
 from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ups.engine.dist import device_of
+from ups.engine.ranks.dist import device_of
 from ups.models import Part, Simulator
 from ups.models.artifact import FILE_NAME
 from ups.rundir import RunDir

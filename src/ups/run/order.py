@@ -9,9 +9,9 @@ from ups.data.ledger import WRAP, expected, share
 from ups.data.loader import AHEAD, Loader
 from ups.data.sampler import LEAD, Heard, Sampler
 from ups.data.windows import Windows
-from ups.engine.dist import Dist, DivergedError
-from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
+from ups.engine.state import TrainingState
 from ups.eval.results import Drawn
 from ups.rundir import RunDir
 from ups.tensors import Window
@@ -54,7 +54,6 @@ class Proven:
         self, batches: Windows | Loader, windows: Windows, dist: Dist, stage: str, trackers: Sequence[Tracker]
     ) -> None:
         self.batches, self.windows, self.dist, self.stage, self.trackers = batches, windows, dist, stage, trackers
-        self.trainer: Trainer | None = None
         self.first = self.last = self.sum = 0  # steps that are proven, and the number of all that they drew
 
     def batch(self, step: int) -> Window:
@@ -63,9 +62,12 @@ class Proven:
     def count(self, step: int) -> int:
         return self.batches.count(step)
 
-    def validation(self) -> Iterable[Window]:
-        self.prove(self.trainer.step if self.trainer else 0)
-        return self.batches.validation()
+    def frames(self) -> tuple[int, int]:
+        return self.batches.frames()
+
+    def validation(self, step: int) -> Iterable[Window]:
+        self.prove(step)
+        return self.batches.validation(step)
 
     def prove(self, step: int) -> None:
         """Compare all that was drawn before `step`; all ranks must ask."""
@@ -104,10 +106,10 @@ def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
     return tuple(row for row in rows if row.task in tasks)
 
 
-def listening(trainer: Trainer, sampler: Sampler, workers: int = 0) -> Callable[[], Heard]:
-    """The errors of all validations so far, as the trainer's history holds them: part of every checkpoint, and the
+def listening(state: TrainingState, sampler: Sampler, prefetch: int, workers: int = 0) -> Callable[[], Heard]:
+    """The errors of all validations so far, as the state of the training holds them: part of every checkpoint, and the
     same on every rank."""
-    ahead = trainer.config.prefetch + AHEAD * workers + 1
+    ahead = prefetch + AHEAD * workers + 1
     if sampler.mix.policy == "error" and ahead >= LEAD:
         raise ConfigError(
             f"mix.policy is error, which allows {LEAD - 1} windows ahead, and prefetch and workers build {ahead}; "
@@ -115,7 +117,7 @@ def listening(trainer: Trainer, sampler: Sampler, workers: int = 0) -> Callable[
         )
 
     def heard() -> Heard:
-        return [(int(row["step"]), _by_task(row, sampler.names)) for row in trainer.history]
+        return [(int(row["step"]), _by_task(row, sampler.names)) for row in state.history]
 
     return heard
 

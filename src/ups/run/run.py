@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Protocol
 
 from ups.config import fingerprint, load
-from ups.engine.dist import Dist, device_of
 from ups.engine.preemption import STOP
+from ups.engine.ranks.dist import Dist, device_of
 from ups.engine.stage import Tracker
 from ups.eval.baselines import require
 from ups.eval.report import Report

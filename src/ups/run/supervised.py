@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ups.config import dump, fingerprint
-from ups.engine.manifest import newest_verified
+from ups.engine.checkpoint.manifest import newest_verified
 from ups.files import write_atomic
 from ups.launch.job import Job
 from ups.launch.launchers import Launcher, answers

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from ups.data.loader import loaded
 from ups.data.windows import spread
-from ups.engine.dist import Dist
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
+from ups.engine.state import TrainingState
 from ups.engine.train import Outcome
-from ups.engine.vault import Vault
 from ups.eval.results import Drawn
 from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
@@ -71,15 +72,23 @@ class Training:
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
         store = Vault(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
         with loaded(windows, settings.workers) as built:
-            batches = Proven(built, windows, dist, name, self.trackers)
-            told: list[Tracker] = [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)]
+            state = TrainingState()
+            windows.sampler.heard = listening(state, windows.sampler, settings.train.prefetch, settings.workers)
             trainer = Trainer(
-                settings.train, stage, batches, dist, store, told, self.screen.watch, self.pulse, limit=self.limit
+                settings.train,
+                stage,
+                Proven(built, windows, dist, name, self.trackers),
+                dist,
+                store,
+                [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)],
+                self.screen.watch,
+                self.pulse,
+                limit=self.limit,
+                state=state,
             )
-            batches.trainer = trainer
-            windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
             outcome = trainer.fit()
         learnt = Learnt(outcome, tuple(drawn(windows.sampler, name, outcome.steps)))
         if dist.config.strategy != "fsdp":
+            trainer.release()
             return learnt, {}
         return learnt, trainer.weights(dist.leads or name != config.plan[-1])

@@ -12,8 +12,8 @@ ALIGNED = 16  # bytes; kernels sum in another order where a tensor begins elsewh
 
 def pieces(tensor: Tensor, count: int) -> list[Tensor]:
     """`count` pieces along the first axis, the last ones shorter or empty: what each of `count` ranks would hold."""
-    found = list(tensor.chunk(count))
-    return found + [tensor[:0]] * (count - len(found))
+    chunks = list(tensor.chunk(count))
+    return chunks + [tensor[:0]] * (count - len(chunks))
 
 
 @torch.no_grad()
@@ -23,7 +23,7 @@ def square_sums(gradients: Sequence[Tensor], count: int) -> Tensor:
     A piece's number depends on its values alone, not on where it lies or what lies beside it.
     """
     cut = [part for g in gradients for part in pieces(g, count)]
-    full = [_settled(part) for part in cut if part.numel()]
+    full = [_aligned(part) for part in cut if part.numel()]
     sums = torch.stack(torch._foreach_norm(full, 2)) if full else gradients[0].new_zeros(0)
     if len(full) < len(cut):
         there = torch.tensor([part.numel() > 0 for part in cut], device=sums.device)
@@ -36,6 +36,6 @@ def norm_of(sums: Tensor) -> Tensor:
     return sums.contiguous().sum(0).sum().sqrt()
 
 
-def _settled(part: Tensor) -> Tensor:
+def _aligned(part: Tensor) -> Tensor:
     part = part.contiguous()
     return part.clone() if part.is_cuda and part.data_ptr() % ALIGNED else part

@@ -15,21 +15,21 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
-    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
 from torch.distributed.tensor import DTensor
 
-from ups.engine import fsdp
-from ups.engine.control import Control
-from ups.engine.norms import norm_of, pieces, square_sums
-from ups.engine.parallelize import digest
-from ups.engine.seams import add_seams
+from ups.engine.ranks import fsdp_internals
+from ups.engine.ranks.control import Control
+from ups.engine.ranks.drift import digest
+from ups.engine.ranks.gradient_norm import norm_of, pieces, square_sums
+from ups.engine.ranks.gradient_order import fix_gradient_order
+from ups.engine.units import units_of
 from ups.types import ConfigError
 
-PROBATION = 20  # steps that are voted on after the start, a recovery, or a change
+PROBATION = 20  # steps that are voted on after the start or a recovery
 
 Gate = Literal["always", "probation", "off"]
 
@@ -45,7 +45,7 @@ class Sharded:
     holds the module whole; on the others it may be on `meta` from the start.
 
     With `gate` always, nothing is launched on any rank after one has failed, and `recover` makes the attempt
-    undone. `probation` votes only in the first steps, after a recovery and after `watch`; where `gated` is false, a
+    undone. `probation` votes only in the first steps and after a recovery; where `gated` is false, a
     failure in the middle of a step can be met by a restart only.
     """
 
@@ -55,8 +55,6 @@ class Sharded:
         mesh: DeviceMesh,
         control: Control,
         *,
-        bf16: bool = False,
-        reshard_after_forward: bool = True,
         offload: bool = False,
         gate: Gate = "always",
     ) -> None:
@@ -67,18 +65,12 @@ class Sharded:
         _check(module, mesh)
         source = {n: t.detach() for n, t in _tensors(module).items()} if control.rank == 0 else {}
         module.to("meta")
-        units = _units(module)
-        # Activations stay with autocast; only what is gathered is halved.
-        precision = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        units = units_of(module)
+        policy = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
         for part in (*units, module):
-            fully_shard(
-                part,
-                mesh=mesh,
-                reshard_after_forward=None if part is module else reshard_after_forward,
-                mp_policy=precision if bf16 else MixedPrecisionPolicy(),
-                offload_policy=CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy(),
-            )
-        add_seams(module, units)
+            after = None if part is module else True
+            fully_shard(part, mesh=mesh, reshard_after_forward=after, offload_policy=policy)
+        fix_gradient_order(module, units)
         for entry in getattr(module, "entries", ()):
             register_fsdp_forward_method(module, entry)
             setattr(module, entry, self._run(getattr(module, entry)))
@@ -90,8 +82,9 @@ class Sharded:
         }
         for name, unit in self.parts.items():
             self._set_up(unit, name)
-        fsdp.state_of(module)._lazy_init()  # it may move local tensors once more; then they stay where they are
-        fsdp.before_end_of_backward(module, self._end_backward)
+        # It may move local tensors once more; then they stay where they are.
+        fsdp_internals.state_of(module)._lazy_init()
+        fsdp_internals.before_end_of_backward(module, self._end_backward)
         self._everything = {n: p for n, p in module.named_parameters() if isinstance(p, DTensor)}
         self._trained = {n: p for n, p in self._everything.items() if p.requires_grad}
         self.parameters: dict[str, Tensor] = {n: p._local_tensor for n, p in self._trained.items()}
@@ -101,10 +94,6 @@ class Sharded:
     def gated(self) -> bool:
         """Whether a failure of one rank in this step is known to all before the next collective."""
         return self.policy == "always" or (self.policy == "probation" and self._left > 0)
-
-    def watch(self) -> None:
-        """Begin probation again: what comes next has not been tried yet."""
-        self._left = PROBATION
 
     def begin(self, last: bool) -> None:
         """Before each microbatch of a step: gradients stay on the rank until the backward of the last one."""
@@ -131,9 +120,13 @@ class Sharded:
         """As if the attempt had not been: every piece resharded, every part of a gradient dropped."""
         self._left, self._starts, self._depth = PROBATION, True, 0
         self._uses.clear()
-        fsdp.undo(self.module, self.device)
+        fsdp_internals.undo(self.module, self.device)
         for name, p in self._trained.items():
             p.grad = self.parameters[name].grad = None
+
+    def release(self) -> None:
+        """Nothing: what FSDP2 has cut is not put together again. The module is of no use after its training; whoever
+        wants its weights gathers them (`full`)."""
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         """The 2-norm of the whole gradient, from every rank's pieces `gradients`."""
@@ -161,10 +154,10 @@ class Sharded:
         rows = -(-len(p) // group.size())
         mine = torch.zeros(rows, *p.shape[1:], dtype=local.dtype, device=self.device)
         mine[: len(local)] = local
-        found = [torch.empty_like(mine) for _ in range(group.size())]
+        pieces_of_all = [torch.empty_like(mine) for _ in range(group.size())]
         self._gate(f"gathering {name}")
-        dist.all_gather(found, mine, group=group)
-        return torch.cat(found)[: len(p)].to(local.device)
+        dist.all_gather(pieces_of_all, mine, group=group)
+        return torch.cat(pieces_of_all)[: len(p)].to(local.device)
 
     def digests(self) -> dict[str, str]:
         """Of this rank's pieces, where replicas hold them too; nothing where every rank holds others."""
@@ -201,8 +194,8 @@ class Sharded:
         return {**self._everything, **dict(self.module.named_buffers())}
 
     def _set_up(self, part: FSDPModule, name: str) -> None:
-        part.set_custom_all_gather(fsdp.GatedAllGather(self._gate, name or "the rest"))
-        part.set_custom_reduce_scatter(fsdp.GatedReduceScatter(self._gate, name or "the rest"))
+        part.set_custom_all_gather(fsdp_internals.GatedAllGather(self._gate, name or "the rest"))
+        part.set_custom_reduce_scatter(fsdp_internals.GatedReduceScatter(self._gate, name or "the rest"))
         # A sum divided once is what a replicated module computes, to the bit.
         part.set_force_sum_reduction_for_comms(True)
         if name and isinstance(part, nn.Module):
@@ -225,7 +218,7 @@ class Sharded:
         for name, uses in self._uses.items():
             if uses > 1 and self._starts:  # the last microbatch: the next `begin` starts a step
                 self.parts[name].set_requires_gradient_sync(True, recurse=False)
-                fsdp.reduce_at_end(self.parts[name])
+                fsdp_internals.reduce_at_end(self.parts[name])
 
     def _run(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """An entry of the module, noticed as its forward is."""
@@ -254,11 +247,6 @@ class Sharded:
     def _gate(self, op: str) -> None:
         if self.gated:
             self.control.gate(op)
-
-
-def _units(module: nn.Module) -> list[nn.Module]:
-    offered: Any = getattr(module, "shard_units", list)
-    return list(offered())
 
 
 def _check(module: nn.Module, mesh: DeviceMesh) -> None:

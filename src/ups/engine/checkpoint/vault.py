@@ -18,14 +18,12 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.tensor import DTensor
 
-from ups.engine import manifest
-from ups.engine.manifest import FACTS, own_name, step_name, verify
+from ups.engine.checkpoint import manifest
+from ups.engine.checkpoint.dcp_format import joined, line, pack, plain, read_shards, unpack, write_shards
+from ups.engine.checkpoint.manifest import FACTS, own_name, step_name, verify
+from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
 from ups.engine.randomness import derived_state
-from ups.engine.shards import joined, line, pack, plain, read_shards, unpack, write_shards
-from ups.engine.store import CorruptError, Found, Nowhere, Saved, Store
 from ups.types import ConfigError
-
-__all__ = ["CorruptError", "Found", "Nowhere", "Saved", "Store", "Vault"]
 
 T = TypeVar("T")
 
@@ -81,16 +79,16 @@ class Vault:
         self._warned = False
         self._job: _Job | None = None
 
-    def save(self, saved: Saved) -> None:
+    def save(self, snapshot: Snapshot) -> None:
         """Copy now, write in the background. An earlier save is awaited first, and its failure said."""
         self._settle()
-        own = json.dumps(saved.own, default=pack).encode()
-        mine = self._mine(saved.tensors)
+        own = json.dumps(snapshot.own, default=pack).encode()
+        mine = self._mine(snapshot.tensors)
         copies = self._snap(mine)
         state = {name: t.detach() if isinstance(t, DTensor) else copies[name] for name, t in mine.items()}
-        job = _Job(saved.step, state, copies, json.dumps(saved.facts).encode(), own)
+        job = _Job(snapshot.step, state, copies, json.dumps(snapshot.facts).encode(), own)
         # A daemon, so that a rank that has to leave does so; whoever wants the checkpoint calls `wait`.
-        job.thread = threading.Thread(target=self._write, args=(job,), daemon=True, name=f"save {saved.step}")
+        job.thread = threading.Thread(target=self._write, args=(job,), daemon=True, name=f"save {snapshot.step}")
         self._job = job
         job.thread.start()
 
@@ -100,7 +98,7 @@ class Vault:
         if failure is not None:
             raise failure
 
-    def newest(self) -> Found | None:
+    def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole in the eyes of every rank. Damaged ones are set aside with a sentence.
 
         None where there is none, or where the only one there has ever been is damaged: what came before it is the
@@ -108,25 +106,25 @@ class Vault:
         """
         self._settle()
         damaged: dict[Path, str] = {}
-        found: Path | None = None
+        whole: Path | None = None
         paths = self._all(self._tidy)[0]
         for path in paths:
             problem = self._check(path)
             if problem is None:
-                found = path
+                whole = path
                 break
             damaged[path] = problem
-        if found is None and damaged:
+        if whole is None and damaged:
             self._refuse(damaged)
         for path, problem in damaged.items():
             if self.rank == 0:
                 self._pass_over(path, problem)
-        return None if found is None else self._all(lambda: self._found(found))[self.rank]
+        return None if whole is None else self._all(lambda: self._opened(whole))[self.rank]
 
-    def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         """Read a checkpoint into `tensors`, in place, each rank its part; ConfigError if it is another model's."""
         self._settle()
-        wrong = next(filter(None, self._all(lambda: read_shards(found.path, tensors))), None)
+        wrong = next(filter(None, self._all(lambda: read_shards(checkpoint.path, tensors))), None)
         if wrong is not None:
             raise ConfigError(wrong)
 
@@ -147,10 +145,10 @@ class Vault:
 
     def _snap(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies in CPU memory that is kept for the next time, pinned for those that come from a GPU."""
-        kept, self._staging, moving = self._staging, {}, False
+        before, self._staging, moving = self._staging, {}, False
         for name, tensor in tensors.items():
             local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
-            copy = kept.get(name)
+            copy = before.get(name)
             if copy is None or copy.shape != local.shape or copy.dtype != local.dtype:
                 copy = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
             self._staging[name] = copy.copy_(local, non_blocking=local.is_cuda)
@@ -291,7 +289,7 @@ class Vault:
             manifest.clear_leftovers(self.folder)
         return manifest.listing(self.folder)
 
-    def _found(self, path: Path) -> Found:
+    def _opened(self, path: Path) -> Checkpoint:
         world, facts = manifest.world_of(path), json.loads((path / FACTS).read_bytes())
         if world == self.world:
             own = json.loads((path / own_name(self.rank)).read_bytes(), object_hook=unpack)
@@ -302,7 +300,7 @@ class Vault:
                     f"checkpoint {path.name} was saved by {world} ranks and goes on with {self.world}: "
                     "random numbers start anew on each."
                 )
-        return Found(int(path.name.removeprefix("step-")), facts, own, world, path)
+        return Checkpoint(int(path.name.removeprefix("step-")), facts, own, world, path)
 
     def _refuse(self, damaged: Mapping[Path, str]) -> None:
         """Stop where going on would mean to begin again in silence."""

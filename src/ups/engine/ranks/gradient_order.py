@@ -1,4 +1,4 @@
-"""Seams: where blocks begin, gradients are added up in one order, whether the blocks are sharded or not."""
+"""Where blocks begin, gradients are added up in one order, whether the blocks are sharded or not: the same bits."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ups.engine.units import Undo, override
 
-class _Seam(torch.autograd.Function):
+
+class _Join(torch.autograd.Function):
     """The identity, as one node: what flows back into a block's inputs is summed here before it goes on.
 
     FSDP2 puts such a node before every block. Where a tensor goes to a block and elsewhere too (a skip connection), the
-    node makes g + (a + b) of (g + a) + b: other bits. With a seam in both, replicated and sharded agree.
+    node makes g + (a + b) of (g + a) + b: other bits. With this node in both, replicated and sharded agree.
     """
 
     @staticmethod
@@ -27,44 +29,44 @@ class _Seam(torch.autograd.Function):
         return gradients
 
 
-def add_seams(module: nn.Module, units: Iterable[nn.Module]) -> None:
-    """Put a seam before each of `units`, before the module itself and before its `entries`; no name changes."""
+def fix_gradient_order(module: nn.Module, units: Iterable[nn.Module]) -> list[Undo]:
+    """Put a node before each of `units`, before the module itself and before its `entries`; no name changes."""
+    undo: list[Undo] = []
     for unit in (*units, module):
         if unit._compiled_call_impl is None:  # a compiled block adds up as its compiler likes
-            unit.register_forward_pre_hook(_before, with_kwargs=True)
-    for entry in getattr(module, "entries", ()):
-        setattr(module, entry, _through(getattr(module, entry)))
+            undo.append(unit.register_forward_pre_hook(_before, with_kwargs=True).remove)
+    return undo + [override(module, entry, _joined(getattr(module, entry))) for entry in getattr(module, "entries", ())]
 
 
 def _before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    led: tuple[tuple[Any, ...], dict[str, Any]] = seam((args, kwargs))
-    return led
+    arguments: tuple[tuple[Any, ...], dict[str, Any]] = joined((args, kwargs))
+    return arguments
 
 
-def _through(method: Callable[..., Any]) -> Callable[..., Any]:
+def _joined(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = seam((args, kwargs))
+        args, kwargs = joined((args, kwargs))
         return method(*args, **kwargs)
 
     return run
 
 
-def seam(value: Any) -> Any:
-    """`value` with every tensor in it that needs a gradient led through one seam."""
-    found: list[Tensor] = []
+def joined(value: Any) -> Any:
+    """`value` with every tensor in it that needs a gradient led through one node."""
+    tensors: list[Tensor] = []
     if not torch.is_grad_enabled():
         return value
 
-    def find(tensor: Tensor) -> Tensor:
-        found.append(tensor)
+    def collect(tensor: Tensor) -> Tensor:
+        tensors.append(tensor)
         return tensor
 
-    _each(value, find)
-    if not found:
+    _each(value, collect)
+    if not tensors:
         return value
-    led: Iterator[Tensor] = iter(_Seam.apply(*found))  # type: ignore[no-untyped-call]
-    return _each(value, lambda _: next(led))
+    results: Iterator[Tensor] = iter(_Join.apply(*tensors))  # type: ignore[no-untyped-call]
+    return _each(value, lambda _: next(results))
 
 
 def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

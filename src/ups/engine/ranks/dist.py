@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from ups.engine.control import Control
+from ups.engine.ranks.control import Control
+from ups.engine.ranks.dist_config import DistConfig
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
 
@@ -25,54 +26,6 @@ class DivergedError(UpsError):
     """Ranks that should hold the same hold different things."""
 
     ending = Ending.DIVERGED
-
-
-@dataclass(frozen=True)
-class DistConfig:
-    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results."""
-
-    # Processes on each machine; one per GPU, or per group of cores.
-    ranks: int = 1
-    # Machines; each runs the same command with its own --node-rank.
-    nodes: int = 1
-    # The fewest machines a run goes on with when one is lost; `nodes` if not given.
-    min_nodes: int | None = None
-    # ddp: every rank holds the model. fsdp: its weights, gradients and moments are cut in pieces, for large models.
-    strategy: Literal["ddp", "fsdp"] = "ddp"
-    # nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be.
-    backend: Literal["auto", "gloo", "nccl"] = "auto"
-    # fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given.
-    shard: int | None = None
-    # fsdp: keep weights and moments in host memory, and bring them to the GPU piece by piece.
-    offload: bool = False
-    # fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
-    # and after every failure, or never (a failure then restarts the run from its last checkpoint).
-    gate: Literal["always", "probation", "off"] = "always"
-    # Seconds a collective may take, and a vote of the ranks; a rank that died is noticed at once in any case.
-    timeout: float = 600.0
-    vote_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        limits = {
-            "ranks": (self.ranks >= 1, "at least 1"),
-            "nodes": (self.nodes >= 1, "at least 1"),
-            "min_nodes": (self.min_nodes is None or 1 <= self.min_nodes <= self.nodes, "from 1 to nodes"),
-            "shard": (self.shard is None or self.shard >= 1, "at least 1"),
-            "timeout": (self.timeout > 0, "above 0"),
-            "vote_timeout": (self.vote_timeout > 0, "above 0"),
-        }
-        for name, (holds, asked) in limits.items():
-            if not holds:
-                raise ConfigError(f"dist.{name} is {getattr(self, name)}, but must be {asked}.")
-        world = self.ranks * self.nodes
-        if self.shard is not None and world % self.shard:
-            raise ConfigError(f"dist.shard is {self.shard}, which does not divide the {world} ranks; change one.")
-        if self.strategy == "ddp" and (self.shard is not None or self.offload):
-            raise ConfigError("dist.shard and dist.offload are for strategy fsdp; leave them out, or change it.")
-
-    @property
-    def world(self) -> int:
-        return self.ranks * self.nodes
 
 
 @dataclass(frozen=True)
@@ -88,7 +41,7 @@ class Dist:
     local_rank: int = 0
     world: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (a value, not a resource)
-    config: DistConfig = DistConfig()
+    config: DistConfig = field(default_factory=DistConfig)
     control: Control = field(default_factory=lambda: Control(None, 0, 1))
     group: dist.ProcessGroup | None = None
     saver: dist.ProcessGroup | None = None
@@ -103,22 +56,23 @@ class Dist:
         if world is None or world == 1:
             if config.world > 1:
                 raise ConfigError(f"the config asks for {config.world} ranks and this process is alone; use `ups run`.")
-            found = _settled(device_of(device))
+            own = _selected(device_of(device))
             with _group_of_one() if config.strategy == "fsdp" else nullcontext():
-                yield cls(device=found, config=config, mesh=_mesh(found, config, 1))
+                yield cls(device=own, config=config, mesh=_mesh(own, config, 1))
             return
         if rank is None or local is None:
             raise ConfigError(f"WORLD_SIZE is {world}, but RANK and LOCAL_RANK are not set; start with `ups run`.")
-        found = _settled(_own_device(device, local))
+        own = _selected(_own_device(device, local))
+        backend = _backend(config, own, local)
         dist.init_process_group(
-            _backend(config, found, local),
+            backend,
             timeout=timedelta(seconds=config.timeout),
-            device_id=found if found.type == "cuda" and _backend(config, found, local) == "nccl" else None,
+            device_id=own if own.type == "cuda" and backend == "nccl" else None,
         )
         try:
             votes, saver = (_gloo(seconds) for seconds in (config.vote_timeout, config.timeout))
-            mesh = _mesh(found, config, world)
-            yield cls(rank, local, world, found, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
+            mesh = _mesh(own, config, world)
+            yield cls(rank, local, world, own, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
         finally:
             _leave()
 
@@ -126,7 +80,7 @@ class Dist:
     @contextmanager
     def alone(cls, device: str = "auto") -> Iterator[Dist]:
         """One process on `device`, whatever launcher started it: for work that is not shared."""
-        yield cls(device=_settled(device_of(device)))
+        yield cls(device=_selected(device_of(device)))
 
     @property
     def leads(self) -> bool:
@@ -143,12 +97,12 @@ class Dist:
 
     def sums(self, values: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
         """The sum over ranks of (total, count) by name; a rank may lack a name."""
-        found: dict[str, tuple[float, float]] = {}
+        sums: dict[str, tuple[float, float]] = {}
         for row in self.gather(dict(values)):
             for name, (total, count) in row.items():
-                t, n = found.get(name, (0.0, 0.0))
-                found[name] = (t + total, n + count)
-        return found
+                t, n = sums.get(name, (0.0, 0.0))
+                sums[name] = (t + total, n + count)
+        return sums
 
     def barrier(self) -> None:
         """Wait for all ranks."""
@@ -158,12 +112,12 @@ class Dist:
         """Compare what must be the same on every rank; refuse, naming it, where it is not."""
         rows = self.gather({name: str(value) for name, value in facts.items()})
         for name in rows[0]:
-            said = [row.get(name, "nothing") for row in rows]
-            odd = next((rank for rank, value in enumerate(said) if value != said[0]), None)
-            if odd is not None:
+            values = [row.get(name, "nothing") for row in rows]
+            other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
+            if other is not None:
                 raise DivergedError(
-                    f"ranks do not agree on the {name}: rank 0 has {_short(said[0])}, rank {odd} has "
-                    f"{_short(said[odd])}; start all of them with the same config, code and data."
+                    f"ranks do not agree on the {name}: rank 0 has {_short(values[0])}, rank {other} has "
+                    f"{_short(values[other])}; start all of them with the same config, code and data."
                 )
 
 
@@ -181,7 +135,8 @@ def _number(name: str) -> int | None:
         raise ConfigError(f"the environment variable {name} is '{text}', which is no number; unset it.") from None
 
 
-def _settled(device: torch.device) -> torch.device:
+def _selected(device: torch.device) -> torch.device:
+    """The device, made this process's current one."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the device comes first: everything later may allocate on it
     return device

@@ -24,8 +24,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from ups.engine import manifest
-from ups.engine.manifest import INDEX
+from ups.engine.checkpoint import manifest
+from ups.engine.checkpoint.manifest import INDEX
 
 # One process without a process group is a case like any other here.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")

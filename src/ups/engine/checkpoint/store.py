@@ -20,7 +20,7 @@ class CorruptError(DataError):
 
 
 @dataclass(frozen=True)
-class Saved:
+class Snapshot:
     """What a checkpoint is made of. Names, shapes and facts are the same on every rank."""
 
     step: int
@@ -30,7 +30,7 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Found:
+class Checkpoint:
     """A verified checkpoint; its tensors are still on disk. `own` is this rank's, or derived if the world differs."""
 
     step: int
@@ -43,23 +43,23 @@ class Found:
 class Store(Protocol):
     """Where a trainer keeps its state between lives. Every method is called by all ranks alike."""
 
-    def save(self, saved: Saved) -> None: ...
+    def save(self, snapshot: Snapshot) -> None: ...
     def wait(self) -> None: ...
-    def newest(self) -> Found | None: ...
-    def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None: ...
+    def newest(self) -> Checkpoint | None: ...
+    def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None: ...
 
 
-class Nowhere:
+class NoStore:
     """No checkpoints: nothing is saved, nothing is found."""
 
-    def save(self, saved: Saved) -> None:
+    def save(self, snapshot: Snapshot) -> None:
         """Forget it."""
 
     def wait(self) -> None:
         """Nothing is under way."""
 
-    def newest(self) -> Found | None:
+    def newest(self) -> Checkpoint | None:
         return None
 
-    def load(self, found: Found, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         """Nothing was found."""

@@ -1,0 +1,1 @@
+"""What keeps checkpoints: what one holds, and folders of them, verified."""

@@ -1,0 +1,84 @@
+"""Keeper: what of a training a checkpoint holds; saves it to a store and restores it, on all ranks together."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.engine.checkpoint.store import Snapshot, Store
+from ups.engine.learner import Learner, tensors_in
+from ups.engine.randomness import random_state, set_random_state
+from ups.engine.ranks.control import LostPeer
+from ups.types import DataError
+from ups.verdict import Ending
+
+
+class StorageError(DataError):
+    """What must be kept cannot be written."""
+
+    ending = Ending.STORAGE
+
+
+class Keeper:
+    """Saves the state of a learner, and restores it."""
+
+    def __init__(self, learner: Learner, store: Store, say: Callable[[str], None]) -> None:
+        self.learner, self.store, self.say = learner, store, say
+
+    def tensors(self, best: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """Every tensor that the next step depends on, by part and name; in place, so that loading fills them."""
+        learner, whole = self.learner, self.learner.parallel.whole
+        average = learner.ema.average
+        best = best or learner.best or self._blank()
+        return {
+            **{f"module/{name}": value for name, value in tensors_in(learner.stage.module.state_dict()).items()},
+            **{f"optimizer/{key}": self._moment(key, value) for key, value in learner.optimizer.state_dict().items()},
+            **{f"ema/{name}": whole(name, value) for name, value in average.items()},
+            **{f"best/{name}": whole(name, value) for name, value in best.items()},
+        }
+
+    def _blank(self) -> dict[str, Tensor]:
+        """In the place of the best weights, where there are none yet."""
+        return {name: torch.zeros_like(value) for name, value in self.learner.ema.average.items()}
+
+    def _moment(self, key: str, value: Tensor) -> Tensor:
+        """A moment has the shape of its parameter; a counter is one number, the same on all ranks."""
+        name = key.rpartition("/")[0]
+        parallel = self.learner.parallel
+        return parallel.whole(name, value) if value.shape == parallel.parameters[name].shape and value.ndim else value
+
+    def save(self) -> None:
+        """Begin to save; what could not be saved is said, and training goes on."""
+        learner, state = self.learner, self.learner.state
+        facts: dict[str, Any] = state.state_dict()
+        facts |= {"stage": learner.stage.name, "bad": learner.meter.bad.tolist(), "judged": bool(learner.best)}
+        try:
+            self.store.save(Snapshot(state.step, self.tensors(), facts, random_state(learner.dist.device)))
+        except OSError as error:
+            self.say(f"the checkpoint of step {state.step} could not be saved ({error}); training goes on.")
+
+    def wait(self) -> None:
+        """Until the newest checkpoint is on the disk and verified."""
+        try:
+            self.store.wait()
+        except OSError as error:
+            if error.errno == errno.ECONNABORTED:
+                raise LostPeer(f"the last checkpoint could not be saved: {error.strerror}.") from error
+            raise StorageError(f"the last checkpoint was not saved ({error}); free the disk and resume.") from error
+
+    def resume(self) -> bool:
+        """Go on from the newest checkpoint that all ranks find whole; false if there is none."""
+        learner, checkpoint = self.learner, self.store.newest()
+        if checkpoint is None:
+            return False
+        best = self._blank()
+        self.store.load(checkpoint, self.tensors(best))
+        learner.best = best if checkpoint.facts["judged"] else {}
+        learner.meter.bad.copy_(torch.tensor(checkpoint.facts["bad"]))
+        learner.state.load_state_dict(checkpoint.facts)
+        set_random_state(checkpoint.own, learner.dist.device)
+        return True

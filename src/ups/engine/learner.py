@@ -1,0 +1,130 @@
+"""Learner: the mathematics of a step on one rank: gradient, clipping, optimizer, average; no data, no vote, no log."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.engine.meter import Meter
+from ups.engine.optim import Ema, Optimizer, clip, schedule
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.parallelize import Parallel
+from ups.engine.stage import Stage
+from ups.engine.state import TrainingState
+from ups.engine.train import TrainConfig
+from ups.heartbeat import Pulse
+from ups.tensors import Window
+
+
+class Learner:
+    """`compute` may fail and be repeated; `commit` moves the weights and cannot. `count` gives the samples of all ranks
+    in a step."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        stage: Stage,
+        parallel: Parallel,
+        dist: Dist,
+        state: TrainingState,
+        pulse: Pulse,
+        count: Callable[[int], int],
+    ) -> None:
+        self.config, self.stage, self.parallel, self.dist = config, stage, parallel, dist
+        self.state, self.pulse, self.count = state, pulse, count
+        rates = (config.lr, config.weight_decay, config.betas)
+        self.optimizer = Optimizer(stage.module, config.optimizer, *rates, parallel.parameters)
+        self.ema = Ema(parallel.parameters, config.ema)
+        self.meter = Meter(dist.device)
+        self.best: dict[str, Tensor] = {}  # the averaged weights of the best score; none before a validation
+        self.terms: dict[str, Tensor] = {}  # of the loss of this step
+        self.moved = False  # whether the step under way has begun to change weights
+
+    def tune(self, progress: float) -> None:
+        """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
+        c = self.config
+        self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr))
+        self.ema.weight.fill_(self.ema.ramp(self.state.step))
+
+    def whole_step(self, window: Window) -> None:
+        """Nothing here waits for the device or decides by a tensor's value: a graph can hold it."""
+        self.compute(window)
+        self.commit(window)
+
+    def compute(self, window: Window) -> None:
+        """This rank's gradient of the mean loss over the samples of all ranks, a microbatch at a time.
+
+        Every rank runs as many microbatches as the fullest; one that has no sample left runs one that counts nothing.
+        """
+        self.optimizer.zero_grad()
+        count = self.count(self.state.step)
+        share = math.ceil(count / self.dist.world)
+        size = min(self.state.microbatch or share, share)
+        parts = [(part, len(part) * self.dist.world / count) for part in window.split(size)]
+        parts += [(window.rows(0, 1), 0.0)] * (math.ceil(share / size) - len(parts))
+        self.terms = {}
+        for i, (part, weight) in enumerate(parts):
+            self.parallel.begin(last=i == len(parts) - 1)
+            self.pulse.beat("forward")
+            with self._precision():
+                losses = self.stage.loss(part)
+            terms = {f"term/{name}": value.float() for name, value in losses.items()}
+            if weight != 1:
+                terms = {name: value * weight for name, value in terms.items()}
+            loss = functools.reduce(torch.add, terms.values())
+            self.pulse.beat("backward")
+            # A loss that is not finite makes every gradient so, on every rank once they are reduced.
+            poison = loss.detach() - loss.detach()
+            loss.backward(1 + poison)  # type: ignore[no-untyped-call]
+            for name, value in {"loss": loss, **terms}.items():
+                self.terms[name] = self.terms[name] + value.detach() if name in self.terms else value.detach()
+
+    def commit(self, window: Window) -> None:
+        """Reduce the gradients and move the weights: the activations are gone, and a failure cannot be repeated."""
+        self.pulse.beat("reduce")
+        self.parallel.collect()
+        gradients = self.optimizer.gradients()
+        norm = self.parallel.norm(gradients)
+        self.pulse.beat("step")
+        self.moved = True
+        if self.config.clip:
+            clip(list(gradients.values()), norm, self.config.clip)
+        ok = torch.isfinite(norm)
+        self.optimizer.step(ok)
+        self.ema.update(ok)
+        self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        on = self.config.precision == "bf16"
+        return torch.autocast(self.dist.device.type, torch.bfloat16) if on else nullcontext()
+
+    def keep_best(self) -> None:
+        """The averaged weights are the best so far."""
+        self.best = {name: value.clone() for name, value in self.ema.average.items()}
+
+    @torch.no_grad()
+    def take_best(self) -> None:
+        """The weights become the best averaged ones."""
+        for name, value in self.best.items():
+            self.parallel.parameters[name].copy_(value)
+
+    def weights(self, keep: bool = True) -> dict[str, Tensor]:
+        """The module's whole state on the CPU; all ranks must ask, and those that do not `keep` it get nothing."""
+        weights: dict[str, Tensor] = {}
+        trained = self.parallel.parameters
+        for name, value in tensors_in(self.stage.module.state_dict()).items():
+            whole = self.parallel.full(name, trained[name]) if name in trained else value
+            if keep:
+                weights[name] = whole.detach().to("cpu", copy=True)
+        return weights
+
+
+def tensors_in(values: dict[str, Any]) -> dict[str, Tensor]:
+    """Those of the values that are tensors: a module may keep other things in its state too."""
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}

@@ -1,0 +1,56 @@
+"""DistConfig: on how many processes a run trains, and how the model lives on them; no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ups.types import ConfigError
+
+
+@dataclass(frozen=True)
+class DistConfig:
+    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results."""
+
+    ranks: int = 1
+    """Processes on each machine; one per GPU, or per group of cores."""
+    nodes: int = 1
+    """Machines; each runs the same command with its own --node-rank."""
+    min_nodes: int | None = None
+    """The fewest machines a run goes on with when one is lost; `nodes` if not given."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every rank holds the model. fsdp: its weights, gradients and moments are cut in pieces, for large models."""
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    """nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be."""
+    shard: int | None = None
+    """fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given."""
+    offload: bool = False
+    """fsdp: keep weights and moments in host memory, and bring them to the GPU piece by piece."""
+    gate: Literal["always", "probation", "off"] = "always"
+    """fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
+    and after every failure, or never (a failure then restarts the run from its last checkpoint)."""
+    timeout: float = 600.0
+    """Seconds a collective may take; a rank that died is noticed at once in any case."""
+    vote_timeout: float = 300.0
+    """Seconds a vote of the ranks may take; a rank that died is noticed at once in any case."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "ranks": (self.ranks >= 1, "at least 1"),
+            "nodes": (self.nodes >= 1, "at least 1"),
+            "min_nodes": (self.min_nodes is None or 1 <= self.min_nodes <= self.nodes, "from 1 to nodes"),
+            "shard": (self.shard is None or self.shard >= 1, "at least 1"),
+            "timeout": (self.timeout > 0, "above 0"),
+            "vote_timeout": (self.vote_timeout > 0, "above 0"),
+        }
+        for name, (holds, limit) in limits.items():
+            if not holds:
+                raise ConfigError(f"dist.{name} is {getattr(self, name)}, but must be {limit}.")
+        if self.shard is not None and self.world % self.shard:
+            raise ConfigError(f"dist.shard is {self.shard}, which does not divide the {self.world} ranks; change one.")
+        if self.strategy == "ddp" and (self.shard is not None or self.offload):
+            raise ConfigError("dist.shard and dist.offload are for strategy fsdp; leave them out, or change it.")
+
+    @property
+    def world(self) -> int:
+        return self.ranks * self.nodes

@@ -1,0 +1,175 @@
+"""An attempt at work that may fail on one rank, and the vote of all ranks on it: it counts for all or is repeated."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+
+from ups.engine.preemption import StopFlag
+from ups.engine.randomness import generators, set_generators
+from ups.engine.ranks.control import LostPeer, PeerFailed, Word
+from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.parallelize import Parallel
+from ups.engine.state import TrainingState
+from ups.heartbeat import PHASES, Pulse
+from ups.types import UpsError
+from ups.verdict import Ending, Failure, classify
+
+T = TypeVar("T")
+
+NOTHING, MEMORY, OTHER = range(3)
+RETRIES = 2  # at one microbatch size; the first repeats it as it was, for memory may have been short for a moment
+
+
+class MemoryStop(UpsError):  # noqa: N818
+    """Out of memory even with a single sample at a time, or again and again; on this rank or on another."""
+
+    ending = Ending.OOM
+
+    def __init__(self, sentence: str, phase: str, mine: bool) -> None:
+        super().__init__(sentence)
+        self.phase, self.first_hand = phase, mine
+
+
+class PeerError(UpsError):
+    """Another rank failed; this one only says so."""
+
+
+class Attempt:
+    """A context that keeps the exception that ended it until every rank has voted. Ctrl-C and the like pass through."""
+
+    def __init__(self, pulse: Pulse, step: int) -> None:
+        self.pulse, self.step = pulse, step
+        self.kind, self.phase = NOTHING, ""
+        self.error: Exception | None = None
+        self.failure: Failure | None = None  # for the others; None where this rank did not fail by itself
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        if isinstance(error, LostPeer):
+            return False  # there is nobody left to vote with
+        self.phase = self.pulse.phase
+        self.error = error
+        error.phase = self.phase  # type: ignore[attr-defined]  # for whoever writes down where it happened
+        if not isinstance(error, PeerFailed):
+            self.kind = MEMORY if classify(error).ending == Ending.OOM else OTHER
+            self.failure = Failure.of(error, self.pulse.rank, self.step, self.phase)
+        if self.kind != OTHER:  # its frames hold activations; what is to be raised again keeps them
+            traceback.clear_frames(at)
+            error.__traceback__ = None
+        return True
+
+    def word(self, stop: bool = False, clock: float = 0.0, mark: int = 0) -> Word:
+        """What this rank says of it."""
+        failed = self.error is not None
+        phase = PHASES.index(self.phase) if failed else 0
+        return Word(not failed, self.kind, stop, self.step, phase, clock, 0 if failed else mark)
+
+
+@dataclass
+class Consensus:
+    """Work that counts only where it succeeded on all ranks.
+
+    Each rank tries, all vote, and after a common no all clear up. Where memory was short, all do the same work again
+    with the same random numbers; after any other failure all stop, the cause named.
+    """
+
+    dist: Dist
+    parallel: Parallel
+    pulse: Pulse
+    state: TrainingState
+    stop: StopFlag
+    say: Callable[[str], None]
+    seconds: Callable[[], float]  # of training so far, by this rank's clock
+    count: Callable[[int], int]  # samples of all ranks in a step
+
+    def together(self, phase: str, work: Callable[[], T], tries: int = 1) -> T:
+        """What `work`, which changes nothing, gives here once all ranks have succeeded, after at most `tries` tries."""
+        states = generators(self.dist.device)
+        while True:
+            results: list[T] = []
+            with Attempt(self.pulse, self.state.step) as attempt:
+                self.pulse.beat(phase, self.state.step)
+                results.append(work())
+            words = self._vote(attempt, attempt.word())
+            if all(word.ok for word in words):
+                return results[0]
+            tries -= 1
+            self._clear(words, attempt, last=tries == 0)
+            rank = next(rank for rank, word in enumerate(words) if word.kind == MEMORY)
+            self.state.recovered += 1
+            set_generators(states, self.dist.device)
+            self.say(f"out of memory on rank {rank} in phase '{phase}' of step {self.state.step}; once more.")
+
+    def repeated(self, work: Callable[[], None], moved: Callable[[], bool]) -> bool:
+        """Do the work of a step until each rank got through it, in smaller microbatches if memory stays short.
+
+        True if a rank was asked to stop. Rank 0's clock becomes everyone's. Work that has `moved` weights cannot be
+        repeated.
+        """
+        states, tries = generators(self.dist.device), 0
+        while True:
+            with Attempt(self.pulse, self.state.step) as attempt:
+                work()
+            mark = 0 if attempt.error is not None else self.parallel.mark()
+            words = self._vote(attempt, attempt.word(self.stop.raised, self.seconds(), mark))
+            self.state.seconds = words[0].clock
+            if all(word.ok for word in words):
+                return any(word.stop for word in words)
+            self._clear(words, attempt, last=moved())
+            tries = self._shrink(words, tries + 1)
+            set_generators(states, self.dist.device)
+
+    def _vote(self, attempt: Attempt, word: Word) -> list[Word]:
+        """Every rank's word on an attempt."""
+        if attempt.error is not None and not self.parallel.gated:
+            raise attempt.error  # the others may be inside a collective already, where no vote can reach them
+        self.pulse.beat("vote", self.state.step)
+        return self.dist.control.finish(word)
+
+    def _clear(self, words: Sequence[Word], attempt: Attempt, last: bool) -> None:
+        """After a common no: as if the attempt had not been. Everyone stops if it was the `last`, or not for want of
+        memory: the rank that failed with its own error, the others naming it."""
+        self.parallel.recover()
+        if not last and all(word.kind != OTHER for word in words):
+            return
+        failures = [failure for failure in self.dist.gather(attempt.failure) if failure is not None]
+        if attempt.error is not None and attempt.kind:
+            raise attempt.error
+        first = failures[0]
+        raise PeerError(
+            f"rank {first.rank} failed in phase '{first.phase}' of step {first.step}: {first.kind}: {first.sentence}"
+        )
+
+    def _shrink(self, words: Sequence[Word], tries: int) -> int:
+        """Memory that was short is met by trying again, then by smaller microbatches; the tries at the size in use."""
+        state = self.state
+        rank, word = next((r, w) for r, w in enumerate(words) if w.kind == MEMORY)
+        where = f"rank {rank} in phase '{PHASES[word.phase]}' of step {state.step}"
+        state.recovered += 1
+        share = math.ceil(self.count(state.step) / self.dist.world)
+        size = min(state.microbatch or share, share)
+        if tries >= RETRIES:
+            if size == 1:
+                raise MemoryStop(
+                    f"out of memory on {where} with one sample at a time; use a smaller model or grid, "
+                    "train.activations recompute, or strategy fsdp on more ranks.",
+                    PHASES[word.phase],
+                    mine=rank == self.dist.rank,
+                )
+            state.microbatch, tries = max(1, size // 2), 0
+            self.pulse.note(state.microbatch)
+        if self.dist.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.say(f"out of memory on {where}; the same batch again in microbatches of {state.microbatch or share}.")
+        return tries

@@ -1,0 +1,48 @@
+"""TrainingState: where a training is, in numbers that outlive its process; no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class TrainingState:
+    """The numbers that a checkpoint keeps beside the tensors. They are equal on every rank.
+
+    Whoever needs to know where a training is (the loop, a sampler led by validation errors) is given this object, and
+    the loop alone changes it.
+    """
+
+    step: int = 0
+    """Steps taken."""
+    samples: int = 0
+    """Samples trained on."""
+    validations: int = 0
+    """Validations behind, of those that come at parts of the budget."""
+    best_step: int = 0
+    """The step of the best score."""
+    recovered: int = 0
+    """Attempts that ran out of memory and were repeated."""
+    microbatch: int | None = None
+    """Most samples in memory at once; None: a rank's share of the batch."""
+    score: float = math.inf
+    """The best validation score; lower is better."""
+    last_score: float = math.nan
+    """Of the last validation."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """One row per validation."""
+    seconds: float = 0.0
+    """Of training in all processes so far, by rank 0's clock at the last vote: what budgets are held against."""
+    validation_seconds: float = 0.0
+    """Of the last validation, by rank 0's clock, where it was timed; else 0."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All of it as JSON can say it."""
+        return dict(vars(self))
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Take over what a checkpoint says; what an older one does not know stays."""
+        vars(self).update({name: values[name] for name in vars(self) if name in values})

@@ -1,0 +1,116 @@
+"""The state of a training: one object, saved and restored; configs that need no torch; no circle in the engine."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import ups.engine
+from ups.engine.checkpoint.vault import Vault
+from ups.engine.loop import Trainer
+from ups.engine.state import TrainingState
+from ups.engine.train import TrainConfig, affordable
+from ups.engine.validation import Timetable
+
+# As a checkpoint of the first format said it.
+FACTS = {
+    "step": 15,
+    "samples": 240,
+    "validations": 5,
+    "best_step": 12,
+    "recovered": 1,
+    "microbatch": None,
+    "score": 14.2,
+    "last_score": 15.0,
+    "history": [{"step": 12, "score": 14.2}],
+    "stage": "regression",
+    "seconds": 0.5,
+    "bad": [0.0, 1.0, 1.0],
+    "judged": True,
+}
+ENGINE = Path(ups.engine.__file__).parent
+
+
+def test_a_state_goes_through_json_and_back() -> None:
+    state = TrainingState(step=3, history=[{"step": 3.0}], microbatch=4, seconds=2.5)
+    other = TrainingState()
+    other.load_state_dict(json.loads(json.dumps(state.state_dict())))
+    assert other.step == 3
+    assert other.state_dict() | {"last_score": None} == state.state_dict() | {"last_score": None}
+
+
+def test_what_an_older_checkpoint_says_is_taken_over(toy: SimpleNamespace, tmp_path: Path) -> None:
+    state = TrainingState()
+    state.load_state_dict(FACTS)
+    assert {name: value for name, value in state.state_dict().items() if name in FACTS} == {
+        name: value for name, value in FACTS.items() if name not in ("stage", "bad", "judged")
+    }
+    assert state.validation_seconds == 0
+    Trainer(TrainConfig(steps=1), toy.Regression(), toy.Lines(), store=Vault(tmp_path)).fit()
+    assert set(FACTS) <= set(json.loads((tmp_path / "step-000000001" / "facts.json").read_text()))
+
+
+def test_a_state_can_be_looked_at_from_elsewhere(toy: SimpleNamespace) -> None:
+    state, seen = TrainingState(), []
+
+    class Told(toy.Lines):  # type: ignore[misc,name-defined]
+        def validation(self, step: int) -> object:
+            seen.append((step, state.step, len(state.history)))
+            return super().validation(step)
+
+    Trainer(TrainConfig(steps=4, validate_every=2), toy.Regression(), Told(), state=state).fit()
+    assert seen == [(2, 2, 0), (4, 4, 1)]
+    assert [row["step"] for row in state.history] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("budget", "cost", "expected"), [(100, 1, 10), (100, 2, 5), (100, 3, 3), (100, 99, 1), (100, 0, 10), (0, 1, 1)]
+)
+def test_validations_take_a_tenth_of_the_budget_at_most(budget: float, cost: float, expected: int) -> None:
+    assert affordable(budget, cost) == expected
+
+
+def test_by_the_clock_validations_are_spaced_by_what_they_took() -> None:
+    """Steps of 0.1 s; a validation is counted as 10 steps, so ten of them, and takes 5 s, so two of them."""
+    state = TrainingState()
+    config = TrainConfig(seconds=100.0)
+    timetable, due = Timetable(config, state, (16, 480)), []
+    assert timetable.timed
+    while state.seconds < 99.85:
+        state.step, state.seconds = state.step + 1, state.seconds + 0.1
+        progress = config.progress(state.step, state.seconds)
+        if timetable.due(progress):
+            due.append(state.seconds)
+            timetable.took(5.0 if len(due) == 1 else 1.0, progress)
+    assert due == pytest.approx([10, 50, 60, 70, 80, 90])
+
+
+def test_configs_and_states_are_read_without_torch() -> None:
+    names = "train, ups.engine.state, ups.engine.ranks.dist_config, ups.engine.checkpoint.manifest, ups.engine.faults"
+    code = f"import sys, ups.engine.{names}\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_no_import_of_the_engine_goes_in_a_circle_not_even_a_late_one() -> None:
+    files = {path.relative_to(ENGINE.parent.parent).with_suffix(""): path for path in ENGINE.rglob("*.py")}
+    modules = {".".join(name.parts): path for name, path in files.items()}
+    graph = {
+        module: {
+            name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ImportFrom)
+            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            if name in modules
+        }
+        for module, path in modules.items()
+    }
+    while graph:
+        leaves = {module for module, below in graph.items() if not below & set(graph)}
+        assert leaves, f"a circle among {sorted(graph)}"
+        graph = {module: below for module, below in graph.items() if module not in leaves}
