@@ -214,7 +214,7 @@ def number(value: float) -> str:
 def _codec_complaint(task: TaskResult) -> list[str]:
     if task.reconstruction is None or task.ours.cost.steps == 0:
         return []
-    codec, step = task.reconstruction.evaluation.score, task.ours.evaluation.one_step().value
+    codec, step = task.reconstruction.evaluation.score, task.ours.evaluation.one_step.value
     name = task.ours.evaluation.task.name
     sentence = (
         f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
@@ -230,7 +230,7 @@ def _task_section(report: Report, task: TaskResult) -> Section:
     count = "1 trajectory" if len(ours) == 1 else f"{len(ours)} trajectories"
     section.text = f"{count} ({ours.split}), {given}, {ours.steps} predicted."
     if task.reconstruction is not None:
-        codec, step = task.reconstruction.evaluation.score, ours.one_step().value
+        codec, step = task.reconstruction.evaluation.score, ours.one_step.value
         section.text += (
             f" Encoding and decoding alone costs {number(codec)}; the first predicted frame, {number(step)}."
         )
@@ -238,7 +238,7 @@ def _task_section(report: Report, task: TaskResult) -> Section:
     curves = []
     for entry in entries:
         e = entry.evaluation
-        middle, low, high = e.against_time()
+        middle, low, high = e.against_time
         curves.append(Curve(e.predictor, times_of(e), middle, low, high, dashed=entry is task.persistence))
     picture = chart(curves, "time after the last given frame", "nRMSE")
     section.pictures.append(("Error against time, with 95 % intervals.", picture))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.eval.metrics import Metric, over, paired
+from ups.eval.intervals import Number, paired, ratio_of_means
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
 from ups.types import DataError
@@ -197,7 +197,7 @@ class Record:
 class Point:
     """A metric, and where on a curve it lies."""
 
-    metric: Metric
+    metric: Number
     predictor: str
     axis: str = ""
     at: float = 0.0
@@ -209,18 +209,18 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     found = e.metrics()
     if still is not None:
         mine, theirs = e.per_sample(), still.evaluation.per_sample()
-        found.append(over(mine, theirs, e.protocol.label, "nrmse-over-persistence"))
+        found.append(ratio_of_means(mine, theirs, e.protocol.label, "nrmse-over-persistence"))
     points = [Point(metric, e.predictor) for metric in found]
     label, n = e.protocol.label, len(e)
     times = times_of(e)
-    for at, value, low, high in zip(times, *e.against_time(), strict=True):
-        metric = Metric("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
+    for at, value, low, high in zip(times, *e.against_time, strict=True):
+        metric = Number("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
         points.append(Point(metric, e.predictor, "time", float(at)))
     kept = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:
         for wave, value in enumerate(np.asarray(power)[1:].sum(-1), start=1):
-            metric = Metric("power", "strict", label, float(value), float(value), float(value), kept)
+            metric = Number("power", "strict", label, float(value), float(value), float(value), kept)
             points.append(Point(metric, who, "wavenumber", float(wave)))
     return points
 

@@ -17,7 +17,7 @@ from ups.engine.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Cost, DataFact, Report
 from ups.jobs.beyond import Exam, Maker, spaced, thinning, trained_grid
-from ups.jobs.judge import Judge, Kind, cost_of, judged
+from ups.jobs.judge import Judge, cost_of, judged
 from ups.jobs.load import load as load_simulator
 from ups.jobs.predict import fitting
 from ups.jobs.sets import DataSet, Screen, opened
@@ -41,7 +41,7 @@ class Question:
     split: str = "test"
     resolution: tuple[int, ...] = ()
     params: Mapping[str, float | str] = field(default_factory=dict)
-    baselines: tuple[Kind, ...] = ()
+    baselines: tuple[str, ...] = ()
     samples: int | None = None
     out: Path | None = None
     device: str = "auto"
@@ -188,8 +188,7 @@ def _check(config: RunConfig, simulator: Simulator, asked: Question) -> None:
         raise ConfigError("a file is judged whole; leave --split out, or leave --file out.")
     if asked.samples is not None and asked.samples < 2:
         raise ConfigError(f"an error needs at least 2 samples for its interval, not {asked.samples}.")
-    if asked.baselines:
-        require()
+    require(asked.baselines)
     if asked.file is None:
         tasks = [data.task for data in config.data.values()]
         if asked.task is not None and asked.task not in tasks:

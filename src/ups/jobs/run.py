@@ -64,8 +64,7 @@ def run(config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: b
 
 def open_run(config: RunConfig, *, resume: bool = False, overwrite: bool = False) -> RunDir:
     """The run's folder, held by this process until it is closed; none is made for a run that could not be finished."""
-    if config.evaluation.baselines:
-        require()
+    require(config.evaluation.baselines)
     check(config)
     return RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
 

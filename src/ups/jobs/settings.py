@@ -14,6 +14,7 @@ from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
+from ups.eval.baselines import check_names
 from ups.launch.limits import Limits
 from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.stages.codec import CodecLoss
@@ -178,7 +179,7 @@ class EvalConfig(Config):
 
     protocol: Literal["A", "B", "C", "D", "G"] = "A"
     """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
-    baselines: tuple[Literal["fno", "uno"], ...] = ()
+    baselines: tuple[str, ...] = ()
     """Trained for the same time on the same data; needs the extra `baselines`."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Finer grids to judge on, as multiples of the trained resolution: 2 is twice the cells per axis."""
@@ -186,6 +187,15 @@ class EvalConfig(Config):
     """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
     samples: int = Field(default=16, ge=2)
     """Trajectories that are made for each, where the run's own file has none on such a grid."""
+
+    @field_validator("baselines")
+    @classmethod
+    def _known(cls, baselines: tuple[str, ...]) -> tuple[str, ...]:
+        try:
+            check_names(baselines)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        return baselines
 
     @field_validator("unseen")
     @classmethod

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ups.eval.nrmse import nrmse
 from ups.models import Codec
-from ups.stages.terms import nrmse, square
+from ups.stages.terms import square
 from ups.tensors import LatentState, Losses, Window
 
 # Tokens of a normalised field have a mean square near 1; fields much fainter than this count no more than it.
@@ -68,7 +69,7 @@ class CodecStage:
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the reconstruction of every eighth frame, in physical units, per sample `(B,)`."""
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
-        return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets)}
+        return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets).mean((1, 2))}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The worst task's."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ups.eval.nrmse import nrmse
 from ups.models import Codec, Condition, LatentOperator, Simulator
-from ups.stages.terms import drift, edges, nrmse, share, spectral
+from ups.stages.terms import drift, edges, share, spectral
 from ups.tensors import LatentState, Losses, Window
 from ups.types import ConfigError
 
@@ -167,7 +168,8 @@ class OperatorStage:
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
         rollout = self.simulator.simulate(window.context, window.targets.shape[1], condition_of(window))
-        return {f"{window.task.name} nRMSE": nrmse(rollout, window.targets).nan_to_num(LOST, LOST).clamp_max(LOST)}
+        error = nrmse(rollout, window.targets).mean((1, 2))
+        return {f"{window.task.name} nRMSE": error.nan_to_num(LOST, LOST).clamp_max(LOST)}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The geometric mean over tasks, so that none is too small to count."""
