@@ -31,7 +31,7 @@ from ups.models import Simulator, build
 from ups.models.inherit import inherit
 from ups.rundir import RunDir
 from ups.stages import CodecStage, OperatorStage
-from ups.tracking.jsonl import Jsonl
+from ups.tracking import open_trackers
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def train(
         place = folder.cache("data")
         sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
         dist.handshake({"config of the run": fingerprint(config), "data": [data.fact().version for data in sets]})
-        trackers = [Jsonl(folder.metrics, screen.say)] if dist.leads else []
+        trackers = open_trackers((), folder.folder, screen.say) if dist.leads else []
         learnt: dict[str, Tensor] = {}
         outcomes: dict[str, Outcome] = {}
         rows: dict[str, list[Drawn]] = {}
