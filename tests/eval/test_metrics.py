@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.metrics import (
-    NAMES,
-    Errors,
-    correlation_time,
-    interval,
-    measure,
-    over,
-    paired,
-    spectrum,
-    summary,
-    trajectory_l2,
-)
+from ups.eval.intervals import interval, paired, ratio_of_means
+from ups.eval.metrics import METRICS, Comparison, Errors, Metric, correlation_time, measure, summary
+from ups.eval.nrmse import nrmse
+from ups.eval.spectra import spectrum
 from ups.types import ConfigError
 
+PDEBENCH = [name for name, metric in METRICS.items() if metric.batch is not None]
 N = 32
 X = (np.arange(N) + 0.5) / N
 RNG = np.random.default_rng(7)
@@ -47,7 +40,7 @@ def test_a_constant_offset_has_the_errors_worked_out_by_hand() -> None:
     assert errors.per_sample("frmse-low") == pytest.approx(0.5 / 4)  # one of the four wavenumbers 0..3
     assert errors.per_sample("frmse-mid") == pytest.approx(0, abs=1e-12)
     assert errors.per_sample("vrmse") == pytest.approx(0.5 / np.sqrt(16 * N / (N - 1) + 1e-7))
-    assert trajectory_l2(errors) == pytest.approx(0.1)
+    assert errors.per_sample("trajectory-l2") == pytest.approx(0.1)
 
 
 def test_a_wave_of_error_lies_in_its_band_and_conserves() -> None:
@@ -86,7 +79,7 @@ def test_the_modes_agree_for_batches_of_one_and_the_paper_counts_the_context(spa
     single = Errors.join([measure(pred[i : i + 1], true[i : i + 1]) for i in range(5)])
     whole = measure(pred, true)
     found = summary(single, "A", context=10)
-    for name in NAMES:
+    for name in PDEBENCH:
         if np.isnan(single.per_sample(name)).any():
             continue
         value = by_name(found, name).value
@@ -107,17 +100,18 @@ def test_a_band_the_grid_does_not_resolve_is_left_out() -> None:
 def test_trajectory_error_is_a_ratio_of_norms_not_a_mean_of_ratios() -> None:
     true = frames(np.full(N, 3.0), np.full(N, 4.0))
     errors = measure(true + frames(np.zeros(N), np.full(N, 1.0)), true)
-    assert trajectory_l2(errors) == pytest.approx(1 / 5)
+    assert errors.per_sample("trajectory-l2") == pytest.approx(1 / 5)
     assert errors.per_sample("nrmse") == pytest.approx(0.5 * 1 / 4)
 
 
 def test_correlation_time_is_that_of_the_first_frame_under_the_threshold() -> None:
     wave = np.sin(2 * np.pi * X)
     turned = [np.sin(2 * np.pi * X + angle) for angle in (0.1, 0.5, 0.8, 0.2)]  # correlations are cosines
-    errors = measure(frames(*turned), frames(wave, wave, wave, wave))
-    assert errors.correlation[0, :, 0] == pytest.approx(np.cos([0.1, 0.5, 0.8, 0.2]))
-    assert correlation_time(errors, 0.25) == pytest.approx(0.75)
-    assert correlation_time(errors, 0.25, threshold=0.5) == pytest.approx(1.0), "never: the whole predicted time"
+    both = (frames(*turned), frames(wave, wave, wave, wave))
+    compared = Comparison(*both, dt=0.25)
+    assert compared.correlation[0, :, 0] == pytest.approx(np.cos([0.1, 0.5, 0.8, 0.2]))
+    assert measure(*both, dt=0.25).per_sample("correlation-time") == pytest.approx(0.75)
+    assert correlation_time(compared, threshold=0.5) == pytest.approx(1.0), "never: the whole predicted time"
 
 
 def test_what_is_not_finite_is_an_infinite_error_everywhere() -> None:
@@ -127,12 +121,12 @@ def test_what_is_not_finite_is_an_infinite_error_everywhere() -> None:
     errors = measure(pred, true)
     for name in ("rmse", "nrmse", "max", "crmse", "brmse", "vrmse", "frmse-low"):
         assert np.isinf(errors.per_sample(name)).tolist() == [False, True, False]
-        assert np.isinf(errors.batch_mean(name))
+        assert name not in PDEBENCH or np.isinf(errors.batch_mean(name))
     metric = by_name(summary(errors, "A", 1), "nrmse")
     assert np.isinf(metric.value)
     assert metric.low == 0
     assert np.isinf(metric.high)
-    assert np.isinf(trajectory_l2(errors)).tolist() == [False, True, False]
+    assert np.isinf(errors.per_sample("trajectory-l2")).tolist() == [False, True, False]
 
 
 def test_the_interval_covers_the_true_mean_as_often_as_it_says() -> None:
@@ -159,7 +153,7 @@ def test_a_paired_comparison_sees_what_separate_intervals_do_not() -> None:
     found = paired(ours, theirs, "A")
     assert found.high < 0
     assert found.value == pytest.approx(np.mean(ours - theirs))
-    ratio = over(ours, theirs, "A", "ratio")
+    ratio = ratio_of_means(ours, theirs, "A", "ratio")
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.97, 0.97, 0.97))
     with pytest.raises(ConfigError, match="same samples"):
         paired(ours, theirs[:-1], "A")
@@ -191,6 +185,36 @@ def test_the_pdebench_modes_are_those_of_pdebench_itself(space: tuple[int, ...])
         arrays = [torch.from_numpy(np.moveaxis(a[:, skipped:], 1, -2).copy()).float() for a in (pred, true)]
         rmse, nrmse, conserved, largest, boundary, fourier = theirs.metric_func(*arrays, if_mean=False)
         bands = fourier.mean((0, 2))
-        expected = dict(zip(NAMES, (rmse, nrmse, largest, conserved, boundary, *bands), strict=True))
+        expected = dict(zip(PDEBENCH, (rmse, nrmse, largest, conserved, boundary, *bands), strict=True))
         for name, value in expected.items():
             assert errors.batch_mean(name, counted) == pytest.approx(float(value.mean()), rel=2e-6), name
+
+
+def test_an_entry_is_all_that_a_new_metric_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, samples = Metric("median", lambda c: np.median(np.abs(c.error), c.space)), lambda c: c.error.max((1, 2, 3))
+    monkeypatch.setitem(METRICS, "median", frames)
+    monkeypatch.setitem(METRICS, "highest", Metric("largest overshoot", samples))
+    true, pred = noise(4, 3, 16, 2), noise(4, 3, 16, 2)
+    errors = Errors.join([measure(pred[:3], true[:3]), measure(pred[3:], true[3:])])
+    found = summary(errors, "A", 1)
+    assert by_name(found, "median").value == pytest.approx(np.median(np.abs(pred - true), 2).mean())
+    assert by_name(found, "highest").value == pytest.approx((pred - true).max((1, 2, 3)).mean())
+    assert [m.mode for m in found if m.name == "median"] == ["strict"], "not one of PDEBench's"
+    monkeypatch.setitem(METRICS, "wrong", Metric("no such shape", lambda c: c.error.mean((2, 3))))
+    with pytest.raises(ConfigError, match="'wrong' gave an array"):
+        measure(pred, true)
+
+
+@pytest.mark.parametrize("space", [(32,), (12, 10), (6, 5, 4)])
+def test_arrays_and_tensors_have_the_same_nrmse(space: tuple[int, ...]) -> None:
+    true, pred = noise(3, 4, *space, 2), noise(3, 4, *space, 2)
+    ours = measure(pred, true).frames("nrmse")
+    assert np.array_equal(nrmse(pred, true), ours)
+    assert nrmse(torch.from_numpy(pred), torch.from_numpy(true)).numpy() == pytest.approx(ours, rel=1e-14)
+
+
+def test_an_error_over_nothing_is_infinite_in_a_judgement_and_finite_in_a_validation() -> None:
+    true, pred = np.zeros((1, 2, 8, 1)), np.zeros((1, 2, 8, 1))
+    pred[0, 1] = 0.5
+    assert measure(pred, true).frames("nrmse").ravel().tolist() == [0.0, np.inf]
+    assert nrmse(torch.from_numpy(pred), torch.from_numpy(true)).ravel().tolist() == [0.0, 0.5 / 1e-12]

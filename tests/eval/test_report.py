@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.eval.report import Cost, DataFact, Drawn, Entry, Report, TaskResult, number, read_results
+from ups.eval.report import Cost, DataFact, Drawn, Entry, Report, StageFact, TaskResult, number, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
+from ups.eval.sections import drawn_section
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -124,7 +126,7 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
 
 def test_what_training_drew_is_shown_and_recorded(written: tuple[Report, Path, Path]) -> None:
     made, page, results = written
-    section = made._drawn_section()
+    section = drawn_section(made.drawn)
     assert section.table[1] == ("operator", "burgers1d", "37", "33.33 %", "30.00 %", "3.7", "80", "216")
     assert section.table[2][-1] == "0", "what was not drawn twice is not repeated"
     assert "What was drawn" in page.read_text()
@@ -133,6 +135,28 @@ def test_what_training_drew_is_shown_and_recorded(written: tuple[Report, Path, P
     assert told == {"steps-drawn": 37, "share-drawn": 37 / 111, "share-asked": 0.3, "epochs": 3.7}
     assert found["burgers1d", "samples-repeated"].value == 216
     assert (found["burgers1d", "epochs"].n, found["burgers1d", "epochs"].steps) == (80, 111)
+
+
+def test_where_the_time_went_and_what_any_stage_took_is_shown_and_recorded(tmp_path: Path) -> None:
+    stages = (StageFact("codec", 1000, 60, 4.5, 0.01), StageFact("a stage of tomorrow", 2_000, 7, 1.5, float("inf")))
+    phases = (("data", 12.5), ("a stage of tomorrow", 37.5))
+    plain = report(result("burgers1d"))
+    made = replace(plain, stages=stages, phases=phases)
+    page, results = made.write(tmp_path)
+    told = {s.title: s.table for s in made.page().sections}
+    assert told["Cost of each stage"][2] == ("a stage of tomorrow", "2,000", "7", "1.5", "inf")
+    assert told["Where the time went"][1:] == (
+        ("data", "12.5", "25.00 %"),
+        ("a stage of tomorrow", "37.5", "75.00 %"),
+    )
+    line = "Where the time went: data 12.5 s (25%), a stage of tomorrow 37.5 s (75%); 50.0 s in all."
+    assert made.said()[-1] == line
+    assert not any(line.startswith("Where") for line in plain.said())
+    records = read_results(results)
+    assert [(r.metric, r.value, r.axis) for r in records if r.mode == "phase"] == [(*phase, "") for phase in phases]
+    assert records[: -len(phases)] == plain.records, "nothing else changes"
+    assert "Where the time went" in page.read_text()
+    assert "a stage of tomorrow" in page.read_text()
 
 
 def test_every_point_of_every_curve_is_a_record(written: tuple[Report, Path, Path]) -> None:

@@ -69,8 +69,8 @@ def test_persistence_is_exact_on_what_does_not_change() -> None:
 def test_persistence_errs_on_a_wave_as_the_chord_of_its_angle() -> None:
     found = evaluate(persistence, [waves()], P)
     chord = 2 * np.abs(np.sin(np.pi * 0.1 * np.arange(1, 7)))
-    assert found.against_time()[0] == pytest.approx(chord, rel=1e-5)
-    assert found.one_step().value == pytest.approx(chord[0], rel=1e-5)
+    assert found.against_time[0] == pytest.approx(chord, rel=1e-5)
+    assert found.one_step.value == pytest.approx(chord[0], rel=1e-5)
     assert found.score == pytest.approx(chord.mean(), rel=1e-5)
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.nrmse import nrmse
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
-from ups.stages.terms import nrmse
 from ups.tensors import Window
 from ups.types import ConfigError, Field, Param, Storage, TaskSpec
 

@@ -30,10 +30,9 @@ class Stage(Protocol):
 
 
 class Tracker(Protocol):
-    """Where numbers and notes go. It never raises into the training."""
+    """Where numbers and notes go. It never raises into the training, and whoever made it closes it."""
 
     def log(self, step: int, values: Mapping[str, float | str]) -> None: ...
-    def close(self) -> None: ...
 
 
 class Batches(Protocol):

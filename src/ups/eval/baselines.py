@@ -1,222 +1,59 @@
-"""FNO and UNO of the `neuralop` package as stages and predictors: same data, same normalisation, same increment."""
+"""BASELINES: networks that are trained for the same time beside ours, by name; importing this imports no torch."""
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from ups.types import ConfigError, TaskSpec
 
-from ups.tensors import Losses, Window, numbers_of
-from ups.types import ConfigError, DataError, TaskSpec
-
-Kind = Literal["fno", "uno"]
-FAR = 1e6  # what counts for an error that is not a finite number
-INSTALL = "pip install 'universal-physics-stack[baselines]'"
+if TYPE_CHECKING:
+    from ups.eval.rollout import Learner
 
 
 @dataclass(frozen=True)
-class BaselineConfig:
-    """Sizes of a baseline; None takes the usual one for the task's dimension (`SIZES`)."""
+class Baseline:
+    """A network to compare with; its name is its key in `BASELINES`.
 
-    kind: Kind = "fno"
-    """fno: flat; uno: U-shaped, half the resolution in the middle."""
-    width: int | None = None
-    """Hidden channels."""
-    modes: int | None = None
-    """Wavenumbers kept per axis."""
-    layers: int = 4
-    """Fourier layers (FNO; UNO has 4)."""
-
-
-SIZES = {1: {"width": 64, "modes": 16}, 2: {"width": 32, "modes": 12}, 3: {"width": 16, "modes": 8}}
-
-
-class NeuralOpBaseline(nn.Module):
-    """A network of `neuralop` that predicts the normalised increment of the last of `context` frames.
-
-    The channels are the context's frames, the task's inputs, then parameters and log dt as constant fields; axes that
-    do not wrap are padded with zeros by a quarter, and coordinates are added. It is a training stage and a `Predictor`.
-    Call `fit` once, before training, on training windows.
+    `make(task, context)` gives it untrained, for one task and so many given frames. `require` raises a ConfigError that
+    says what to install where that is missing; it is called before anything is trained.
     """
 
-    shift: Tensor
-    scale: Tensor
-    increment: Tensor
-    param_shift: Tensor
-    param_scale: Tensor
-
-    def __init__(self, task: TaskSpec, context: int, config: BaselineConfig | None = None) -> None:
-        super().__init__()
-        self.task, self.context, self.config = task, context, config or BaselineConfig()
-        self.name = self.config.kind
-        c, extra = len(task.channels), len(numbers_of(task)) + 1
-        inputs = sum(len(f.channels) for f in task.inputs)
-        self.net = _network(self.config, task, c * context + inputs + extra, c)
-        facts = {"shift": torch.zeros(c), "scale": torch.ones(c), "increment": torch.ones(c)}
-        facts |= {"param_shift": torch.zeros(extra), "param_scale": torch.ones(extra)}
-        for key, value in facts.items():
-            self.register_buffer(key, value)
-
-    @property
-    def module(self) -> nn.Module:
-        return self
-
-    @property
-    def parameter_count(self) -> int:
-        """Real numbers that are learnt: a complex weight is two."""
-        return sum(p.numel() * (2 if p.is_complex() else 1) for p in self.parameters())
-
-    def fit(self, windows: Iterable[Window]) -> None:
-        """Take mean and deviation of frames, of increments and of conditions from training windows."""
-        frames, steps, numbers = _Moments(), _Moments(), _Moments()
-        for window in windows:
-            self._same_task(window)
-            values = torch.cat([window.context, window.targets], 1).double()
-            frames.add(values)
-            steps.add(values.diff(dim=1))
-            numbers.add(_numbers(window).double())
-        if not frames.count:
-            raise DataError(f"there is no window of {self.task.name} to normalise {self.name} with.")
-        self.shift.copy_(frames.mean)
-        self.scale.copy_(frames.deviation.clamp_min(1e-12))
-        self.increment.copy_((steps.squares / steps.count).sqrt().clamp_min(1e-12))
-        self.param_shift.copy_(numbers.mean)
-        # A parameter that never varied says nothing: it stays near zero rather than being blown up.
-        spread = numbers.deviation
-        self.param_scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
-
-    def forward(self, frames: Tensor, inputs: Tensor, numbers: Tensor, periodic: Sequence[bool]) -> Tensor:
-        """The frame after `frames (B, K, *S, C)`, physical in and out."""
-        k, space = frames.shape[1], frames.shape[2:-1]
-        unit = (frames.float() - self.shift) / self.scale
-        conditions = ((numbers - self.param_shift) / self.param_scale).reshape(len(frames), *(1,) * len(space), -1)
-        stack = [unit[:, i] for i in range(k)] + [inputs.float(), conditions.expand(-1, *space, -1)]
-        x = torch.cat(stack, -1).movedim(-1, 1)
-        pads = [0 if wraps else n // 4 for n, wraps in zip(space, periodic, strict=True)]
-        x = nn.functional.pad(x, [p for pad in reversed(pads) for p in (0, pad)])
-        y: Tensor = self.net(x)[(..., *(slice(n) for n in space))]
-        return frames[:, -1] + self.increment * y.movedim(1, -1)
-
-    def predict(self, window: Window, steps: int) -> Tensor:
-        """Autoregressive rollout, `(B, steps, *S, C)`."""
-        self._same_task(window)
-        if window.context.shape[1] < self.context:
-            raise DataError(f"{self.name} needs {self.context} given frames, but there are {window.context.shape[1]}.")
-        frames, made = window.context[:, -self.context :], []
-        numbers = _numbers(window)
-        for _ in range(steps):
-            made.append(self(frames, window.inputs, numbers, window.periodic))
-            frames = torch.cat([frames[:, 1:], made[-1].unsqueeze(1)], 1)
-        return torch.stack(made, 1)
-
-    def loss(self, window: Window) -> Losses:
-        """`nmse`: squared error over the truth's mean square, per sample, frame and channel; through the rollout."""
-        with torch.autocast(window.context.device.type, enabled=False):
-            predicted = self.predict(window, window.targets.shape[1])
-            space = tuple(range(2, predicted.ndim - 1))
-            size = window.targets.float().square().mean(space).clamp_min(1e-8)
-            return {"nmse": ((predicted - window.targets).square().mean(space) / size).mean()}
-
-    def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (no curriculum)
-        """All of a window is trained on throughout."""
-        return window
-
-    def evaluate(self, window: Window) -> dict[str, Tensor]:
-        """nRMSE of the rollout and of its first frame per sample, `(B,)`, in physical units."""
-        gap = self.predict(window, window.targets.shape[1]) - window.targets
-        space = tuple(range(2, gap.ndim - 1))
-        size = window.targets.square().mean(space).sqrt().clamp_min(1e-12)
-        # A network that leaves the finite numbers must not look better than one that is merely bad.
-        share = (gap.square().mean(space).sqrt() / size).nan_to_num(FAR, FAR, FAR)
-        return {f"{self.task.name} nRMSE": share.mean((1, 2)), f"{self.task.name} one step": share[:, 0].mean(-1)}
-
-    def score(self, means: Mapping[str, float]) -> float:
-        """The nRMSE of whole rollouts."""
-        return means[f"{self.task.name} nRMSE"]
-
-    def _same_task(self, window: Window) -> None:
-        if window.task.name != self.task.name:
-            raise ConfigError(f"this {self.name} is for {self.task.name}, not for {window.task.name}; make another.")
+    make: Callable[[TaskSpec, int], Learner]
+    require: Callable[[], None]
 
 
-def available() -> bool:
-    """Whether the package with the baselines, and all that it needs, is installed."""
-    try:
-        require()
-    except ConfigError:
-        return False
-    return True
+def _neuralop(kind: str) -> Baseline:
+    """A network of the package neuraloperator."""
+
+    def make(task: TaskSpec, context: int) -> Learner:
+        from ups.eval.fourier import BaselineConfig, NeuralOpBaseline
+
+        return NeuralOpBaseline(task, context, BaselineConfig(kind))
+
+    def require() -> None:
+        from ups.eval.fourier import library
+
+        library()
+
+    return Baseline(make, require)
 
 
-def require() -> None:
-    """Say in one sentence what to install where the baselines cannot be had."""
-    _library()
+BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno")}
 
 
-def _network(config: BaselineConfig, task: TaskSpec, channels_in: int, channels_out: int) -> nn.Module:
-    library = _library()
-    width, modes = (getattr(config, key) or SIZES[task.ndim][key] for key in ("width", "modes"))
-    grid = None if all(task.periodic) else "grid"
-    shared = {"in_channels": channels_in, "out_channels": channels_out, "hidden_channels": width}
-    if config.kind == "fno":
-        # The library counts positive and negative wavenumbers together.
-        made = library.FNO(
-            n_modes=(2 * modes,) * task.ndim, n_layers=config.layers, positional_embedding=grid, **shared
-        )
-    elif config.kind == "uno":
-        coarse, fine = [modes] * task.ndim, [2 * modes] * task.ndim
-        with contextlib.redirect_stdout(io.StringIO()):  # its constructor prints
-            made = library.UNO(
-                n_layers=4,
-                uno_out_channels=[width, 2 * width, 2 * width, width],
-                uno_n_modes=[fine, coarse, coarse, fine],
-                uno_scalings=[[s] * task.ndim for s in (1.0, 0.5, 1.0, 2.0)],
-                lifting_channels=2 * width,
-                projection_channels=2 * width,
-                channel_mlp_skip="linear",
-                positional_embedding=grid,
-                **shared,
-            )
-    else:
-        raise ConfigError(f"there is no baseline '{config.kind}'; the baselines are fno and uno.")
-    assert isinstance(made, nn.Module)
-    return made
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name that is not in `BASELINES`."""
+    for name in names:
+        if name not in BASELINES:
+            *others, last = BASELINES
+            raise ConfigError(f"there is no baseline '{name}'; the baselines are {', '.join(others)} and {last}.")
 
 
-def _library() -> Any:
-    try:
-        return importlib.import_module("neuralop.models")
-    except ModuleNotFoundError as missing:
-        raise ConfigError(f"the baselines need a package that is not installed ({missing.name}): {INSTALL}.") from None
-
-
-def _numbers(window: Window) -> Tensor:
-    """Parameters on a scale that is linear near zero and logarithmic beyond 1e-4, then log dt, `(B, P + 1)`."""
-    params = torch.asinh(window.params.float() / 1e-4)
-    return torch.cat([params, window.dt.float().clamp_min(1e-12).log().unsqueeze(-1)], -1)
-
-
-class _Moments:
-    """Sums and sums of squares over all axes but the last."""
-
-    def __init__(self) -> None:
-        self.count, self.total, self.squares = 0, torch.zeros(()), torch.zeros(())
-
-    def add(self, values: Tensor) -> None:
-        flat = values.reshape(-1, values.shape[-1]).cpu()
-        self.count += len(flat)
-        self.total, self.squares = self.total + flat.sum(0), self.squares + flat.square().sum(0)
-
-    @property
-    def mean(self) -> Tensor:
-        return self.total / self.count
-
-    @property
-    def deviation(self) -> Tensor:
-        return (self.squares / self.count - self.mean.square()).clamp_min(0).sqrt()
+def require(names: Iterable[str]) -> None:
+    """Refuse unknown names, and say in one sentence what to install where a baseline cannot be had."""
+    names = tuple(names)
+    check_names(names)
+    for name in names:
+        BASELINES[name].require()

@@ -1,88 +1,241 @@
-"""Errors of predicted trajectories in physical units: per sample, in three labelled modes, with intervals."""
+"""METRICS: errors of predicted trajectories in physical units, per sample and as PDEBench averages them."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from ups.eval.intervals import Number, all_strict, ratio
+from ups.eval.nrmse import nrmse, rms
+from ups.eval.spectra import pdebench_power
 from ups.types import Array, ConfigError
 
-Mode = Literal["strict", "pdebench-0.1.0", "pdebench-paper"]
-MODES: tuple[Mode, ...] = ("strict", "pdebench-0.1.0", "pdebench-paper")
-BANDS = {"low": (0, 4), "mid": (4, 12), "high": (12, None)}
-NAMES = ("rmse", "nrmse", "max", "crmse", "brmse", "frmse-low", "frmse-mid", "frmse-high")
-FRAMEWISE = (*NAMES, "vrmse")
 VARIANCE_FLOOR = 1e-7
+# A rollout whose error is so many times the size of the truth at any frame has left it for good.
+DIVERGED = 100.0
+
+
+class Comparison:
+    """One batch of predicted and true frames, `(N, T, *S, C)` in float64, and what several metrics need of them.
+
+    `dt` is the time between frames, one number or `(N,)`. `box` is the length of each axis and scales the spectral
+    error only; 1 by default, as in PDEBench's published runs. Tables are `(N, T, C)`.
+    """
+
+    def __init__(
+        self, predicted: Array, true: Array, dt: Array | float = 1.0, box: Sequence[float] | None = None
+    ) -> None:
+        self.predicted, self.true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
+        self.dt, self.box = np.asarray(dt, np.float64), box
+        shape = self.predicted.shape
+        if shape != self.true.shape or len(shape) < 4:
+            raise ConfigError(
+                f"errors compare two arrays (samples, frames, *space, channels), not {shape} with {self.true.shape}."
+            )
+        self.space = tuple(range(2, len(shape) - 1))  # the axes of space
+        self.table_shape = (*shape[:2], shape[-1])
+
+    @cached_property
+    def broken(self) -> Array:
+        """Where the prediction is not finite."""
+        return np.asarray(~np.isfinite(self.predicted).all(self.space))
+
+    @cached_property
+    def lost(self) -> Array:
+        """Where no error can be computed: the prediction is not finite, or so large that its square is not."""
+        return self.broken | ~np.isfinite(self.rmse)
+
+    @cached_property
+    def error(self) -> Array:
+        """Prediction − truth, `(N, T, *S, C)`; 0 where the prediction is broken."""
+        difference = np.asarray(self.predicted - self.true)
+        if self.broken.any():
+            difference[np.broadcast_to(np.expand_dims(self.broken, self.space), difference.shape)] = 0.0
+        return difference
+
+    @cached_property
+    def rmse(self) -> Array:
+        """Root mean square error over space."""
+        return rms(self.error)
+
+    @cached_property
+    def norm(self) -> Array:
+        """Root mean square of the truth over space."""
+        return rms(self.true)
+
+    @cached_property
+    def power(self) -> Array:
+        """Power of the error per wavenumber, `(N, T, wavenumbers, C)`."""
+        return pdebench_power(self.error, self.box)
+
+    @cached_property
+    def correlation(self) -> Array:
+        """Pearson's over space; where a field is constant: 1 if it is met exactly, otherwise 0. 0 where broken."""
+        p, q = (x - x.mean(self.space, keepdims=True) for x in (self.predicted, self.true))
+        value = (p * q).sum(self.space) / np.sqrt((p**2).sum(self.space) * (q**2).sum(self.space))
+        value = np.where(np.isfinite(value), value, np.where(self.rmse == 0, 1.0, 0.0))
+        return np.where(self.broken, 0.0, value)
+
+    @property
+    def diverged(self) -> Array:
+        """Samples with a frame that is not finite, or that is further from the truth than `DIVERGED` allows, `(N,)`."""
+        far = self.rmse > DIVERGED * np.maximum(self.norm, self.norm.max(1, keepdims=True))
+        return np.asarray((far | self.lost).any((1, 2)))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One number with what it means: `low` and `high` bound its 95 % bootstrap interval over `n` samples.
+    """A way to measure an error; its name is its key in `METRICS`.
 
-    A mode without samples of its own (the batch means of PDEBench) has no interval: `low = high = value`.
+    `table` of a comparison is `(N, T, C)`, an error of each frame and channel, whose mean is the sample's; or `(N,)`,
+    one number per sample. In a table of frames a lost one counts as infinite, whatever is computed for it. Nan means
+    that there is no such error; a metric whose mean is nan is left out of the results.
+
+    `batch` makes `(T, C)` out of a comparison and its table of frames: what PDEBench calls the error of a batch. With
+    None the metric is not one of PDEBench's and has no number in its modes.
     """
 
-    name: str
-    mode: str
-    protocol: str
-    value: float
-    low: float
-    high: float
-    n: int
+    meaning: str
+    table: Callable[[Comparison], Array]
+    batch: Callable[[Comparison, Array], Array] | None = None
+
+
+def mean(_: Comparison, table: Array) -> Array:
+    """The mean over the samples of a batch."""
+    return np.asarray(table.mean(0))
+
+
+def root_mean_square(_: Comparison, table: Array) -> Array:
+    """The root of the mean square over the samples of a batch."""
+    return np.asarray(np.sqrt((table**2).mean(0)))
+
+
+def largest(_: Comparison, table: Array) -> Array:
+    """The largest of a batch."""
+    return np.asarray(table.max(0))
+
+
+def boundary(c: Comparison) -> Array:
+    """RMSE on the cells of all faces; a cell in a corner lies on two faces and counts in each, as in PDEBench.
+
+    It is per channel also in 3D, where PDEBench's own code knows one channel only.
+    """
+    total, cells = np.zeros(c.table_shape), 0
+    for axis in c.space:
+        faces = np.take(c.error, (0, -1), axis) ** 2
+        total += faces.sum(c.space)
+        cells += 2 * int(np.prod([c.error.shape[other] for other in c.space])) // c.error.shape[axis]
+    return np.sqrt(total / cells)
+
+
+def spectral(low: int, high: int | None) -> Metric:
+    """Mean amplitude of the error's wavenumbers `low` ≤ k < `high`; nan where the grid resolves none of them.
+
+    PDEBench averages the power over a batch before the root.
+    """
+
+    def amplitude(power: Array) -> Array:
+        band = power[:, :, low:high]
+        return np.sqrt(band).mean(2) if band.shape[2] else np.full((*band.shape[:2], band.shape[3]), np.nan)
+
+    words = f"of {low} to {high - 1}" if high else f"from {low} on"
+    return Metric(
+        f"mean Fourier amplitude of the error at wavenumbers {words}, in the field's unit",
+        lambda c: amplitude(c.power),
+        lambda c, _: amplitude(c.power.mean(0, keepdims=True))[0],
+    )
+
+
+def variance_scaled(c: Comparison) -> Array:
+    """RMSE over the truth's standard deviation in space."""
+    return np.asarray(c.rmse / np.sqrt(c.true.var(c.space, ddof=1) + VARIANCE_FLOOR))
+
+
+def trajectory_l2(c: Comparison) -> Array:
+    """Relative L2 norm over space and time together, per channel, then the mean over channels (protocol C), (N,)."""
+    rmse = np.where(c.lost, np.inf, c.rmse)
+    return np.asarray(ratio(np.sqrt((rmse**2).sum(1)), np.sqrt((c.norm**2).sum(1))).mean(-1))
+
+
+def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
+    """Time from the last known frame to the first whose correlation (mean over channels) is under `threshold`, (N,).
+
+    A rollout that never falls under it has the whole predicted time: a lower bound of its true correlation time.
+    """
+    under = c.correlation.mean(-1) < threshold
+    frame = np.where(under.any(1), under.argmax(1) + 1, under.shape[1])
+    return np.asarray(frame * c.dt)
+
+
+METRICS: dict[str, Metric] = {
+    "rmse": Metric("root mean square error over space, in the field's unit", lambda c: c.rmse, mean),
+    "nrmse": Metric(
+        "root mean square error over the truth's root mean square",
+        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, 0.0), nan=0.0, posinf=np.inf),
+        mean,
+    ),
+    "max": Metric("largest absolute error, in the field's unit", lambda c: np.abs(c.error).max(c.space), largest),
+    "crmse": Metric(
+        "error of the mean over space (of what may be conserved), in the field's unit",
+        lambda c: np.abs(c.error.mean(c.space)),
+        root_mean_square,
+    ),
+    "brmse": Metric("root mean square error on the box's faces, in the field's unit", boundary, mean),
+    "frmse-low": spectral(0, 4),
+    "frmse-mid": spectral(4, 12),
+    "frmse-high": spectral(12, None),
+    "vrmse": Metric("root mean square error over the truth's standard deviation in space", variance_scaled),
+    "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
+    "correlation-time": Metric("time until prediction and truth correlate less than 0.8 over space", correlation_time),
+}
 
 
 @dataclass(frozen=True)
 class Errors:
     """What rollouts leave behind, without the fields: N samples, T predicted frames, C channels.
 
-    Each array is (N, T, C) unless it says otherwise. `rmse`: root mean square error over space; `norm`: root mean
-    square of the truth; `shift`: |Σ pred − Σ true| over cells; `peak`: largest absolute error; `boundary`: RMSE on the
-    cells of all faces, per channel also in 3D, where PDEBench's own code knows one channel only;
-    `bands` (N, T, C, 3): spectral error per band; `vrmse`: rmse over the truth's spatial standard deviation;
-    `correlation`: Pearson's, over space. `batches` are the sizes of the batches the samples came in, and `batch_bands`
-    (batches, T, C, 3) is the spectral error of each, averaged over samples before the root, as PDEBench does.
-    What is not finite in a prediction counts as an infinite error, and correlates with nothing.
+    `tables` holds of every metric `(N, T, C)` or `(N,)`; `batch_tables`, of those of PDEBench, `(batches, T, C)`.
+    `diverged (N,)` marks samples that left the truth for good. `batches` are the sizes the samples came in.
     """
 
-    rmse: Array
-    norm: Array
-    shift: Array
-    peak: Array
-    boundary: Array
-    bands: Array
-    vrmse: Array
-    correlation: Array
-    batch_bands: Array
+    tables: Mapping[str, Array]
+    batch_tables: Mapping[str, Array]
+    diverged: Array
     batches: tuple[int, ...]
 
     def __len__(self) -> int:
-        return len(self.rmse)
+        return len(self.diverged)
 
     @classmethod
     def join(cls, parts: Sequence[Errors]) -> Errors:
         """One table out of those of several batches, in order."""
-        arrays = {f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)[:-1]}
-        return cls(**arrays, batches=tuple(size for p in parts for size in p.batches))
+
+        def joined(tables: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+            return {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+
+        return cls(
+            joined([p.tables for p in parts]),
+            joined([p.batch_tables for p in parts]),
+            np.concatenate([p.diverged for p in parts]),
+            tuple(size for p in parts for size in p.batches),
+        )
 
     def frames(self, name: str) -> Array:
         """The named error per sample, frame and channel, (N, T, C)."""
-        if name.startswith("frmse-"):
-            return self.bands[..., list(BANDS).index(name.removeprefix("frmse-"))]
-        if name == "nrmse":
-            return _ratio(self.rmse, self.norm)
-        tables = {"rmse": self.rmse, "max": self.peak, "crmse": self.shift, "brmse": self.boundary, "vrmse": self.vrmse}
-        if name not in tables:
-            raise ConfigError(f"there is no metric '{name}'; the metrics are {', '.join(FRAMEWISE)}.")
-        return tables[name]
+        by_frame = {key: table for key, table in self.tables.items() if table.ndim == 3}
+        if name not in by_frame:
+            raise ConfigError(f"there is no metric '{name}' of single frames; these are {', '.join(by_frame)}.")
+        return by_frame[name]
 
     def per_sample(self, name: str) -> Array:
         """The named error of each sample, averaged over predicted frames and channels, (N,)."""
-        value: Array = self.frames(name).mean((1, 2))
-        return value
+        if name not in self.tables:
+            raise ConfigError(f"there is no metric '{name}'; the metrics are {', '.join(self.tables)}.")
+        table = self.tables[name]
+        return np.asarray(table.mean((1, 2))) if table.ndim == 3 else table
 
     def batch_mean(self, name: str, context: int = 0) -> float:
         """The named error as PDEBench averages it: within each batch, over channels and frames, then over batches.
@@ -91,211 +244,45 @@ class Errors:
         per wavenumber, so these three depend on the batch size; with batches of one all equal the mean of
         `per_sample`. `context` true frames, whose error is zero, are counted along.
         """
-        edges = np.cumsum([0, *self.batches])
-        groups = [slice(a, b) for a, b in itertools.pairwise(edges)]
-        table = self.frames(name)
-        if name.startswith("frmse-"):
-            reduced = list(self.batch_bands[..., list(BANDS).index(name.removeprefix("frmse-"))])
-        elif name == "crmse":
-            reduced = [np.sqrt((table[g] ** 2).mean(0)) for g in groups]
-        elif name == "max":
-            reduced = [table[g].max(0) for g in groups]
-        else:
-            reduced = [table[g].mean(0) for g in groups]
+        if name not in self.batch_tables:
+            raise ConfigError(f"'{name}' is not a metric of PDEBench; those are {', '.join(self.batch_tables)}.")
+        table = self.batch_tables[name]
         predicted = table.shape[1]
         counted: float = predicted / (predicted + context)
-        return float(np.mean([r.mean() for r in reduced])) * counted
+        return float(np.mean([batch.mean() for batch in table])) * counted
 
 
-def measure(pred: Array, true: Array, box: Sequence[float] | None = None) -> Errors:
-    """The errors of one batch of predicted frames, `pred` and `true` of shape (N, T, *S, C).
-
-    `box` is the length of each axis and scales the spectral error only; 1 by default, as in PDEBench's published runs.
-    """
-    pred, true = np.asarray(pred, np.float64), np.asarray(true, np.float64)
-    if pred.shape != true.shape or pred.ndim < 4:
-        raise ConfigError(
-            f"errors compare two arrays (samples, frames, *space, channels), not {pred.shape} with {true.shape}."
-        )
-    space = tuple(range(2, pred.ndim - 1))
-    broken = np.asarray(~np.isfinite(pred).all(space))
-    wide = broken.reshape(*broken.shape[:2], *(1 for _ in space), broken.shape[-1])
-    with np.errstate(over="ignore", invalid="ignore"):
-        error = np.where(wide, 0.0, pred) - np.where(wide, 0.0, true)
-        tables = {
-            "rmse": np.sqrt((error**2).mean(space)),
-            "shift": np.abs(error.mean(space)),
-            "peak": np.abs(error).max(space),
-            "boundary": _boundary(error),
-        }
-        power, spread = _power(error, box), true.var(space, ddof=1)
-        tables["vrmse"] = tables["rmse"] / np.sqrt(spread + VARIANCE_FLOOR)
-        bands, whole = _bands(power), _bands(power.mean(0, keepdims=True))
-    for table in tables.values():
-        table[broken | ~np.isfinite(table)] = np.inf
-    lost = np.isinf(tables["rmse"])
-    bands[lost] = np.inf
-    whole[np.asarray(lost.any(0))[None]] = np.inf
-    return Errors(
-        **tables,
-        norm=np.sqrt((true**2).mean(space)),
-        bands=bands,
-        correlation=_correlation(pred, true, broken, tables["rmse"]),
-        batch_bands=whole,
-        batches=(len(pred),),
-    )
+def measure(predicted: Array, true: Array, dt: Array | float = 1.0, box: Sequence[float] | None = None) -> Errors:
+    """Every metric of `METRICS` of one batch of predicted frames, `predicted` and `true` of shape (N, T, *S, C)."""
+    tables: dict[str, Array] = {}
+    batch_tables: dict[str, Array] = {}
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        c = Comparison(predicted, true, dt, box)
+        for name, metric in METRICS.items():
+            table = np.array(metric.table(c), np.float64)
+            if table.shape == c.table_shape:
+                table[c.lost] = np.inf
+            elif table.shape != c.table_shape[:1]:
+                raise ConfigError(
+                    f"metric '{name}' gave an array {table.shape} where (samples, frames, channels), "
+                    f"{c.table_shape}, or (samples,) is needed."
+                )
+            tables[name] = table
+            if metric.batch is not None:
+                batch_tables[name] = np.where(c.lost.any(0), np.inf, metric.batch(c, table))[None]
+        return Errors(tables, batch_tables, c.diverged, (len(c.true),))
 
 
-def trajectory_l2(errors: Errors) -> Array:
-    """Relative L2 norm over space and time together, per channel, then the mean over channels (protocol C), (N,)."""
-    return np.asarray(_ratio(np.sqrt((errors.rmse**2).sum(1)), np.sqrt((errors.norm**2).sum(1))).mean(-1))
-
-
-def correlation_time(errors: Errors, dt: Array | float, threshold: float = 0.8) -> Array:
-    """Time from the last known frame to the first whose correlation (mean over channels) is under `threshold`, (N,).
-
-    A rollout that never falls under it has the whole predicted time: a lower bound of its true correlation time.
-    """
-    under = errors.correlation.mean(-1) < threshold
-    frame = np.where(under.any(1), under.argmax(1) + 1, under.shape[1])
-    return np.asarray(frame * np.asarray(dt, np.float64))
-
-
-def interval(values: Array, seed: int = 0, resamples: int = 2000, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap percentile interval of the mean over samples. Same seed, same interval; infinite values are kept."""
-    values = np.asarray(values, np.float64)
-    rng, means = np.random.default_rng(seed), []
-    for part in np.array_split(np.arange(resamples), max(1, resamples * len(values) // 2_000_000)):
-        means.append(values[rng.integers(0, len(values), (len(part), len(values)))].mean(1))
-    tails = (0.5 - level / 2, 0.5 + level / 2)
-    # An order statistic, never an interpolation, which would make nan out of inf - inf.
-    low, high = np.quantile(np.concatenate(means), tails, method="inverted_cdf")
-    return float(low), float(high)
-
-
-def paired(ours: Array, theirs: Array, protocol: str, name: str = "nrmse", seed: int = 0) -> Metric:
-    """Mean of ours − theirs over the same samples, with its interval: below zero throughout means ours is better.
-
-    A sample that diverges in both counts as a draw; if each side diverges where the other does not, the mean of the
-    difference does not exist, and the interval is the whole line.
-    """
-    if len(ours) != len(theirs):
-        raise ConfigError(f"a paired comparison needs the same samples, not {len(ours)} and {len(theirs)}.")
-    with np.errstate(invalid="ignore"):
-        difference = np.nan_to_num(np.asarray(ours, np.float64) - theirs, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    if np.isposinf(difference).any() and np.isneginf(difference).any():
-        return Metric(f"{name}-difference", "strict", protocol, float("nan"), -np.inf, np.inf, len(ours))
-    low, high = interval(difference, seed)
-    return Metric(f"{name}-difference", "strict", protocol, float(difference.mean()), low, high, len(ours))
-
-
-def over(ours: Array, theirs: Array, protocol: str, name: str, seed: int = 0, resamples: int = 2000) -> Metric:
-    """Mean of ours over mean of theirs, with the interval of resampling both together: below one is better."""
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    if len(ours) != len(theirs):
-        raise ConfigError(f"a paired comparison needs the same samples, not {len(ours)} and {len(theirs)}.")
-    draws = np.random.default_rng(seed).integers(0, len(ours), (min(resamples, 2_000_000 // len(ours) + 1), len(ours)))
-    above, below = ours[draws].mean(1), theirs[draws].mean(1)
-    low, high = np.quantile(_ratio(above, below), (0.025, 0.975), method="inverted_cdf")
-    value = _ratio(ours.mean(), theirs.mean())
-    return Metric(name, "strict", protocol, float(value), float(low), float(high), len(ours))
-
-
-def strict(name: str, values: Array, protocol: str, seed: int = 0) -> Metric:
-    """The mean of per-sample values with its interval, as a record."""
-    low, high = interval(values, seed)
-    return Metric(name, "strict", protocol, float(np.mean(values)), low, high, len(values))
-
-
-def summary(errors: Errors, protocol: str, context: int, dt: Array | float = 1.0, seed: int = 0) -> list[Metric]:
+def summary(errors: Errors, protocol: str, context: int, seed: int = 0) -> list[Number]:
     """Every metric in every mode. `context` is the number of given frames, which only `pdebench-paper` counts.
 
-    Left out are the Fourier bands that the grid does not resolve.
+    Left out are metrics that are nan: Fourier bands that the grid does not resolve.
     """
-    found = [strict(name, errors.per_sample(name), protocol, seed) for name in FRAMEWISE]
-    found.append(strict("trajectory-l2", trajectory_l2(errors), protocol, seed))
-    found.append(strict("correlation-time", correlation_time(errors, dt), protocol, seed))
+    samples = {name: errors.per_sample(name) for name in errors.tables}
+    found = all_strict({name: row for name, row in samples.items() if not np.isnan(np.mean(row))}, protocol, seed)
     for mode, counted in (("pdebench-0.1.0", 0), ("pdebench-paper", context)):
-        for name in NAMES:
+        for name in errors.batch_tables:
             value = errors.batch_mean(name, counted)
-            found.append(Metric(name, mode, protocol, value, value, value, len(errors)))
-    return [metric for metric in found if not np.isnan(metric.value)]
-
-
-def spectrum(frames: Array) -> Array:
-    """Power per integer wavenumber |k| = 0 … n/2 of frames (N, *S, C), all modes counted, averaged, (wavenumbers, C).
-
-    Its sum is the mean square of the field, up to modes beyond the largest whole circle in the corners.
-    """
-    frames = np.asarray(frames, np.float64)
-    axes = tuple(range(1, frames.ndim - 1))
-    shape = frames.shape[1:-1]
-    power = np.abs(np.fft.fftn(frames, axes=axes) / np.prod(shape)) ** 2
-    waves = np.meshgrid(*(np.abs(np.fft.fftfreq(n, 1 / n)) for n in shape), indexing="ij")
-    rings = np.floor(np.sqrt(sum(k**2 for k in waves)) + 0.5).astype(int)
-    mean = power.reshape(len(frames), -1, frames.shape[-1]).mean(0, keepdims=True)
-    return np.asarray(_ringed(mean, rings, min(shape) // 2 + 1)[0])
-
-
-def _ratio(error: Array, norm: Array) -> Array:
-    """error / norm; nothing over nothing is no error, something over nothing and infinity over any is infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(np.where(error == 0, 0.0, np.where(np.isinf(error), np.inf, error / norm)))
-
-
-def _boundary(error: Array) -> Array:
-    """RMSE on the cells of all faces; a cell in a corner lies on two faces and counts in each, as in PDEBench."""
-    n, t, *space, c = error.shape
-    total, cells = np.zeros((n, t, c)), 0
-    for axis in range(2, 2 + len(space)):
-        faces = np.take(error, (0, -1), axis) ** 2
-        total += faces.sum(tuple(range(2, 2 + len(space))))
-        cells += 2 * int(np.prod(space)) // error.shape[axis]
-    return np.sqrt(total / cells)
-
-
-def _power(error: Array, box: Sequence[float] | None) -> Array:
-    """|FFT of the error × box / cells|² per integer wavenumber, (N, T, wavenumbers, C).
-
-    1D: the real FFT. 2D and 3D: modes with non-negative wavenumbers under n/2 on every axis, summed over floor|k|.
-    """
-    n, t, *space, c = error.shape
-    scale = float(np.prod(box or [1.0] * len(space))) / float(np.prod(space))
-    if len(space) == 1:
-        return np.asarray(np.abs(np.fft.rfft(error, axis=2) * scale) ** 2)
-    half = tuple(m // 2 for m in space)
-    corner = np.fft.fftn(error, axes=tuple(range(2, 2 + len(space))))[(slice(None), slice(None), *map(slice, half))]
-    waves = np.meshgrid(*(np.arange(m) for m in half), indexing="ij")
-    rings = np.floor(np.sqrt(sum(k**2 for k in waves))).astype(int)
-    summed = _ringed(np.abs(corner.reshape(n * t, -1, c) * scale) ** 2, rings, min(half))
-    return summed.reshape(n, t, -1, c)
-
-
-def _ringed(power: Array, rings: Array, count: int) -> Array:
-    """Sums of `power` (M, cells, C) over cells of equal ring number, (M, count, C); larger rings are left out.
-
-    Every ring under `count` holds a cell (k, 0, …), so none of the sums is empty.
-    """
-    flat = rings.ravel()
-    order = np.argsort(flat, kind="stable")
-    order = order[flat[order] < count]
-    starts = np.searchsorted(flat[order], np.arange(count))
-    return np.asarray(np.add.reduceat(power[:, order], starts, axis=1))
-
-
-def _bands(power: Array) -> Array:
-    """Mean amplitude within each band, (N, T, C, 3); a band that the grid does not resolve is nan."""
-    amplitude = np.sqrt(power)
-    parts = [amplitude[:, :, low:high] for low, high in BANDS.values()]
-    empty = np.full((*power.shape[:2], power.shape[-1]), np.nan)
-    return np.stack([part.mean(2) if part.shape[2] else empty for part in parts], axis=-1)
-
-
-def _correlation(pred: Array, true: Array, broken: Array, rmse: Array) -> Array:
-    """Pearson's correlation over space, (N, T, C); where a field is constant: 1 if it is met exactly, otherwise 0."""
-    space = tuple(range(2, pred.ndim - 1))
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        p, q = pred - pred.mean(space, keepdims=True), true - true.mean(space, keepdims=True)
-        value = (p * q).sum(space) / np.sqrt((p**2).sum(space) * (q**2).sum(space))
-    value = np.where(np.isfinite(value), value, np.where(rmse == 0, 1.0, 0.0))
-    return np.where(broken, 0.0, value)
+            if not np.isnan(value):
+                found.append(Number(name, mode, protocol, value, value, value, len(errors)))
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.eval.metrics import Metric, over, paired
+from ups.eval.intervals import Number, paired, ratio_of_means
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
 from ups.types import DataError
@@ -101,6 +101,17 @@ class Drawn:
 
 
 @dataclass(frozen=True)
+class StageFact:
+    """What a stage of training took: learnt numbers, steps, wall seconds, and the best score of its validations."""
+
+    name: str
+    params: int
+    steps: int
+    seconds: float
+    score: float
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
 
@@ -168,7 +179,8 @@ class Record:
     over `n` samples. `steps`, `seconds` and `params` are the cost of training the predictor.
 
     What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
-    `n` the windows that there are to draw.
+    `n` the windows that there are to draw. Where the time of a run went is told by records of mode "phase": the metric
+    is the phase, the value its seconds; they belong to no task.
     """
 
     task: str
@@ -195,9 +207,9 @@ class Record:
 
 @dataclass(frozen=True)
 class Point:
-    """A metric, and where on a curve it lies."""
+    """A number, and where on a curve it lies."""
 
-    metric: Metric
+    number: Number
     predictor: str
     axis: str = ""
     at: float = 0.0
@@ -206,22 +218,21 @@ class Point:
 def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     """Every number of an entry: its metrics, its ratio to persistence, its error against time, its spectrum."""
     e, still = entry.evaluation, task.persistence_for(entry)
-    found = e.metrics()
+    label, n = e.protocol.label, len(e)
+    numbers = e.metrics()
     if still is not None:
         mine, theirs = e.per_sample(), still.evaluation.per_sample()
-        found.append(over(mine, theirs, e.protocol.label, "nrmse-over-persistence"))
-    points = [Point(metric, e.predictor) for metric in found]
-    label, n = e.protocol.label, len(e)
-    times = times_of(e)
-    for at, value, low, high in zip(times, *e.against_time(), strict=True):
-        metric = Metric("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
-        points.append(Point(metric, e.predictor, "time", float(at)))
-    kept = int((~e.diverged).sum())
+        numbers.append(ratio_of_means(mine, theirs, label, "nrmse-over-persistence"))
+    points = [Point(number, e.predictor) for number in numbers]
+    for at, value, low, high in zip(times_of(e), *e.against_time, strict=True):
+        number = Number("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
+        points.append(Point(number, e.predictor, "time", float(at)))
+    finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:
         for wave, value in enumerate(np.asarray(power)[1:].sum(-1), start=1):
-            metric = Metric("power", "strict", label, float(value), float(value), float(value), kept)
-            points.append(Point(metric, who, "wavenumber", float(wave)))
+            number = Number("power", "strict", label, float(value), float(value), float(value), finite)
+            points.append(Point(number, who, "wavenumber", float(wave)))
     return points
 
 

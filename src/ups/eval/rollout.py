@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ups.eval.metrics import Errors, Metric, interval, measure, spectrum, strict, summary
-from ups.tensors import Window
+from ups.eval.intervals import Number, intervals, strict
+from ups.eval.metrics import Errors, measure, summary
+from ups.eval.spectra import spectrum
+from ups.tensors import Losses, Window
 from ups.types import Array, ConfigError, DataError, TaskSpec
-
-# A rollout whose error is so many times the size of the truth at any frame has left it for good.
-DIVERGED = 100.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def protocol(id: str, context: int | None = None, steps: int | None = None) -> E
 
 
 class Predictor(Protocol):
-    """Anything that continues a trajectory. It is shown the window without its targets."""
+    """Anything that continues a trajectory."""
 
     @property
     def name(self) -> str: ...
@@ -64,6 +64,20 @@ class Predictor(Protocol):
     def predict(self, window: Window, steps: int) -> Tensor:
         """The `steps` frames after the context, `(B, steps, *S, C)`, in physical units."""
         ...
+
+
+class Learner(Predictor, Protocol):
+    """A predictor that is trained: a stage of training for one task, whose statistics `fit` takes from its windows."""
+
+    @property
+    def module(self) -> nn.Module: ...
+    @property
+    def parameter_count(self) -> int: ...
+    def fit(self, windows: Iterable[Window]) -> None: ...
+    def view(self, window: Window, progress: float) -> Window: ...
+    def loss(self, window: Window) -> Losses: ...
+    def evaluate(self, window: Window) -> Mapping[str, Tensor]: ...
+    def score(self, means: Mapping[str, float]) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,22 @@ persistence = Persistence()
 
 
 @dataclass(frozen=True)
+class ModulePredictor:
+    """A network on its device as a predictor: windows are moved there, and frames come back to the CPU.
+
+    `function(window, steps)` is the rollout, for example `Simulator.simulate` with what it needs of the window.
+    """
+
+    name: str
+    device: torch.device | str
+    function: Callable[[Window, int], Tensor]
+
+    def predict(self, window: Window, steps: int) -> Tensor:
+        with torch.no_grad():
+            return self.function(window.to(self.device), steps).cpu()
+
+
+@dataclass(frozen=True)
 class Example:
     """One rollout to look at: `truth` and `prediction` `(T, *S, C)`, T predicted frames, at `times` after the start."""
 
@@ -95,9 +125,9 @@ class Example:
 class Evaluation:
     """How a predictor did on a set of trajectories of one task.
 
-    `dt (N,)`; `diverged (N,)` marks samples with a non-finite frame or an error of over 100 times the truth: they
-    count in every mean. `spectra` holds the mean power per wavenumber of truth and prediction at the last frame,
-    `(2, wavenumbers, C)`, over the samples that did not diverge. `seconds` is spent in prediction alone.
+    `dt (N,)`. Samples that diverged (a non-finite frame, or an error of over 100 times the truth) count in every mean.
+    `spectra` holds the mean power per wavenumber of truth and prediction at the last frame, `(2, wavenumbers, C)`, over
+    the samples that did not diverge. `seconds` is spent in prediction alone.
     """
 
     task: TaskSpec
@@ -107,7 +137,6 @@ class Evaluation:
     errors: Errors
     dt: Array
     ids: tuple[str, ...]
-    diverged: Array
     spectra: Array
     seconds: float
     examples: tuple[Example, ...] = ()
@@ -116,9 +145,14 @@ class Evaluation:
         return len(self.errors)
 
     @property
+    def diverged(self) -> Array:
+        """Which samples left the truth for good, `(N,)`."""
+        return self.errors.diverged
+
+    @property
     def steps(self) -> int:
         """Predicted frames."""
-        return int(self.errors.rmse.shape[1])
+        return int(self.errors.frames("nrmse").shape[1])
 
     @property
     def score(self) -> float:
@@ -129,39 +163,61 @@ class Evaluation:
         """The named error of each sample, (N,)."""
         return self.errors.per_sample(name)
 
-    def against_time(self, name: str = "nrmse") -> tuple[Array, Array, Array]:
-        """The mean over samples and channels per predicted frame, with the ends of its interval, each (T,)."""
-        table = self.errors.frames(name).mean(-1)
-        ends = np.array([interval(table[:, t], resamples=500) for t in range(table.shape[1])])
-        return table.mean(0), ends[:, 0], ends[:, 1]
+    @cached_property
+    def against_time(self) -> tuple[Array, Array, Array]:
+        """nRMSE over samples and channels per predicted frame, with the ends of its interval, each (T,)."""
+        table = self.errors.frames("nrmse").mean(-1)
+        return table.mean(0), *intervals(table.T, resamples=500)
 
-    def one_step(self) -> Metric:
+    @cached_property
+    def one_step(self) -> Number:
         """nRMSE of the first predicted frame."""
         return strict("one-step-nrmse", self.errors.frames("nrmse")[:, 0].mean(-1), self.protocol.label)
 
-    def metrics(self, seed: int = 0) -> list[Metric]:
+    def metrics(self, seed: int = 0) -> list[Number]:
         """Every metric in every mode, the one-step error, the median and the share of diverged rollouts."""
         label = self.protocol.label
-        found = summary(self.errors, label, self.protocol.context, self.dt, seed)
+        numbers = summary(self.errors, label, self.protocol.context, seed)
         middle = float(np.median(self.per_sample()))
-        found += [self.one_step(), Metric("nrmse-median", "strict", label, middle, middle, middle, len(self))]
-        return [*found, strict("diverged", self.diverged.astype(float), label, seed)]
+        numbers += [self.one_step, Number("nrmse-median", "strict", label, middle, middle, middle, len(self))]
+        return [*numbers, strict("diverged", self.diverged.astype(float), label, seed)]
 
 
 def evaluate(
-    predictor: Predictor, windows: Iterable[Window], protocol: EvalProtocol, split: str = "test", examples: int = 1
+    predictor: Predictor,
+    windows: Iterable[Window],
+    protocol: EvalProtocol,
+    split: str = "test",
+    examples: int = 1,
+    blind: bool = True,
 ) -> Evaluation:
     """Roll `predictor` out over every window, as far as its targets go, and compare with them.
 
     The windows share one task and one number of targets, and may be of any resolution or parameters; they are read
-    one at a time, only errors are kept, and of the first `examples` samples the fields.
+    one at a time, only errors are kept, and of the first `examples` samples the fields. A `blind` predictor is shown
+    the window without its targets.
     """
-
-    def predict(window: Window, steps: int) -> Tensor:
-        blind = dataclasses.replace(window, targets=window.targets[:, :0])
-        return predictor.predict(blind, steps)
-
-    return _run(predictor.name, predict, windows, protocol, split, examples)
+    batches = _Batches(predictor.name, examples)
+    for window in windows:
+        window, steps = _cut(window, protocol)
+        batches.check(window)
+        began = time.perf_counter()
+        with torch.no_grad():
+            shown = dataclasses.replace(window, targets=window.targets[:, :0]) if blind else window
+            predicted = predictor.predict(shown, steps)
+        frames, truth = _numpy(predicted), _numpy(window.targets)
+        batches.seconds += time.perf_counter() - began
+        batches.add(window, frames, truth)
+    if batches.task is None:
+        raise DataError(
+            f"there is no window to evaluate {predictor.name} on; the split '{split}' is empty or too short."
+        )
+    errors = Errors.join(batches.errors)
+    steps = errors.frames("nrmse").shape[1]
+    if protocol.steps is not None and protocol.steps > steps:  # the label says what was possible
+        protocol = dataclasses.replace(protocol, steps=steps)
+    facts = (np.concatenate(batches.dt), tuple(batches.ids), batches.mean_spectra(), batches.seconds)
+    return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, tuple(batches.examples))
 
 
 def reconstruct(
@@ -172,74 +228,62 @@ def reconstruct(
     `codec(frames (B, *S, C), window)` gives the frames back.
     """
 
-    def predict(window: Window, steps: int) -> Tensor:
+    def every_frame(window: Window, steps: int) -> Tensor:
         return torch.stack([codec(window.targets[:, t], window) for t in range(steps)], dim=1)
 
-    return _run("reconstruction", predict, windows, protocol, split, 0)
+    predictor = ModulePredictor("reconstruction", "cpu", every_frame)
+    return evaluate(predictor, windows, protocol, split, examples=0, blind=False)
 
 
-def _run(
-    name: str,
-    predict: Callable[[Window, int], Tensor],
-    windows: Iterable[Window],
-    protocol: EvalProtocol,
-    split: str,
-    examples: int,
-) -> Evaluation:
-    parts: list[Errors] = []
-    shown: list[Example] = []
-    spectra: list[tuple[Array, int]] = []
-    ids: list[str] = []
-    dts: list[Array] = []
-    facts: tuple[str, tuple[int, ...]] = ("", ())
-    task, seconds = None, 0.0
-    for window in windows:
-        window, steps = _fit(window, protocol)
-        found = (window.task.name, tuple(window.targets.shape[1:]))
-        if task is not None and found != facts:
-            raise ConfigError(f"an evaluation is of one task and grid, not of {facts} and {found}; make one for each.")
-        task, facts = window.task, found
-        began = time.perf_counter()
-        with torch.no_grad():
-            predicted = predict(window, steps)
-        pred, true = _numpy(predicted), _numpy(window.targets)
-        seconds += time.perf_counter() - began
-        if pred.shape != true.shape:
-            raise ConfigError(f"{name} predicted frames of shape {pred.shape} where {true.shape} was asked for.")
-        parts.append(measure(pred, true))
-        good = ~_diverged(parts[-1])
-        if good.any():
-            both = np.stack([spectrum(true[good, -1]), spectrum(pred[good, -1])])
-            spectra.append((both, int(good.sum())))
-        dts.append(_numpy(window.dt))
-        ids += window.ids
-        for i in range(min(examples - len(shown), len(true))):
-            times = dts[-1][i] * np.arange(1, steps + 1)
-            shown.append(Example(window.ids[i] if window.ids else str(i), true[i], pred[i], times, window.box))
-    if task is None:
-        raise DataError(f"there is no window to evaluate {name} on; the split '{split}' is empty or too short.")
-    errors = Errors.join(parts)
-    if protocol.steps is not None and protocol.steps > errors.rmse.shape[1]:  # the label says what was possible
-        protocol = dataclasses.replace(protocol, steps=int(errors.rmse.shape[1]))
-    weight = sum(n for _, n in spectra)
-    mean = sum((both * n for both, n in spectra), np.zeros(())) / max(weight, 1)
-    mean = mean if weight else _no_spectra(errors)
-    return Evaluation(
-        task,
-        name,
-        split,
-        protocol,
-        errors,
-        np.concatenate(dts),
-        tuple(ids),
-        _diverged(errors),
-        np.asarray(mean),
-        seconds,
-        tuple(shown),
-    )
+class _Batches:
+    """What is kept of the batches of an evaluation."""
+
+    def __init__(self, predictor: str, examples: int) -> None:
+        self.predictor, self.count, self.seconds = predictor, examples, 0.0
+        self.task: TaskSpec | None = None
+        self.shape: tuple[int, ...] = ()
+        self.errors: list[Errors] = []
+        self.examples: list[Example] = []
+        self.spectra: list[tuple[Array, int]] = []
+        self.ids: list[str] = []
+        self.dt: list[Array] = []
+
+    def check(self, window: Window) -> None:
+        """All windows are of one task and one shape."""
+        shape = tuple(window.targets.shape[1:])
+        if self.task is not None and (self.task.name, self.shape) != (window.task.name, shape):
+            first, other = (self.task.name, self.shape), (window.task.name, shape)
+            raise ConfigError(f"an evaluation is of one task and grid, not of {first} and {other}; make one for each.")
+        self.task, self.shape = window.task, shape
+
+    def add(self, window: Window, predicted: Array, truth: Array) -> None:
+        if predicted.shape != truth.shape:
+            raise ConfigError(
+                f"{self.predictor} predicted frames of shape {predicted.shape} where {truth.shape} was asked for."
+            )
+        dt = _numpy(window.dt)
+        errors = measure(predicted, truth, dt)
+        whole = ~errors.diverged
+        if whole.any():
+            both = np.stack([spectrum(truth[whole, -1]), spectrum(predicted[whole, -1])])
+            self.spectra.append((both, int(whole.sum())))
+        for i in range(min(self.count - len(self.examples), len(truth))):
+            times = dt[i] * np.arange(1, truth.shape[1] + 1)
+            name = window.ids[i] if window.ids else str(i)
+            self.examples.append(Example(name, truth[i], predicted[i], times, window.box))
+        self.errors.append(errors)
+        self.dt.append(dt)
+        self.ids += window.ids
+
+    def mean_spectra(self) -> Array:
+        """The mean over samples, of truth and prediction; nan where every sample diverged."""
+        samples = sum(n for _, n in self.spectra)
+        if not samples:
+            return np.full((2, 1, self.shape[-1]), np.nan)
+        return np.asarray(sum((both * n for both, n in self.spectra), np.zeros(())) / samples)
 
 
-def _fit(window: Window, protocol: EvalProtocol) -> tuple[Window, int]:
+def _cut(window: Window, protocol: EvalProtocol) -> tuple[Window, int]:
     """The window with the protocol's context and steps; fewer frames than it asks for cannot be made up."""
     given, ahead = window.context.shape[1], window.targets.shape[1]
     steps = ahead if protocol.steps is None else min(protocol.steps, ahead)
@@ -250,15 +294,6 @@ def _fit(window: Window, protocol: EvalProtocol) -> tuple[Window, int]:
         )
     context, targets = window.context[:, given - protocol.context :], window.targets[:, :steps]
     return dataclasses.replace(window, context=context, targets=targets), steps
-
-
-def _no_spectra(errors: Errors) -> Array:
-    return np.full((2, 1, errors.rmse.shape[-1]), np.nan)
-
-
-def _diverged(errors: Errors) -> Array:
-    far = errors.rmse > DIVERGED * np.maximum(errors.norm, errors.norm.max(1, keepdims=True))
-    return np.asarray((far | ~np.isfinite(errors.rmse)).any((1, 2)))
 
 
 def _numpy(x: Tensor) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ups.config import fingerprint, load
 from ups.data import open_source
-from ups.eval.baselines import available
+from ups.eval.fourier import available
 from ups.eval.report import Report
 from ups.jobs.inspect import problems
 from ups.pages import Page, Section, film_lines, film_maps, space_time

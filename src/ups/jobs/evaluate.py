@@ -22,7 +22,7 @@ from ups.physics import TASKS
 from ups.run.config import DataConfig, RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, opened
 from ups.run.exams import Exam, Maker, spaced, thinning
-from ups.run.judge import Judge, Kind, cost_of, judged
+from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
@@ -41,7 +41,7 @@ class Question:
     split: str = "test"
     resolution: tuple[int, ...] = ()
     params: Mapping[str, float | str] = field(default_factory=dict)
-    baselines: tuple[Kind, ...] = ()
+    baselines: tuple[str, ...] = ()
     samples: int | None = None
     out: Path | None = None
     device: str = "auto"
@@ -188,8 +188,7 @@ def _check(config: RunConfig, simulator: Simulator, asked: Question) -> None:
         raise ConfigError("a file is judged whole; leave --split out, or leave --file out.")
     if asked.samples is not None and asked.samples < 2:
         raise ConfigError(f"an error needs at least 2 samples for its interval, not {asked.samples}.")
-    if asked.baselines:
-        require()
+    require(asked.baselines)
     if asked.file is None:
         tasks = [data.task for data in config.data.values()]
         if asked.task is not None and asked.task not in tasks:

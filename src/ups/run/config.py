@@ -14,6 +14,7 @@ from ups.data.sampler import Mix
 from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.ranks.dist_config import DistConfig
+from ups.eval.baselines import BASELINES
 from ups.launch.limits import Limits
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.stages import STAGES, Stage, StageConfig
@@ -139,7 +140,7 @@ class EvalConfig(Config):
 
     protocol: Literal["A", "B", "C", "D", "G"] = "A"
     """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
-    baselines: tuple[Literal["fno", "uno"], ...] = ()
+    baselines: tuple[str, ...] = ()
     """Trained for the same time on the same data; needs the extra `baselines`."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Finer grids to judge on, as multiples of the trained resolution: 2 is twice the cells per axis."""
@@ -147,6 +148,12 @@ class EvalConfig(Config):
     """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
     samples: int = Field(default=16, ge=2)
     """Trajectories that are made for each, where the run's own file has none on such a grid."""
+
+    @field_validator("baselines")
+    @classmethod
+    def _baselines_there_are(cls, baselines: tuple[str, ...]) -> tuple[str, ...]:
+        _known("baseline", baselines, BASELINES)
+        return baselines
 
     @field_validator("unseen")
     @classmethod

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -16,9 +15,10 @@ from ups.data.windows import whole
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
-from ups.eval.baselines import INSTALL, BaselineConfig, NeuralOpBaseline, available
+from ups.eval.baselines import BASELINES
+from ups.eval.fourier import INSTALL, available
 from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
-from ups.eval.rollout import EvalProtocol, Predictor, evaluate, persistence, protocol, reconstruct
+from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
 from ups.models.config import FORECASTER
 from ups.run.config import RunConfig
@@ -29,8 +29,6 @@ from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window
-
-Kind = Literal["fno", "uno"]
 
 
 class SimulatorPredictor:
@@ -51,17 +49,6 @@ class SimulatorPredictor:
         return self.simulator.codec.decode(state, window.task, tuple(frames.shape[1:-1])).cpu()
 
 
-class NetworkPredictor:
-    """A baseline as a predictor on its own device."""
-
-    def __init__(self, network: NeuralOpBaseline, device: torch.device) -> None:
-        self.name, self.network, self.device = network.name, network.to(device).eval(), device
-
-    @torch.no_grad()
-    def predict(self, window: Window, steps: int) -> torch.Tensor:
-        return self.network.predict(window.to(self.device), steps).cpu()
-
-
 @dataclass
 class Judge:
     """Asks a simulator, beside persistence and the baselines, the same of every set of trajectories."""
@@ -71,7 +58,7 @@ class Judge:
     cost: Cost
     device: torch.device
     screen: Screen
-    baselines: Sequence[Kind] = ()
+    baselines: Sequence[str] = ()
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -134,9 +121,9 @@ class Judge:
         known = exam.part.task.name in old.codec.tasks
         return [(SimulatorPredictor(old, self.device, "before"), Cost())] if known else []
 
-    def _trained(self, kind: Kind, data: DataSet) -> tuple[Predictor, Cost]:
-        """A network of neuraloperator trained on one task."""
-        network = NeuralOpBaseline(data.source.task, self.asked.context, BaselineConfig(kind=kind))
+    def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
+        """A baseline trained on one task."""
+        network = BASELINES[kind].make(data.source.task, self.asked.context)
         alone = Dist(device=self.device)
         settings = self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone)
@@ -146,7 +133,8 @@ class Judge:
         )
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
-        return NetworkPredictor(network, self.device), cost
+        network.module.to(self.device).eval()
+        return ModulePredictor(network.name, self.device, network.predict), cost
 
     def _notes(self) -> tuple[str, ...]:
         if self.baselines:

@@ -39,9 +39,6 @@ class Order:
             rows |= {f"share/{name}": turns[i] / step for i, name in enumerate(s.names)}
             self.tracker.log(step, {f"{self.stage}/{name}": value for name, value in rows.items()})
 
-    def close(self) -> None:
-        """The other tracker is its owner's to close."""
-
 
 class Proven:
     """Batches that begin each validation with a proof: what all ranks were given since the last adds up to the order.

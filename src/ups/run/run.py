@@ -12,8 +12,7 @@ from typing import Protocol
 from ups.config import fingerprint, load
 from ups.engine.preemption import STOP
 from ups.engine.ranks.dist import Dist, device_of
-from ups.engine.stage import Tracker
-from ups.eval.baselines import require
+from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
 from ups.heartbeat import Pulse
 from ups.models import Simulator
@@ -28,7 +27,8 @@ from ups.run.phases import Phases
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import RunDir
-from ups.tracking import TRACKERS
+from ups.tracking import Tracker, open_trackers
+from ups.tracking import require as require_trackers
 
 
 class Seat(Protocol):
@@ -75,8 +75,8 @@ class Run:
         cls, config: RunConfig, screen: Screen | None = None, *, resume: bool = False, overwrite: bool = False
     ) -> Run:
         """A run in its folder, which this process holds; none is made for a run that could not be finished."""
-        if config.evaluation.baselines:
-            require()
+        require_baselines(config.evaluation.baselines)
+        require_trackers(config.trackers)
         check(config)
         folder = RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
         return cls(config, folder, screen or Screen.silent())
@@ -137,7 +137,7 @@ class Run:
         facts = {"config of the run": fingerprint(config), "data": [data.fact().version for data in self.sets]}
         dist.handshake(facts)
         if dist.leads:
-            self.trackers = [TRACKERS["jsonl"](folder.metrics, self.screen.say)]
+            self.trackers = open_trackers(config.trackers, folder.folder, self.screen.say)
         with self.phases("build"):
             simulator = self.untrained(dist)
         training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit)

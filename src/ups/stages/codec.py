@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
+from ups.eval.nrmse import nrmse
 from ups.later import Tensor, torch
 from ups.models.config import CodecConfig
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.terms import nrmse, square
+from ups.stages.terms import square
 from ups.tensors import LatentState, Losses, Window
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class CodecStage(Stage):
         """nRMSE of the reconstruction of every eighth frame, in physical units, per sample `(B,)`."""
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
-            return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets)}
+            return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets).mean((1, 2))}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The worst task's."""

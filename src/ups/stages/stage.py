@@ -12,8 +12,8 @@ from pydantic import Field, model_validator
 
 from ups.config import Config
 from ups.engine.train import TrainConfig
+from ups.eval.nrmse import nrmse
 from ups.later import Tensor, torch
-from ups.stages.terms import nrmse
 from ups.tensors import Losses, Window
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Stage(ABC):
         """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
         with torch.no_grad():
             rollout = self.simulator.simulate(window, window.targets.shape[1])
-            errors = nrmse(rollout, window.targets).nan_to_num(LOST, LOST).clamp_max(LOST)
+            errors = nrmse(rollout, window.targets).mean((1, 2)).nan_to_num(LOST, LOST).clamp_max(LOST)
         return {f"{window.task.name} nRMSE": errors}
 
     def score(self, means: Mapping[str, float]) -> float:

@@ -50,9 +50,3 @@ def edges(gap: Tensor, periodic: tuple[bool, ...]) -> Tensor:
             ends = torch.stack([gap.select(axis, 0), gap.select(axis, gap.shape[axis] - 1)], 1)
             total = total + square(ends)
     return total
-
-
-def nrmse(found: Tensor, truth: Tensor) -> Tensor:
-    """Root mean square error over the truth's root mean square, `(B, T, *S, C)` averaged over frames and channels."""
-    gap, size = ((x.flatten(2, -2).square().mean(2).sqrt()) for x in (found - truth, truth))
-    return (gap / size.clamp_min(1e-12)).mean((1, 2))

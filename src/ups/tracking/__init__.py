@@ -1,5 +1,37 @@
-"""Where the numbers of a run go: a JSONL file always."""
+"""TRACKERS: where the numbers of a run go while it trains; `jsonl` always, the others as mirrors of it on request."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ups.tracking.csv import Csv
 from ups.tracking.jsonl import Jsonl
+from ups.tracking.tensorboard import TensorBoard
+from ups.tracking.tracker import Tracker
+from ups.types import ConfigError
 
-TRACKERS = {"jsonl": Jsonl}
+__all__ = ["TRACKERS", "Tracker", "check_names", "open_trackers", "require"]
+
+TRACKERS: dict[str, type[Tracker]] = {"jsonl": Jsonl, "csv": Csv, "tensorboard": TensorBoard}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Refuse a name that is not in `TRACKERS`."""
+    for name in names:
+        if name not in TRACKERS:
+            *others, last = TRACKERS
+            raise ConfigError(f"there is no tracker '{name}'; the trackers are {', '.join(others)} and {last}.")
+
+
+def require(names: Iterable[str]) -> None:
+    """Refuse unknown names, and say in one sentence what to install where a tracker needs a package."""
+    names = tuple(names)
+    check_names(names)
+    for name in names:
+        TRACKERS[name].require()
+
+
+def open_trackers(names: Iterable[str], folder: Path, say: Callable[[str], None]) -> list[Tracker]:
+    """The log that is always on and the mirrors named, for the run in `folder`; whoever opens them closes them."""
+    return [TRACKERS[name](folder, say) for name in dict.fromkeys(("jsonl", *names))]

@@ -1,0 +1,113 @@
+"""Numbers with 95 % bootstrap intervals over samples, alone, as differences and as ratios."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from ups.types import Array, ConfigError
+
+AT_ONCE = 2_000_000  # drawn samples that are in memory at a time
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number with what it means: `low` and `high` bound its 95 % bootstrap interval over `n` samples.
+
+    A mode without samples of its own (the batch means of PDEBench) has no interval: `low = high = value`.
+    """
+
+    name: str
+    mode: str
+    protocol: str
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def interval(values: Array, seed: int = 0, resamples: int = 2000, level: float = 0.95) -> tuple[float, float]:
+    """Bootstrap percentile interval of the mean over samples. Same seed, same interval; infinite values are kept."""
+    low, high = intervals(np.asarray(values, np.float64)[None], seed, resamples, level)
+    return float(low[0]), float(high[0])
+
+
+def intervals(rows: Array, seed: int = 0, resamples: int = 2000, level: float = 0.95) -> tuple[Array, Array]:
+    """The interval of each row of `rows` (M, N), the same samples drawn for all: lower and upper ends, each (M,)."""
+    rows = np.ascontiguousarray(rows, np.float64)
+    parts = [[row[draws].mean(1) for row in rows] for draws in _draws(rows.shape[1], seed, resamples)]
+    means = np.concatenate(parts, axis=1)
+    tails = (0.5 - level / 2, 0.5 + level / 2)
+    # An order statistic, never an interpolation, which would make nan out of inf - inf.
+    low, high = np.quantile(means, tails, axis=1, method="inverted_cdf")
+    return low, high
+
+
+def paired(ours: Array, theirs: Array, protocol: str, name: str = "nrmse", seed: int = 0) -> Number:
+    """Mean of ours − theirs over the same samples, with its interval: below zero throughout means ours is better.
+
+    A sample that diverges in both counts as a draw; if each side diverges where the other does not, the mean of the
+    difference does not exist, and the interval is the whole line.
+    """
+    _check_same_samples(ours, theirs)
+    with np.errstate(invalid="ignore"):
+        difference = np.nan_to_num(np.asarray(ours, np.float64) - theirs, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    if np.isposinf(difference).any() and np.isneginf(difference).any():
+        return Number(f"{name}-difference", "strict", protocol, float("nan"), -np.inf, np.inf, len(ours))
+    return strict(f"{name}-difference", difference, protocol, seed)
+
+
+def ratio_of_means(ours: Array, theirs: Array, protocol: str, name: str, seed: int = 0) -> Number:
+    """Mean of ours over mean of theirs, with the interval of resampling both together: below one is better."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    _check_same_samples(ours, theirs)
+    resamples = min(2000, AT_ONCE // len(ours) + 1)
+    draws = np.random.default_rng(seed).integers(0, len(ours), (resamples, len(ours)))
+    above, below = ours[draws].mean(1), theirs[draws].mean(1)
+    low, high = np.quantile(ratio(above, below), (0.025, 0.975), method="inverted_cdf")
+    value = ratio(ours.mean(), theirs.mean())
+    return Number(name, "strict", protocol, float(value), float(low), float(high), len(ours))
+
+
+def strict(name: str, values: Array, protocol: str, seed: int = 0) -> Number:
+    """The mean of per-sample values `(N,)` with its interval, as a number."""
+    return all_strict({name: values}, protocol, seed)[0]
+
+
+def all_strict(values: Mapping[str, Array], protocol: str, seed: int = 0) -> list[Number]:
+    """`strict` of several values of the same samples, by name."""
+    ends = zip(*intervals(np.stack(list(values.values())), seed), strict=True)
+    rows = zip(values.items(), ends, strict=True)
+    return [
+        Number(name, "strict", protocol, float(np.mean(row)), float(low), float(high), len(row))
+        for (name, row), (low, high) in rows
+    ]
+
+
+def ratio(error: Array, norm: Array) -> Array:
+    """error / norm; nothing over nothing is no error, something over nothing and infinity over any is infinite."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(error == 0, 0.0, np.where(np.isinf(error), np.inf, error / norm)))
+
+
+def _check_same_samples(ours: Array, theirs: Array) -> None:
+    if len(ours) != len(theirs):
+        raise ConfigError(f"a paired comparison needs the same samples, not {len(ours)} and {len(theirs)}.")
+
+
+def _draws(count: int, seed: int, resamples: int) -> Iterator[Array]:
+    """Which samples each resample takes, `(part of the resamples, count)`, in parts that fit in memory."""
+    if resamples * count < 2 * AT_ONCE:
+        yield _all_draws(count, seed, resamples)
+        return
+    rng = np.random.default_rng(seed)
+    for part in np.array_split(np.arange(resamples), resamples * count // AT_ONCE):
+        yield rng.integers(0, count, (len(part), count))
+
+
+@lru_cache(maxsize=4)
+def _all_draws(count: int, seed: int, resamples: int) -> Array:
+    return np.random.default_rng(seed).integers(0, count, (resamples, count))

@@ -1,0 +1,185 @@
+"""The parts of a report's page: tables, charts and films, each made of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ups.eval.metrics import METRICS
+from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
+from ups.eval.rollout import Evaluation, Example
+from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
+
+Rows = tuple[tuple[str, ...], ...]
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share of one, in percent."""
+    return f"{100 * share:.2f} %"
+
+
+def with_interval(record: Record) -> str:
+    """A number and the interval around it."""
+    return f"{number(record.value)} ({number(record.low)} – {number(record.high)})"
+
+
+def codec_complaints(task: TaskResult) -> list[str]:
+    """A sentence where the codec alone errs more than the first predicted frame."""
+    if task.reconstruction is None or task.ours.cost.steps == 0:
+        return []
+    codec, step = task.reconstruction.evaluation.score, task.ours.evaluation.one_step.value
+    name = task.ours.evaluation.task.name
+    sentence = (
+        f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
+    )
+    return [sentence] if codec > step else []
+
+
+def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
+    """One task: its verdict, error against time, spectrum, films, and a table of what lies beyond training."""
+    ours = task.ours.evaluation
+    words, good = task.verdict
+    section = Section(f"{ours.task.title} ({ours.task.name})", verdict=words, good=good)
+    given = f"{ours.protocol.context} given frame{'s'[: ours.protocol.context - 1]}"
+    count = "1 trajectory" if len(ours) == 1 else f"{len(ours)} trajectories"
+    section.text = f"{count} ({ours.split}), {given}, {ours.steps} predicted."
+    if task.reconstruction is not None:
+        codec, step = task.reconstruction.evaluation.score, ours.one_step.value
+        section.text += (
+            f" Encoding and decoding alone costs {number(codec)}; the first predicted frame, {number(step)}."
+        )
+    entries = (task.ours, *task.baselines, task.persistence)
+    curves = []
+    for entry in entries:
+        e = entry.evaluation
+        curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
+    picture = chart(curves, "time after the last given frame", "nRMSE")
+    section.pictures.append(("Error against time, with 95 % intervals.", picture))
+    waves = np.arange(ours.spectra.shape[1])[1:]
+    if len(waves):
+        spectra = [Curve("truth", waves, ours.spectra[0, 1:].sum(-1), dashed=True)]
+        spectra += [
+            Curve(e.predictor, waves, e.spectra[1, 1:].sum(-1)) for e in _with_spectra(entries[:-1], len(waves))
+        ]
+        picture = chart(spectra, "wavenumber", "power", log_x=True)
+        section.pictures.append(("Spectrum at the last frame, mean over samples.", picture))
+    section.films += [_film(ours, example) for example in ours.examples]
+    section.table = _beyond(task, find)
+    return section
+
+
+def cost_section(tasks: Sequence[TaskResult]) -> Section:
+    """What each predictor took to train."""
+    rows: list[tuple[str, ...]] = [("predictor", "task", "parameters", "steps", "seconds", "device")]
+    for task in tasks:
+        for entry in (task.ours, *task.baselines):
+            e, c = entry.evaluation, entry.cost
+            spent = (f"{c.steps:,}", number(c.seconds)) if c.steps >= 0 else ("not recorded", "not recorded")
+            rows.append((e.predictor, e.task.name, f"{c.params:,}", *spent, c.device))
+    text = "What training took. A predictor that serves several tasks was trained once, for all of them together."
+    return Section("Cost", text, tuple(rows))
+
+
+def stages_section(stages: Sequence[StageFact]) -> Section:
+    """What each stage of the training took, and how far it came."""
+    rows: list[tuple[str, ...]] = [("stage", "parameters", "steps", "seconds", "best score")]
+    rows += [(s.name, f"{s.params:,}", f"{s.steps:,}", number(s.seconds), number(s.score)) for s in stages]
+    text = "The training of ours, stage by stage. The best score is that of the validation that chose its weights."
+    return Section("Cost of each stage", text, tuple(rows))
+
+
+def phases_section(phases: Sequence[tuple[str, float]]) -> Section:
+    """The seconds of a run by what it was doing."""
+    total = sum(seconds for _, seconds in phases)
+    rows: list[tuple[str, ...]] = [("phase", "seconds", "share")]
+    rows += [(name, number(seconds), percent(seconds / total if total else 0.0)) for name, seconds in phases]
+    return Section("Where the time went", f"{number(total)} seconds in all.", tuple(rows))
+
+
+def phases_line(phases: Sequence[tuple[str, float]]) -> str:
+    """The same as one line for the terminal."""
+    total = sum(seconds for _, seconds in phases)
+    parts = [f"{name} {seconds:.1f} s ({seconds / total if total else 0.0:.0%})" for name, seconds in phases]
+    return f"Where the time went: {', '.join(parts)}; {total:.1f} s in all."
+
+
+def data_section(data: Sequence[DataFact]) -> Section:
+    """The data of each task."""
+    rows: list[tuple[str, ...]] = [("task", "source", "version", "samples", "grid", "frames", "parameters")]
+    rows += [(d.task, d.source, d.fingerprint, d.samples, d.grid, str(d.frames), d.params) for d in data]
+    return Section("Data", table=tuple(rows))
+
+
+def drawn_section(drawn: Sequence[Drawn]) -> Section:
+    """How often each stage of training drew each task."""
+    head = ("stage", "task", "steps", "share of steps", "asked for", "epochs", "windows", "samples repeated")
+    rows: list[tuple[str, ...]] = [head]
+    for d in drawn:
+        counts = (f"{d.steps:,}", percent(d.share), percent(d.asked), number(d.epochs))
+        rows.append((d.stage, d.task, *counts, f"{d.windows:,}", f"{d.repeated:,}"))
+    text = (
+        "How often training drew each task, beside the share that the mix asked for. Every window of a task is "
+        "drawn once before one is drawn again: an epoch of that task. Samples beyond its first epoch are repeated."
+    )
+    return Section("What was drawn", text, tuple(rows))
+
+
+def numbers_section(records: Sequence[Record]) -> Section:
+    """Every record that is no point of a curve."""
+    head = ("task", "predictor", "split", "metric", "mode", "protocol", "value", "low", "high", "samples", "frames")
+    rows: list[tuple[str, ...]] = [head]
+    for r in records:
+        if not r.axis:
+            what = (r.task, r.predictor, r.split, r.metric, r.mode, r.protocol)
+            rows.append((*what, number(r.value), number(r.low), number(r.high), str(r.n), str(r.rollout_steps)))
+    meanings = "; ".join(f"{name}: {metric.meaning}" for name, metric in METRICS.items())
+    text = (
+        "strict: per sample, predicted frames, 95 % bootstrap interval. pdebench-0.1.0: PDEBench's batch means, "
+        "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. drawn: what a "
+        f"stage of training drew, of n windows. phase: seconds of the run. The metrics: {meanings}."
+    )
+    return Section("Every number", text, tuple(rows), folded=True)
+
+
+def curves_section(records: Sequence[Record]) -> Section:
+    """Every record that is a point of a curve."""
+    rows: list[tuple[str, ...]] = [("task", "predictor", "split", "metric", "along", "at", "value", "low", "high")]
+    for r in records:
+        if r.axis:
+            values = (number(r.at), number(r.value), number(r.low), number(r.high))
+            rows.append((r.task, r.predictor, r.split, r.metric, r.axis, *values))
+    return Section("Every point of the curves", table=tuple(rows), folded=True)
+
+
+def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
+    """Ours, baselines and persistence where training never was: another resolution, other parameters."""
+    if not task.beyond:
+        return ()
+    name = task.ours.evaluation.task.name
+    rows: list[tuple[str, ...]] = [("beyond training", "predictor", "nRMSE (95 % interval)", "over persistence", "n")]
+    for entry in task.beyond:
+        e, ratio = entry.evaluation, "–"
+        if task.persistence_for(entry) is not None:
+            ratio = number(find(name, e.predictor, "nrmse-over-persistence", split=e.split).value)
+        rows.append((e.split, e.predictor, with_interval(find(name, e.predictor, split=e.split)), ratio, str(len(e))))
+    return tuple(rows)
+
+
+def _with_spectra(entries: Sequence[Entry], waves: int) -> list[Evaluation]:
+    return [e.evaluation for e in entries if e.evaluation.spectra.shape[1] == waves + 1]
+
+
+def _film(ours: Evaluation, example: Example) -> Film:
+    alt = f"{ours.task.title}, sample {example.id}: truth, prediction of {ours.predictor}, error"
+    values = (example.truth, example.prediction)
+    if ours.task.ndim > 1:
+        return film_forecast_maps(*values, example.times, ours.task.channels, alt)
+    cells = example.truth.shape[1]
+    x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.box[0] / cells
+    return film_forecast_lines(*values, x, example.times, ours.task.channels, alt)

@@ -1,0 +1,119 @@
+"""FNO and UNO: what they need, how they normalise, and that they learn."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from ups.eval.fourier import BaselineConfig, NeuralOpBaseline, available
+from ups.eval.rollout import EvalProtocol, evaluate
+from ups.physics import TASKS
+from ups.tensors import Window, numbers_of
+from ups.types import ConfigError, DataError, TaskSpec
+
+needs_package = pytest.mark.skipif(not available(), reason="needs the `baselines` extra")
+SMALL = {"width": 8, "modes": 4}
+
+
+def waves(task: TaskSpec, samples: int = 4, cells: int = 16, ahead: int = 2, seed: int = 0) -> Window:
+    """A sine along the first axis that moves by a twentieth of the box per frame."""
+    rng = torch.Generator().manual_seed(seed)
+    x = (torch.arange(cells) + 0.5) / cells
+    t = torch.arange(2 + ahead)
+    phase = 6.3 * torch.rand(samples, 1, 1, generator=rng)
+    field = 3 + 2 * torch.sin(2 * torch.pi * (x - 0.05 * t[:, None]) + phase)
+    space, channels = (cells,) * task.ndim, len(task.channels)
+    values = field.reshape(samples, 2 + ahead, cells, *(1,) * task.ndim).expand(-1, -1, *space, channels)
+    inputs = torch.zeros(samples, *space, sum(len(f.channels) for f in task.inputs))
+    params = torch.full((samples, len(numbers_of(task))), 0.01)
+    dt = torch.full((samples,), 0.05)
+    return Window(task, values[:, :2], values[:, 2:], inputs, params, dt, task.periodic, (1.0,) * task.ndim)
+
+
+def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "neuralop.models", None)
+    monkeypatch.setitem(sys.modules, "neuralop", None)
+    with pytest.raises(ConfigError, match=r"pip install 'universal-physics-stack\[baselines\]'"):
+        NeuralOpBaseline(TASKS["burgers1d"], 2)
+
+
+@needs_package
+@pytest.mark.parametrize("kind", ["fno", "uno"])
+@pytest.mark.parametrize("name", ["burgers1d", "reacdiff2d", "diffsorp1d"])
+def test_a_baseline_learns_and_serves_as_stage_and_predictor(kind: str, name: str) -> None:
+    torch.manual_seed(0)
+    task = TASKS[name]
+    model = NeuralOpBaseline(task, 2, BaselineConfig(kind=kind, **SMALL))
+    train = waves(task, ahead=1)
+    model.fit([train])
+    assert model.shift == pytest.approx(torch.full_like(model.shift, 3.0), abs=0.1)
+    unseen = waves(task, seed=1)
+
+    @torch.no_grad()
+    def score() -> float:
+        found = model.evaluate(unseen)
+        assert {tuple(values.shape) for values in found.values()} == {(len(unseen),)}, "one value per sample"
+        return model.score({key: float(values.mean()) for key, values in found.items()})
+
+    assert model.view(train, 0.3) is train
+    before = score()
+    ours = evaluate(model, [unseen], EvalProtocol("A", 2), examples=0)
+    assert before == pytest.approx(ours.score, rel=1e-4), "validation and judgement measure the same"
+    optimizer = torch.optim.Adam(model.module.parameters(), 5e-3)
+    for _ in range(40):
+        optimizer.zero_grad()
+        sum(model.loss(train).values()).backward()
+        optimizer.step()
+    assert score() < 0.5 * before
+    assert model.predict(waves(task, cells=24), 3).shape[1:3] == (3, 24), "another resolution"
+
+
+@needs_package
+def test_the_loss_of_a_batch_is_the_mean_of_the_losses_of_its_samples() -> None:
+    model = NeuralOpBaseline(TASKS["burgers1d"], 2, BaselineConfig(**SMALL))
+    window = waves(TASKS["burgers1d"])
+    model.fit([window])
+    alone = torch.stack([model.loss(part)["nmse"] for part in window.split(1)])
+    assert model.loss(window)["nmse"].item() == pytest.approx(alone.mean().item(), rel=1e-5)
+
+
+@needs_package
+def test_a_network_that_is_not_finite_scores_badly() -> None:
+    model = NeuralOpBaseline(TASKS["burgers1d"], 2, BaselineConfig(**SMALL))
+    model.increment.fill_(float("nan"))
+    with torch.no_grad():
+        found = model.evaluate(waves(TASKS["burgers1d"]))
+    assert model.score({key: float(values.mean()) for key, values in found.items()}) >= 1e6
+
+
+@needs_package
+def test_untrained_increments_have_the_scale_of_the_data() -> None:
+    task = TASKS["burgers1d"]
+    model = NeuralOpBaseline(task, 2, BaselineConfig(**SMALL))
+    window = waves(task)
+    model.fit([window])
+    steps = torch.cat([window.context, window.targets], 1).diff(dim=1)
+    assert float(model.increment) == pytest.approx(float(steps.square().mean().sqrt()), rel=1e-5)
+    assert torch.equal(model.param_scale, torch.ones(2)), "a parameter that never varies is not blown up"
+    assert model.parameter_count == sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
+
+
+@needs_package
+def test_a_parameter_changes_the_forecast() -> None:
+    task = TASKS["burgers1d"]
+    model = NeuralOpBaseline(task, 2, BaselineConfig(**SMALL))
+    window = waves(task)
+    frames = (window.context, window.inputs)
+    ones = torch.ones(4, 2)
+    assert not torch.allclose(model(*frames, ones, (True,)), model(*frames, 2 * ones, (True,)))
+
+
+@needs_package
+def test_what_does_not_fit_is_refused() -> None:
+    model = NeuralOpBaseline(TASKS["burgers1d"], 3, BaselineConfig(**SMALL))
+    with pytest.raises(DataError, match="3 given frames"):
+        model.predict(waves(TASKS["burgers1d"]), 1)
+    with pytest.raises(ConfigError, match="make another"):
+        model.predict(waves(TASKS["advection1d"]), 1)

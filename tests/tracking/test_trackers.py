@@ -1,0 +1,135 @@
+"""Every tracker of TRACKERS: it appends after a resume, survives torn files and full disks, and never raises."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ups.tracking import TRACKERS, Tracker, check_names, open_trackers, require
+from ups.types import ConfigError
+from ups.verdict import Ending
+
+VALUES = {"codec/loss": 0.5, "codec/Fehler ü/µ": 1e-30, "codec/bad": float("nan"), "codec/worse": -float("inf")}
+
+
+@pytest.fixture(params=list(TRACKERS))
+def kind(request: pytest.FixtureRequest) -> type[Tracker]:
+    found = TRACKERS[request.param]
+    try:
+        found.require()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    return found
+
+
+def files(place: Path) -> list[Path]:
+    return sorted(p for p in [place, *place.rglob("*")] if p.is_file())
+
+
+def size(place: Path) -> int:
+    return sum(path.stat().st_size for path in files(place))
+
+
+def refused(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file of this process can grow."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_every_line_is_on_disk_when_log_returns_and_a_resumed_run_appends(kind: type[Tracker], tmp_path: Path) -> None:
+    place = tmp_path / kind.place
+    sizes = [0]
+    for ending in (Ending.PREEMPTED, Ending.OOM, Ending.SUCCESS):
+        tracker = kind(tmp_path, refused)
+        for step in (1, 2):
+            tracker.log(step, {**VALUES, "codec/note": f"{ending.name}, 'ä' \n\"b\"", "count": step})
+            sizes.append(size(place))
+        tracker.close(ending.name)
+        assert tracker.lost == 0
+    assert sizes == sorted(set(sizes)), "each line makes it longer"
+    assert any("µ".encode() in path.read_bytes() or b"\\u00b5" in path.read_bytes() for path in files(place))
+
+
+def test_a_tracker_that_is_killed_needs_no_close(kind: type[Tracker], tmp_path: Path) -> None:
+    kind(tmp_path, refused).log(1, VALUES)
+    before = size(tmp_path / kind.place)
+    assert before > 0
+    later = kind(tmp_path, refused)
+    later.log(2, VALUES)
+    assert size(tmp_path / kind.place) > before
+    later.close("SUCCESS")
+
+
+def test_torn_files_cost_no_further_line(kind: type[Tracker], tmp_path: Path) -> None:
+    first = kind(tmp_path, refused)
+    first.log(1, VALUES)
+    first.close("RANK_DIED")
+    for path in files(tmp_path / kind.place):
+        path.write_bytes(path.read_bytes()[:-3])
+    before = size(tmp_path / kind.place)
+    later = kind(tmp_path, refused)
+    for step in (2, 3):
+        later.log(step, VALUES)
+    later.close("SUCCESS")
+    assert later.lost == 0
+    assert size(tmp_path / kind.place) > before
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_full_disk_is_said_once_and_counted(kind: type[Tracker], tmp_path: Path, full_disk: None) -> None:  # noqa: ARG001
+    said: list[str] = []
+    tracker = kind(tmp_path, said.append)
+    for step in range(3):
+        tracker.log(step, VALUES)
+    assert tracker.lost == 3
+    assert len(said) == 1
+    assert "training goes on" in said[0]
+    tracker.close("STORAGE")
+    assert "could not be written" in said[1]
+    assert len(said) == 2
+
+
+def test_a_disk_that_recovers_is_written_again(kind: type[Tracker], tmp_path: Path) -> None:
+    folder, said = tmp_path / "later", []
+    folder.write_text("in the way")
+    tracker = kind(folder, said.append)
+    tracker.log(0, VALUES)
+    assert (tracker.lost, len(said)) == (1, 1)
+    folder.unlink()
+    tracker.log(1, VALUES)
+    assert tracker.lost == 1
+    assert size(folder / kind.place) > 0
+    tracker.close("SUCCESS")
+    assert said[1:] == [f"{folder / kind.place}: 1 line could not be written."]
+
+
+def test_the_log_is_always_on_and_comes_first(tmp_path: Path) -> None:
+    assert [type(t) for t in open_trackers((), tmp_path, refused)] == [TRACKERS["jsonl"]]
+    names = ("csv", "jsonl")
+    assert [type(t) for t in open_trackers(names, tmp_path, refused)] == [TRACKERS["jsonl"], TRACKERS["csv"]]
+
+
+def test_an_unknown_tracker_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^there is no tracker 'wandb'; the trackers are jsonl, csv and tensorboard"):
+        check_names(["csv", "wandb"])
+
+
+def test_what_is_missing_is_said_before_training_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # noqa: ARG005
+    with pytest.raises(ConfigError, match=r"pip install 'universal-physics-stack\[tensorboard\]'"):
+        require(["csv", "tensorboard"])
