@@ -9,9 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
 from ups.physics.fields import random_gas, reference, turbulent_gas
 from ups.physics.finite_volume import FiniteVolume, divergence, face_states

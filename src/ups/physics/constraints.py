@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import Domain
 
 

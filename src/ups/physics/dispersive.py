@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law
 from ups.physics.padded import Padded, resolving
 from ups.physics.random import Draw

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.initial import window_of
 from ups.physics.random import Draw
 from ups.types import Domain

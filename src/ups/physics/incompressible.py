@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, DivergenceFree, Law
 from ups.physics.padded import Padded, resize_spectrum, resolving
 from ups.physics.random import Draw

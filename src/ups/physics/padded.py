@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from scipy.fft import next_fast_len
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.types import Domain
 
@@ -37,6 +34,8 @@ def resolving(domain: Domain, wavenumber: float, at_least: tuple[int, ...]) -> D
 
     Sizes are even products of 2, 3 and 5, which transform fast.
     """
+    from scipy.fft import next_fast_len  # slow to import
+
     shape = []
     for length, least in zip(domain.lengths, at_least, strict=True):
         n = max(least, math.ceil(1.5 * wavenumber * length / math.pi) + 1)

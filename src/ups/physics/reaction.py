@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45
