@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from ups.models.arrays import Asked, beyond, inputs_of, parameters, places_of, s
 from ups.models.codec import Codec, CodecConfig
 from ups.models.conditions import Condition
 from ups.models.operator import LatentOperator, OperatorConfig
-from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive
+from ups.physics.constraints import Conserved, Law, Within
+from ups.physics.laws import laws_of
 from ups.tensors import LatentState, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
@@ -36,26 +35,13 @@ class SimulatorConfig:
     reencode: bool = False
 
 
-def _channel(index: int, u: Tensor) -> Tensor:
-    return u[..., index]
-
-
-def laws_of(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
-    """The laws a frame can be repaired to obey: totals of single channels, and signs.
-
-    Those of the equation of that name; for a task without one, those its facts name by channel. Totals are kept only
-    under the boundary for which the task claims them.
-    """
-    if task.name in EQUATIONS:
-        laws = EQUATIONS[task.name]().laws()
-    else:
-        index = {name: i for i, name in enumerate(task.channels)}
-        held = [
-            Conserved(name, partial(_channel, index[name]), index[name]) for name in task.conserved if name in index
-        ]
-        laws = (*held, *(Positive(name, index[name]) for name in task.positive if name in index))
-    kept = [law for law in laws if isinstance(law, Positive) or (isinstance(law, Conserved) and law.channel >= 0)]
-    return tuple(law for law in kept if isinstance(law, Positive) or periodic == task.periodic)
+def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
+    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
+    return tuple(
+        law
+        for law in laws_of(task, periodic)
+        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
+    )
 
 
 class Simulator(nn.Module):
@@ -142,7 +128,7 @@ class Simulator(nn.Module):
         task, periodic = self.codec.task(condition.task), condition.periodic
         grid = tuple(context.shape[2:-1])
         domain, reference = Domain.box(task.bounds, grid, periodic), context[:, -1]
-        laws = laws_of(task, periodic) if self.config.guard else ()
+        laws = repairable_laws(task, periodic) if self.config.guard else ()
         z = self.encode_context(context, task, periodic)
         frames = []
         for _ in range(steps):
@@ -151,7 +137,7 @@ class Simulator(nn.Module):
             frame = self._guard(self.codec.decode(state, task, grid), laws, reference, domain) if on_grid else None
             if points is not None:
                 found = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                signs = [law for law in laws if isinstance(law, Positive)]
+                signs = [law for law in laws if isinstance(law, Within)]
                 frames.append(self._guard(found, signs, reference, domain))
             elif frame is not None:
                 frames.append(frame)
