@@ -16,6 +16,8 @@ from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.physics.stiff import Rodas4
 from ups.types import Domain, Field, Storage, TaskSpec
 
+SORPTION_CELLS = 1024
+
 
 @dataclass(frozen=True)
 class ReacDiff1D(Equation):
@@ -144,7 +146,7 @@ class DiffSorp1D(Equation):
 
     def refinement(self, scheme: str, domain: Domain) -> int:
         """`accurate` solves on 1024 cells or more, whose space error is 5e-5 in the first frame and 2e-6 later."""
-        return 1 if scheme == "pdebench" else math.ceil(1024 / domain.shape[0])
+        return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
 
     def laws(self) -> tuple[Law, ...]:
         return (Positive("u", 0),)
