@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.models import Simulator, SimulatorConfig, artifact
-from ups.models.simulator import laws_of
+from ups.models.simulator import repairable_laws
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 
@@ -117,10 +117,10 @@ def test_the_guard_keeps_totals_and_signs() -> None:
 
 def test_totals_are_not_forced_under_another_boundary_and_facts_serve_unknown_equations() -> None:
     gas = TASKS["cfd2d"]
-    assert [law.name for law in laws_of(gas, (True, True))] == ["mass", "density", "pressure"]
-    assert [law.name for law in laws_of(gas, (False, False))] == ["density", "pressure"]
+    assert [law.name for law in repairable_laws(gas, (True, True))] == ["mass", "density", "pressure"]
+    assert [law.name for law in repairable_laws(gas, (False, False))] == ["density", "pressure"]
     own = dataclasses.replace(TASKS["burgers1d"], name="mine", conserved=("u", "energy"), positive=("u",))
-    laws = laws_of(own, (True,))
+    laws = repairable_laws(own, (True,))
     assert [type(law).__name__ for law in laws] == ["Conserved", "Positive"]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
-from ups.physics.constraints import Conserved, DivergenceFree, Positive
+from ups.physics import TASKS
+from ups.physics.constraints import Conserved, DivergenceFree, Positive, Within
+from ups.physics.laws import laws_of
 from ups.types import Domain
 
 MASS = Conserved("mass", lambda u: u[..., 0], channel=0)
@@ -111,9 +114,40 @@ def test_a_negative_value_is_measured_against_the_largest_and_lifted_to_the_floo
 
 def test_a_floor_above_zero_is_kept_likewise() -> None:
     u = torch.tensor([0.1, 0.3, 2.0]).view(1, 1, 3, 1)
-    law = Positive("height", 0, floor=0.25)
+    law = Positive("height", 0, low=0.25)
     assert law.residual(u, box(3)).item() == pytest.approx(0.15 / 2.0, rel=1e-6)
     assert law.project(u, u[:, 0], box(3)).flatten().tolist() == pytest.approx([0.25, 0.3, 2.0])
+
+
+def test_both_ends_of_an_interval_are_measured_and_kept() -> None:
+    u = torch.tensor([[-1.5, 0.2, 1.0], [-1.0, 0.5, 4.0], [-1.0, 0.0, 1.0]]).view(3, 1, 3, 1)
+    law = Within("u", 0, -1.0, 1.0)
+    assert law.residual(u, box(3)).tolist() == pytest.approx([0.5 / 1.5, 3.0 / 4.0, 0.0])
+    fixed = law.project(u, u[:, 0], box(3))
+    assert fixed.flatten().tolist() == pytest.approx([-1.0, 0.2, 1.0, -1.0, 0.5, 1.0, -1.0, 0.0, 1.0])
+    assert law.residual(fixed, box(3)).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("law", "sentence"),
+    [
+        (Positive("density", 0), "density is never below 0"),
+        (Within("load", 0, high=2.5), "load is never above 2.5"),
+        (Within("u", 0, -1.0, 1.0), "u stays between -1 and 1"),
+    ],
+)
+def test_an_interval_says_which_ends_it_has(law: Within, sentence: str) -> None:
+    assert law.says == sentence
+
+
+def test_the_laws_of_a_task_follow_its_equation_its_parameters_and_its_boundary() -> None:
+    gas = TASKS["cfd2d"]
+    names = ["mass", "momentum x", "momentum y", "energy", "density", "pressure"]
+    assert [law.name for law in laws_of(gas, (True, True))] == names
+    assert [law.name for law in laws_of(gas, (False, False))] == ["density", "pressure"]
+    assert [law.name for law in laws_of(gas, (True, True), {"boundary": "trans"})] == ["density", "pressure"]
+    own = dataclasses.replace(gas, name="mine", conserved=("density", "energy"), positive=("pressure",))
+    assert [law.says for law in laws_of(own, (True, True))] == ["density is conserved", "pressure is never below 0"]
 
 
 @pytest.mark.parametrize(("n", "length"), [(16, 1.0), (15, 2.5)])

@@ -18,6 +18,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
+from ups.physics.laws import laws_of
 from ups.types import Array, DataError, Trajectory
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
@@ -142,13 +143,11 @@ def _fitted(source: Source) -> list[Fitted]:
 
 def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
     """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
-    kind = EQUATIONS.get(source.task.name)
-    known = {p.name for p in source.task.parameters} == set(source.params)
-    if kind is None or not known:
+    if {p.name for p in source.task.parameters} != set(source.params):
         return []
-    laws = kind(**source.params).laws()
+    laws = laws_of(source.task, source.domain.periodic, source.params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
-    for sample in _close_ups(source):
+    for sample in _close_ups(source) if laws else ():
         u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
         for i, law in enumerate(laws):
             worst[i] = max(worst[i], float(law.residual(u, source.domain)))

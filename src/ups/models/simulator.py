@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,8 +19,8 @@ from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
-from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive
+from ups.physics.constraints import Conserved, Law, Within
+from ups.physics.laws import laws_of
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
@@ -29,26 +28,13 @@ from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
 
 
-def _channel(index: int, u: Tensor) -> Tensor:
-    return u[..., index]
-
-
-def laws_of(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
-    """The laws a frame can be repaired to obey: totals of single channels, and signs.
-
-    Those of the equation of that name; for a task without one, those its facts name by channel. Totals are kept only
-    under the boundary for which the task claims them.
-    """
-    if task.name in EQUATIONS:
-        laws = EQUATIONS[task.name]().laws()
-    else:
-        index = {name: i for i, name in enumerate(task.channels)}
-        held = [
-            Conserved(name, partial(_channel, index[name]), index[name]) for name in task.conserved if name in index
-        ]
-        laws = (*held, *(Positive(name, index[name]) for name in task.positive if name in index))
-    kept = [law for law in laws if isinstance(law, Positive) or (isinstance(law, Conserved) and law.channel >= 0)]
-    return tuple(law for law in kept if isinstance(law, Positive) or periodic == task.periodic)
+def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
+    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
+    return tuple(
+        law
+        for law in laws_of(task, periodic)
+        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
+    )
 
 
 class Simulator(nn.Module):
@@ -151,8 +137,8 @@ class Simulator(nn.Module):
         task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
         grid = tuple(window.context.shape[2:-1])
         domain, reference = Domain.box(task.bounds, grid, periodic), window.state
-        laws = laws_of(task, periodic) if self.config.guard else ()
-        signs = [law for law in laws if isinstance(law, Positive)]
+        laws = repairable_laws(task, periodic) if self.config.guard else ()
+        bounds = [law for law in laws if isinstance(law, Within)]
         z = self.encode_context(window.context, task, periodic)
         frames = []
         for _ in range(steps):
@@ -164,7 +150,7 @@ class Simulator(nn.Module):
                 frames.append(frame)
             else:
                 values = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                frames.append(self._guard(self._refined(values, condition), signs, reference, domain))
+                frames.append(self._guard(self._refined(values, condition), bounds, reference, domain))
             if self.config.reencode:
                 state = self.codec.encode(frame, task, periodic)
             z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
-from ups.physics.fields import random_gas, reference, turbulent_gas
 from ups.physics.finite_volume import FiniteVolume, divergence, face_states
-from ups.physics.initial import pdebench_points, random_modes
+from ups.physics.gas import random_gas, turbulent_gas
+from ups.physics.initial import pdebench_points, random_modes, reference
 from ups.physics.random import Draw
 from ups.physics.riemann import FLOOR, GAMMA, hllc
 from ups.physics.solver import Equation, param

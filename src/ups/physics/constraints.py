@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import Domain
 
 
@@ -77,25 +76,38 @@ class Conserved:
 
 
 @dataclass(frozen=True)
-class Positive:
-    """A channel never falls below `floor`."""
+class Within:
+    """A channel never leaves the interval from `low` to `high`; an infinite end is no bound."""
 
     name: str
     channel: int
-    floor: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
 
     @property
     def says(self) -> str:
-        return f"{self.name} is never below {self.floor:g}"
+        if math.isinf(self.high):
+            return f"{self.name} is never below {self.low:g}"
+        if math.isinf(self.low):
+            return f"{self.name} is never above {self.high:g}"
+        return f"{self.name} stays between {self.low:g} and {self.high:g}"
 
     def residual(self, u: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel].flatten(1)
-        return (self.floor - q.amin(1)).clamp_min(0) / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
+        excess = torch.maximum(self.low - q.amin(1), q.amax(1) - self.high).clamp_min(0)
+        return excess / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
         fixed = u.clone()
-        fixed[..., self.channel] = fixed[..., self.channel].clamp_min(self.floor)
+        fixed[..., self.channel] = fixed[..., self.channel].clamp(self.low, self.high)
         return fixed
+
+
+@dataclass(frozen=True)
+class Positive(Within):
+    """A channel never falls below `low`, which is 0 unless given."""
+
+    low: float = 0.0
 
 
 @dataclass(frozen=True)

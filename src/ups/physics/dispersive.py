@@ -6,46 +6,20 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law
-from ups.physics.padded import Padded, resolving
+from ups.physics.initial import low_modes
+from ups.physics.padded import Padded
 from ups.physics.random import Draw
-from ups.physics.solver import Equation, Stepper, param
-from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
+from ups.physics.semilinear import Semilinear
+from ups.physics.solver import param
 from ups.types import Domain, Field, Storage, TaskSpec
 
-MODES = 6
 SOLITONS = 4
 
 
-def _quadratic(domain: Domain, fine: Domain, like: Tensor, symbol: Tensor, flux: float, step: float) -> Padded:
-    """A stepper of u_t = L u − (flux · u²)_x, L given by its `symbol` on the grid `fine`, without aliasing."""
-    (k,) = wavenumbers(fine, like.device, like.dtype, real=True)
-    derivative = (-1j * flux * k * dealias_mask(fine, like.device, like.dtype)).unsqueeze(-1)
-    n = fine.shape[0]
-
-    def nonlinear(spectrum: Tensor) -> Tensor:
-        square: Tensor = torch.fft.rfft(torch.fft.irfft(spectrum, n=n, dim=1).square_(), dim=1)
-        return square.mul_(derivative)
-
-    return Padded(domain, ETDRK4(fine, symbol.unsqueeze(-1), nonlinear, step))
-
-
-def _low_modes(draw: Draw, domain: Domain, amplitude: float) -> Tensor:
-    """`(B, N)` Σ_{m=1..6} A_m sin(2π m x / L + φ_m), A ~ U(−1, 1) scaled so that |u| ≤ `amplitude`; mean zero."""
-    x = draw.tensor(2 * math.pi * (domain.coordinates[0] - domain.bounds[0][0]) / domain.lengths[0])
-    size = draw.uniform("amplitude", (MODES,), -amplitude / MODES, amplitude / MODES)
-    phase = draw.uniform("phase", (MODES,), 0.0, 2 * math.pi)
-    u = torch.zeros((len(draw), len(x)), dtype=draw.dtype, device=draw.device)
-    for m in range(MODES):
-        u += size[:, m : m + 1] * torch.sin((m + 1) * x + phase[:, m : m + 1])
-    return u
-
-
 @dataclass(frozen=True)
-class KuramotoSivashinsky1D(Equation):
+class KuramotoSivashinsky1D(Semilinear):
     """u_t + u u_x + u_xx + ν u_xxxx = 0, periodic on (0, 64): spatiotemporal chaos.
 
     Long waves grow at the rate k² − ν k⁴, u u_x hands their energy to short ones. On the attractor |u| < 4/√ν with
@@ -58,6 +32,7 @@ class KuramotoSivashinsky1D(Equation):
 
     nu: float = param(1.0, "hyperviscosity ν", above=0.0)
 
+    stored: ClassVar[type[Padded]] = Padded
     task: ClassVar[TaskSpec] = TaskSpec(
         name="ks1d",
         title="1D Kuramoto–Sivashinsky",
@@ -72,21 +47,32 @@ class KuramotoSivashinsky1D(Equation):
     )
 
     def initial(self, draw: Draw, domain: Domain) -> Tensor:
-        return _low_modes(draw, domain, amplitude=3.0).unsqueeze(-1)
+        return low_modes(draw, domain, amplitude=3.0).unsqueeze(-1)
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
-        self.check_scheme(scheme)
-        # In units of √ν (length) and ν (time) the attractor is the same for every ν; so are these two bounds.
-        fine = resolving(domain, 8.0 / math.sqrt(self.nu), at_least=domain.shape)
-        (k,) = wavenumbers(fine, like.device, torch.float64, real=True)
-        return _quadratic(domain, fine, like, k**2 - self.nu * k**4, flux=0.5, step=0.0125 * min(self.nu, 1.0))
+    # In units of √ν (length) and ν (time) the attractor is the same for every ν; so are these two bounds.
+    @property
+    def highest(self) -> float:
+        return 8.0 / math.sqrt(self.nu)
+
+    @property
+    def step(self) -> float:
+        return 0.0125 * min(self.nu, 1.0)
+
+    def symbol(self, k: Tensor) -> Tensor:
+        return k[0] ** 2 - self.nu * k[0] ** 4
+
+    def nonlinear(self, u: Tensor) -> Tensor:
+        return u.square()
+
+    def outer(self, k: Tensor) -> Tensor:
+        return -0.5j * k[0]
 
     def laws(self) -> tuple[Law, ...]:
         return (Conserved("mean", lambda u: u[..., 0], channel=0),)
 
 
 @dataclass(frozen=True)
-class KortewegDeVries1D(Equation):
+class KortewegDeVries1D(Semilinear):
     """u_t + 6 u u_x + δ² u_xxx = 0, periodic on (0, 64): solitons 2δ²κ² sech²(κ (x − 4δ²κ² t)) that pass each other.
 
     Mass ∫u, momentum ∫u² and energy ∫(u³ − δ² u_x²/2) are conserved. Half of the samples start as one to four
@@ -98,6 +84,7 @@ class KortewegDeVries1D(Equation):
 
     delta: float = param(1.0, "dispersion δ", above=0.0)
 
+    stored: ClassVar[type[Padded]] = Padded
     task: ClassVar[TaskSpec] = TaskSpec(
         name="kdv1d",
         title="1D Korteweg–de Vries",
@@ -112,7 +99,7 @@ class KortewegDeVries1D(Equation):
     )
 
     def initial(self, draw: Draw, domain: Domain) -> Tensor:
-        waves = _low_modes(draw, domain, amplitude=1.0)
+        waves = low_modes(draw, domain, amplitude=1.0)
         return torch.where(draw.chance("solitons", 0.5).unsqueeze(1), self._solitons(draw, domain), waves).unsqueeze(-1)
 
     def _solitons(self, draw: Draw, domain: Domain) -> Tensor:
@@ -131,13 +118,23 @@ class KortewegDeVries1D(Equation):
                 u += height / torch.cosh((height / 2).sqrt() / self.delta * (distance + image)).square()
         return u
 
-    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
-        self.check_scheme(scheme)
-        # The spectrum of a soliton of height 2 (κ = 1/δ) falls as exp(−πk/2κ): 1e-11 where the dealiased grid ends.
-        highest = 16.0 / self.delta
-        fine = resolving(domain, highest, at_least=domain.shape)
-        (k,) = wavenumbers(fine, like.device, torch.float64, real=True)
-        return _quadratic(domain, fine, like, 1j * self.delta**2 * k**3, flux=3.0, step=0.5 / (6 * 2.0 * highest))
+    @property
+    def highest(self) -> float:
+        """The spectrum of a soliton of height 2 (κ = 1/δ) falls as exp(−πk/2κ): it is 1e-11 there."""
+        return 16.0 / self.delta
+
+    @property
+    def step(self) -> float:
+        return 0.5 / (6 * 2.0 * self.highest)
+
+    def symbol(self, k: Tensor) -> Tensor:
+        return 1j * self.delta**2 * k[0] ** 3
+
+    def nonlinear(self, u: Tensor) -> Tensor:
+        return u.square()
+
+    def outer(self, k: Tensor) -> Tensor:
+        return -3j * k[0]
 
     def laws(self) -> tuple[Law, ...]:
         return (

@@ -7,46 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, DivergenceFree, Law
+from ups.physics.initial import SMOOTH_MODES, smooth_field
 from ups.physics.padded import Padded, resize_spectrum, resolving
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
 from ups.physics.spectral import ETDRK4, dealias_mask, wavenumbers
 from ups.types import Domain, Field, Storage, TaskSpec
 
-MODES = 4
 SCHMIDT = 10.0  # ν / κ
 SPEED = 3.0
 STRAIN = 10.0
-
-
-def smooth_field(draw: Draw, domain: Domain, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
-    """`(B, X, Y)` random sum of the modes 0 ≤ |m| ≤ 4 per axis, but the constant; `slope`: derivatives per axis.
-
-    Amplitudes are uniform in (−1, 1)/(1 + m²). Built without any trigonometry or sum that runs over the batch, so a
-    sample has the same bits in every batch.
-    """
-    bases = []
-    for axis, order in enumerate(slope):
-        angle = 2 * math.pi * (domain.coordinates[axis] - domain.bounds[axis][0]) / domain.lengths[axis]
-        rows = []
-        for m in range(MODES + 1):
-            turn = order * math.pi / 2
-            scale = (2 * math.pi * m / domain.lengths[axis]) ** order
-            rows += [draw.tensor(scale * f(m * torch.as_tensor(angle) + turn).numpy()) for f in (torch.cos, torch.sin)]
-        bases.append(rows)
-    size = draw.uniform(name, (2 * MODES + 2, 2 * MODES + 2), -1.0, 1.0)
-    field = torch.zeros((len(draw), *domain.shape), dtype=draw.dtype, device=draw.device)
-    for i, along_x in enumerate(bases[0]):
-        row = torch.zeros((len(draw), domain.shape[1]), dtype=draw.dtype, device=draw.device)
-        for j, along_y in enumerate(bases[1]):
-            if i > 1 or j > 1:  # 0 and 1 are the constant's cosine and sine
-                row += size[:, i, j, None] / (1 + (i // 2) ** 2 + (j // 2) ** 2) * along_y
-        field += along_x[:, None] * row[:, None, :]
-    return field
 
 
 @dataclass(frozen=True)
@@ -128,7 +100,7 @@ class Incompressible2D(Equation):
     def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
         self.check_scheme(scheme)
         # Random states and forces hold 4 waves per axis: a grid of 512 would only repeat what the tracer's grid knows.
-        stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * MODES)
+        stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * SMOOTH_MODES)
         return solve(stepper, initial_states(self, draw, domain), times)
 
     def laws(self) -> tuple[Law, ...]:

@@ -1,16 +1,69 @@
-"""Random initial states: PDEBench's sum of modes in one dimension, its random fields in several."""
+"""Random initial states in any number of dimensions; PDEBench's states, points and windows."""
 
 from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.random import Draw
 from ups.types import Domain
 
 WINDOW_WIDTH = 0.45
+SMOOTH_MODES = 4
+CUTOFF = 4
+REFERENCE = {1: 1024, 2: 128, 3: 32}
+
+
+def random_waves(
+    draw: Draw, domain: Domain, name: str = "u", amplitude: float | Tensor = 1.0, channels: int = 1
+) -> Tensor:
+    """Smooth periodic states `(B, *S, channels)` without mean, in one, two or three dimensions.
+
+    A sum of plane waves (`plane_waves`) with at most 4 periods along an axis, scaled so that its largest absolute value
+    is `amplitude`, a number or `(B, channels)`. It is a function of the coordinates alone, so a finer grid shows the
+    same state (the extreme is sought on a fixed grid, and may be missed by half a percent). Needs 9 cells per axis.
+    """
+    waves = plane_waves(draw, name, channels, domain.ndim)
+    largest = evaluate(waves, reference(domain), draw).abs().flatten(2).amax(2)
+    scale = (amplitude / largest).view(len(draw), channels, *([1] * domain.ndim))
+    return (evaluate(waves, domain, draw) * scale).movedim(1, -1)
+
+
+def low_modes(draw: Draw, domain: Domain, amplitude: float, modes: int = 6) -> Tensor:
+    """`(B, N)` Σ_m A_m sin(2π m x / L + φ_m), A ~ U(−1, 1) scaled so that |u| ≤ `amplitude`; mean zero."""
+    x = draw.tensor(2 * math.pi * (domain.coordinates[0] - domain.bounds[0][0]) / domain.lengths[0])
+    size = draw.uniform("amplitude", (modes,), -amplitude / modes, amplitude / modes)
+    phase = draw.uniform("phase", (modes,), 0.0, 2 * math.pi)
+    u = torch.zeros((len(draw), len(x)), dtype=draw.dtype, device=draw.device)
+    for m in range(modes):
+        u += size[:, m : m + 1] * torch.sin((m + 1) * x + phase[:, m : m + 1])
+    return u
+
+
+def smooth_field(draw: Draw, domain: Domain, name: str, slope: tuple[int, int] = (0, 0)) -> Tensor:
+    """`(B, X, Y)` random sum of the modes 0 ≤ |m| ≤ 4 per axis, but the constant; `slope`: derivatives per axis.
+
+    Amplitudes are uniform in (−1, 1)/(1 + m²). Built without any trigonometry or sum that runs over the batch, so a
+    sample has the same bits in every batch.
+    """
+    bases = []
+    for axis, order in enumerate(slope):
+        angle = 2 * math.pi * (domain.coordinates[axis] - domain.bounds[axis][0]) / domain.lengths[axis]
+        rows = []
+        for m in range(SMOOTH_MODES + 1):
+            turn = order * math.pi / 2
+            scale = (2 * math.pi * m / domain.lengths[axis]) ** order
+            rows += [draw.tensor(scale * f(m * torch.as_tensor(angle) + turn).numpy()) for f in (torch.cos, torch.sin)]
+        bases.append(rows)
+    size = draw.uniform(name, (2 * SMOOTH_MODES + 2, 2 * SMOOTH_MODES + 2), -1.0, 1.0)
+    field = torch.zeros((len(draw), *domain.shape), dtype=draw.dtype, device=draw.device)
+    for i, along_x in enumerate(bases[0]):
+        row = torch.zeros((len(draw), domain.shape[1]), dtype=draw.dtype, device=draw.device)
+        for j, along_y in enumerate(bases[1]):
+            if i > 1 or j > 1:  # 0 and 1 are the constant's cosine and sine
+                row += size[:, i, j, None] / (1 + (i // 2) ** 2 + (j // 2) ** 2) * along_y
+        field += along_x[:, None] * row[:, None, :]
+    return field
 
 
 def random_modes(
@@ -70,3 +123,47 @@ def normalised(u: Tensor) -> Tensor:
     view = (-1, *([1] * (u.dim() - 1)))
     span = (high - low).clamp_min(torch.finfo(u.dtype).tiny)
     return (u - low.view(view)) / span.view(view)
+
+
+def wave_numbers(ndim: int, draw: Draw) -> tuple[Tensor, Tensor]:
+    """Integer wavenumbers `(D, K, …, K)`, K from −4 to 4 on each axis, and their norm."""
+    k = torch.arange(-CUTOFF, CUTOFF + 1, device=draw.device, dtype=draw.dtype)
+    grid = torch.stack(torch.meshgrid(*([k] * ndim), indexing="ij"))
+    return grid, grid.square().sum(0).sqrt()
+
+
+def plane_waves(draw: Draw, name: str, count: int, ndim: int) -> Tensor:
+    """Coefficients `(B, count, K, …, K)` of random fields: Re Σ_k c_k e^{2πi k·x/L}.
+
+    One wave of random phase for every wavenumber with norm ≤ 4 and no zero component; its amplitude is norm^(−1/2) in
+    two dimensions, norm^(−1) in three.
+    """
+    grid, norm = wave_numbers(ndim, draw)
+    allowed = (norm <= CUTOFF) & (grid != 0).all(0)
+    amplitude = torch.where(allowed, norm.clamp_min(1) ** (-0.5 if ndim < 3 else -1.0), torch.zeros_like(norm))
+    phase = draw.uniform(name, (count, *norm.shape), 0.0, 2 * math.pi)
+    return torch.polar(amplitude.expand_as(phase).contiguous(), phase)
+
+
+def solenoidal(coefficients: Tensor, draw: Draw) -> Tensor:
+    """The divergence-free part of a velocity `(B, D, K, …, K)`: c − k (k·c)/k² wave by wave (Helmholtz)."""
+    grid, norm = wave_numbers(coefficients.shape[1], draw)
+    along = (grid * coefficients).sum(1, keepdim=True) / norm.clamp_min(1).square()
+    return coefficients - grid * along
+
+
+def evaluate(coefficients: Tensor, domain: Domain, draw: Draw) -> Tensor:
+    """The fields `(B, count, *S)` at the points of `domain`, one axis after the other, each a matrix product."""
+    k = torch.arange(-CUTOFF, CUTOFF + 1, device=draw.device, dtype=draw.dtype)
+    field = coefficients
+    for x, length in zip(domain.coordinates, domain.lengths, strict=True):
+        angle = (2 * math.pi / length) * draw.tensor(x)[:, None] * k
+        waves = torch.polar(torch.ones_like(angle), angle)
+        field = torch.tensordot(field, waves, dims=([2], [1]))
+    return field.real
+
+
+def reference(domain: Domain) -> Domain:
+    """A fixed grid on which means and extremes are taken, so that a state does not depend on its resolution."""
+    n = REFERENCE[domain.ndim]
+    return Domain.box(domain.bounds, (n,) * domain.ndim, domain.periodic)

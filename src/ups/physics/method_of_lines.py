@@ -7,9 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import PhysicsError
 
 Rate = Callable[[Tensor], Tensor]

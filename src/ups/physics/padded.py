@@ -1,14 +1,11 @@
-"""A spectral stepper that solves on the grid its equation needs, not on the one it stores."""
+"""Spectral steppers that solve on the grid an equation needs, not on the one it stores."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-import torch
-from scipy.fft import next_fast_len
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.types import Domain
 
@@ -37,13 +34,19 @@ def resolving(domain: Domain, wavenumber: float, at_least: tuple[int, ...]) -> D
 
     Sizes are even products of 2, 3 and 5, which transform fast.
     """
+    from scipy.fft import next_fast_len  # slow to import
+
     shape = []
     for length, least in zip(domain.lengths, at_least, strict=True):
-        n = max(least, math.ceil(1.5 * wavenumber * length / math.pi) + 1)
+        n = max(least, _cells(wavenumber, length))
         while n != least and (n % 2 or n != next_fast_len(n, real=True)):
             n += 1
         shape.append(n)
     return Domain.box(domain.bounds, tuple(shape), domain.periodic)
+
+
+def _cells(wavenumber: float, length: float) -> int:
+    return math.ceil(1.5 * wavenumber * length / math.pi) + 1
 
 
 @dataclass
@@ -57,6 +60,11 @@ class Padded:
 
     domain: Domain
     inner: ETDRK4
+
+    @classmethod
+    def grid(cls, domain: Domain, wavenumber: float) -> Domain:
+        """The grid to solve on, for what is stored on `domain` and has waves up to `wavenumber`."""
+        return resolving(domain, wavenumber, at_least=domain.shape)
 
     def start(self, u0: Tensor) -> Tensor:
         axes, fine = tuple(range(1, 1 + self.domain.ndim)), self.inner.domain
@@ -72,3 +80,24 @@ class Padded:
         spectrum = resize_spectrum(state, self.inner.domain.shape, self.domain.shape)
         values: Tensor = torch.fft.irfftn(spectrum, s=self.domain.shape, dim=axes)
         return values
+
+
+@dataclass
+class Sampled(Padded):
+    """The same, but what comes out are the values of the solution at the stored points, resolved or not.
+
+    The solving grid has a whole number of cells to each stored one. Bounds hold on every stored grid; sums over a
+    grid too coarse for the solution are not its integrals.
+    """
+
+    @classmethod
+    def grid(cls, domain: Domain, wavenumber: float) -> Domain:
+        from scipy.fft import next_fast_len  # slow to import
+
+        sizes = zip(domain.shape, domain.lengths, strict=True)
+        shape = (n * next_fast_len(math.ceil(_cells(wavenumber, length) / n), real=True) for n, length in sizes)
+        return Domain.box(domain.bounds, tuple(shape), domain.periodic)
+
+    def read(self, state: Tensor) -> Tensor:
+        every = (slice(None, None, m // n) for m, n in zip(self.inner.domain.shape, self.domain.shape, strict=True))
+        return self.inner.read(state)[(slice(None), *every)]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from ups.later import Tensor, torch
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -39,7 +39,7 @@ class Draw:
     seed: int
     samples: Sequence[int]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    dtype: torch.dtype = torch.float64
+    dtype: torch.dtype = field(default_factory=lambda: torch.float64)
 
     def __len__(self) -> int:
         return len(self.samples)

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45
@@ -17,6 +15,8 @@ from ups.physics.solver import Equation, Stepper, param
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.physics.stiff import Rodas4
 from ups.types import Domain, Field, Storage, TaskSpec
+
+SORPTION_CELLS = 1024
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class DiffSorp1D(Equation):
 
     def refinement(self, scheme: str, domain: Domain) -> int:
         """`accurate` solves on 1024 cells or more, whose space error is 5e-5 in the first frame and 2e-6 later."""
-        return 1 if scheme == "pdebench" else math.ceil(1024 / domain.shape[0])
+        return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
 
     def laws(self) -> tuple[Law, ...]:
         return (Positive("u", 0),)

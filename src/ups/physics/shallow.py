@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
 from ups.physics.finite_volume import FiniteVolume, divergence, face_states
 from ups.physics.random import Draw

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Law
 from ups.physics.random import Draw
 from ups.types import Domain, Param, PhysicsError, TaskSpec

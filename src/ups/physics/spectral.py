@@ -6,9 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import Domain
 
 

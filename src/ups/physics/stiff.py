@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
-from scipy.fft import dct
-from torch import Tensor
 
+from ups.later import Tensor, torch
 from ups.physics.method_of_lines import Rate, combine, each, first_step, rms, smallest_step, stuck
 
 # RODAS (Hairer & Wanner, Solving ODEs II, sec. IV.10) in the form without products with the Jacobian.
@@ -181,6 +179,8 @@ class LinearRelaxation:
 
 def phi_coefficients(extent: float) -> list[float]:
     """Chebyshev coefficients, in cos θ = 1 − 2x/extent, of φ₁(−x) = (1 − e^{−x})/x on 0 ≤ x ≤ extent, to 1e-14."""
+    from scipy.fft import dct  # slow to import
+
     points = 1 << max(6, math.ceil(math.log2(24 * math.sqrt(extent + 1))))
     x = extent * np.sin(np.pi * (np.arange(points) + 0.5) / (2 * points)) ** 2
     coefficients = dct(-np.expm1(-x) / x, type=2) / points

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law
 from ups.physics.finite_volume import FiniteVolume, divergence, face_difference, face_states
 from ups.physics.initial import pdebench_points, random_modes

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.physics.finite_volume import divergence, with_ghosts
 from ups.physics.riemann import FLOOR
 from ups.types import Domain

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ups.later import Tensor, torch
-from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved
+from ups.physics.laws import laws_of
 from ups.types import TaskSpec
 
 # The mean square of a field of which "how much of it" is not asked any more.
@@ -32,10 +32,9 @@ def spectral(found: Tensor, truth: Tensor) -> Tensor:
 
 def drift(found: Tensor, truth: Tensor, task: TaskSpec) -> Tensor:
     """Square gap between the integrals of predicted and true frames, over their size, summed over what is conserved."""
-    laws = EQUATIONS[task.name]().laws() if task.name in EQUATIONS else ()
     total = truth.new_zeros(len(truth))
     axes = tuple(range(1, 1 + task.ndim))
-    for law in laws:
+    for law in laws_of(task, task.periodic):
         if isinstance(law, Conserved):
             q, p = law.density(found), law.density(truth)
             total = total + ((q - p).mean(axes) / p.abs().mean(axes).clamp_min(NOTHING)).square()

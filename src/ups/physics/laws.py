@@ -1,0 +1,31 @@
+"""Which laws hold for a task: the one answer that generation, validation, training and roll-outs share."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ups.later import Tensor
+from ups.physics import EQUATIONS
+from ups.physics.constraints import Conserved, Law, Positive, Within
+from ups.types import Params, TaskSpec
+
+
+def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = None) -> tuple[Law, ...]:
+    """The laws of the equation of that name; for a task without one, those that its facts name by channel.
+
+    `params`: those of the equation, its defaults where none are given. Under another boundary than
+    the task's own only the bounds of single channels remain.
+    """
+    if task.name in EQUATIONS:
+        laws = EQUATIONS[task.name](**(params or {})).laws()
+    else:
+        index = {name: i for i, name in enumerate(task.channels)}
+        totals = (
+            Conserved(name, partial(_channel, index[name]), index[name]) for name in task.conserved if name in index
+        )
+        laws = (*totals, *(Positive(name, index[name]) for name in task.positive if name in index))
+    return tuple(law for law in laws if periodic == task.periodic or isinstance(law, Within))
+
+
+def _channel(index: int, u: Tensor) -> Tensor:
+    return u[..., index]
