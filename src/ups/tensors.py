@@ -6,9 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from ups.later import Tensor, torch
 from ups.types import TaskSpec
 
 Losses = Mapping[str, Tensor]

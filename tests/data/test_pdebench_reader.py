@@ -14,7 +14,7 @@ import pytest
 
 from ups.data import duplicates, open_source
 from ups.data import source as source_module
-from ups.data.naming import match_name
+from ups.data.readers.pdebench_names import match_name
 from ups.data.source import fingerprints
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
@@ -239,7 +239,7 @@ def test_4_group_keys_are_sorted_as_strings(tmp_path):
 def test_5_published_names_tell_the_task_and_its_parameters_in_either_spelling(name, task, params):
     fits = match_name(name, TASKS)
     assert list(fits) == [task]
-    found = fits[task].found
+    found = fits[task].stated
     read = {key: type(value)(found[key]) for key, value in params.items()}
     assert read == params
 

@@ -132,7 +132,7 @@ def test_a_faint_weight_is_drawn_at_least_once_in_a_cycle_and_none_at_zero() -> 
 
 def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the_past_stays() -> None:
     heard: list[tuple[int, dict[str, float]]] = []
-    sampler = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), heard=lambda: heard)
+    sampler = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), validations=lambda: heard)
     before = [sampler.indices(n)[1].tolist() for n in range(300)]
     heard.append((100, {"burgers": 0.4, "darcy": 0.1, "advection": 0.1}))
     after = [sampler.indices(n)[1].tolist() for n in range(300)]
@@ -142,7 +142,7 @@ def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the
     gained = np.subtract(sampler.turns(start + steps), sampler.turns(start))
     assert np.abs(gained / steps - np.array([4, 1, 1]) / 6).max() < 1e-3
     heard.append((2000, {"burgers": 0.1, "darcy": math.nan, "advection": 0.1}))
-    resumed = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), heard=lambda: heard)
+    resumed = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), validations=lambda: heard)
     for step in (0, 99, 170, 1999, 2000 + LEAD, 9000):
         assert np.array_equal(resumed.indices(step)[1], sampler.indices(step)[1])
     late = np.subtract(resumed.turns(2000 + LEAD + CYCLE), resumed.turns(2000 + LEAD))
@@ -151,7 +151,7 @@ def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the
 
 def test_by_error_every_window_still_comes_once_per_epoch_across_changes() -> None:
     heard = [(n, {"burgers": 1.0 + n % 3, "darcy": 1.0, "advection": 2.0 - n % 2}) for n in range(50, 1500, 90)]
-    sampler = Sampler(NAMES, COUNTS, 7, Mix(policy="error"), seed=2, heard=lambda: heard)
+    sampler = Sampler(NAMES, COUNTS, 7, Mix(policy="error"), seed=2, validations=lambda: heard)
     streams: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for step in range(1500):
         task, windows = sampler.indices(step)

@@ -29,14 +29,14 @@ class _Numbered(Dataset[Packed]):
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
 
-    def __getitem__(self, asked: Any) -> Packed:
-        which, chosen = asked
+    def __getitem__(self, request: Any) -> Packed:
+        which, chosen = request
         try:
             window = self.windows.window(which, chosen)
         except UpsError as error:  # it travels as it is: the workers' own way wraps it in a traceback
             return {"failed": error}
-        held = {name: getattr(window, name) for name in TENSORS}
-        arrays = {name: value.numpy() for name, value in held.items() if value is not None}
+        tensors = {name: getattr(window, name) for name in TENSORS}
+        arrays = {name: value.numpy() for name, value in tensors.items() if value is not None}
         drawn = {"which": which, "chosen": chosen}
         return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
 
@@ -75,11 +75,11 @@ class Loader:
     def _start(self, first: int) -> Iterator[Packed]:
         # From a server that never had threads or a GPU: a fork of this process would have both.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["ups.data.preload"])
+        context.set_forkserver_preload(["ups.data.worker_imports"])
         loader = DataLoader(
             _Numbered(self.windows),
             batch_size=None,
-            sampler=_Asked(self.windows, first),
+            sampler=_Requests(self.windows, first),
             num_workers=self.workers,
             collate_fn=_as_it_is,
             prefetch_factor=AHEAD,
@@ -101,8 +101,8 @@ class Loader:
         self._batches = None
 
 
-class _Asked:
-    """What is drawn from step `first` on, for ever."""
+class _Requests:
+    """Task and windows of step `first` and of every step after it."""
 
     def __init__(self, windows: Windows, first: int) -> None:
         self.windows, self.first = windows, first

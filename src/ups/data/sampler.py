@@ -22,10 +22,10 @@ CHUNK = 1 << 18
 # By error, no task counts for less or more than this part of the geometric mean.
 LEAST, MOST = 0.1, 10.0
 
-Heard = Sequence[tuple[int, Mapping[str, float]]]
+Validations = Sequence[tuple[int, Mapping[str, float]]]
 
 
-def _unheard() -> Heard:
+def _no_validations() -> Validations:
     """No validation yet."""
     return ()
 
@@ -67,7 +67,7 @@ class Mix:
         return [float(n) ** power for n in counts]
 
 
-class Draw(NamedTuple):
+class Pick(NamedTuple):
     """A step's task, by its place among the tasks, and how many steps drew it before."""
 
     task: int
@@ -93,8 +93,8 @@ class Sampler:
     there are. A task with fewer windows than a batch repeats them within it, an epoch after the other. Weighted tasks
     are spread evenly over each `CYCLE` of steps and shuffled within it.
 
-    `heard` gives (step, error by task) of every validation so far; it matters to the policy `error` alone, from `LEAD`
-    steps after the validation on. Given that, every answer is a pure function of its arguments.
+    `validations` gives (step, error by task) of every validation so far; it matters to the policy `error` alone, from
+    `LEAD` steps after the validation on. Given that, every answer is a pure function of its arguments.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Sampler:
         batch: int,
         mix: Mix | None = None,
         seed: int = 0,
-        heard: Callable[[], Heard] = _unheard,
+        validations: Callable[[], Validations] = _no_validations,
     ) -> None:
         self.names, self.counts, self.batch, self.seed = tuple(names), tuple(counts), batch, seed
-        self.mix, self.heard = mix or Mix(), heard
+        self.mix, self.validations = mix or Mix(), validations
         for name, count in zip(names, counts, strict=True):
             if count < 1:
                 raise DataError(f"{name} has no windows to draw; give its split more samples or more frames.")
@@ -121,16 +121,16 @@ class Sampler:
         self._keys = functools.lru_cache(256)(self._epoch_keys)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which cannot hear validations: there the order is not asked for."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
-        return {**kept, "heard": _unheard}
+        """For another process, which is told of no validation: there the order is not asked for."""
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
+        return {**state, "validations": _no_validations}
 
-    def draw(self, step: int) -> Draw:
+    def draw(self, step: int) -> Pick:
         """The task of a step, and its turn."""
         stretch = self._stretch(step)
         cycle, place = divmod(step - stretch.first, sum(stretch.slots))
         task, turn = (int(x) for x in self._laid(stretch.slots, cycle)[place])
-        return Draw(task, stretch.turns[task] + cycle * stretch.slots[task] + turn)
+        return Pick(task, stretch.turns[task] + cycle * stretch.slots[task] + turn)
 
     def turns(self, step: int) -> tuple[int, ...]:
         """How many of the steps before `step` drew each task."""
@@ -193,11 +193,11 @@ class Sampler:
         return {"windows": sizes, "batch": self.batch, "mix": self.mix, "order": hashed.hexdigest()}
 
     def _stretch(self, step: int) -> _Stretch:
-        """The stretch a step lies in, after taking in what was heard since the last call."""
+        """The stretch a step lies in, after taking in the validations since the last call."""
         known = self._stretches
         if self.mix.policy == "error":
             known = list(known)  # several threads ask, and each may take in the same
-            for at, errors in self.heard()[len(known) - 1 :]:
+            for at, errors in self.validations()[len(known) - 1 :]:
                 weights = _by_error([errors.get(name, math.nan) for name in self.names])
                 first = max(at + LEAD, known[-1].first)
                 known.append(_Stretch(first, _apportion(weights), self._turns(known[-1], first), _shares(weights)))

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ups.files import draft
+from ups.files import draft, read_at
+from ups.later import Tensor, torch
 from ups.types import Array, DataError
 
-Kind = Literal["fp32", "bf16", "fp16"]
+TokenFormat = Literal["fp32", "bf16", "fp16"]
 CHUNK = 1 << 22
 ALIGN = 64
 
@@ -31,17 +30,22 @@ class Format:
     """A number format: its name in safetensors, in torch, and the numpy type its bytes are read as."""
 
     code: str
-    torch: torch.dtype
+    name: str
     raw: np.dtype[Any]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        kind: torch.dtype = getattr(torch, self.name)
+        return kind
 
 
 FORMATS: dict[str, Format] = {
-    "fp32": Format("F32", torch.float32, np.dtype("<f4")),
-    "bf16": Format("BF16", torch.bfloat16, np.dtype("<i2")),  # numpy has none: its bits travel as integers
-    "fp16": Format("F16", torch.float16, np.dtype("<f2")),
+    "fp32": Format("F32", "float32", np.dtype("<f4")),
+    "bf16": Format("BF16", "bfloat16", np.dtype("<i2")),  # numpy has none: its bits travel as integers
+    "fp16": Format("F16", "float16", np.dtype("<f2")),
 }
-BYTES = Format("U8", torch.uint8, np.dtype("u1"))
-_BY_CODE = {found.code: found for found in (*FORMATS.values(), BYTES)}
+BYTES = Format("U8", "uint8", np.dtype("u1"))
+_BY_CODE = {form.code: form for form in (*FORMATS.values(), BYTES)}
 
 
 def raw(values: Tensor) -> Array:
@@ -99,7 +103,7 @@ def _pieces(header: bytes, small: Mapping[str, Array], rows: Iterable[Tensor]) -
         yield raw(piece).tobytes()
 
 
-class Field(NamedTuple):
+class StoredArray(NamedTuple):
     """An array of a shard: where its bytes begin, its shape `(rows, ...)`, what its numbers are read as, and the bytes
     of a row."""
 
@@ -148,9 +152,7 @@ class Shard:
             raise IndexError(f"{self.path} has {shape[0]} rows, and there is no row {row}")
         place = start + row * size + skip
         try:
-            done = os.preadv(self._file, (into,), place)
-            while done < len(into) and (more := os.preadv(self._file, (into[done:],), place + done)):
-                done += more
+            done = read_at(self._file, into, place)
         except OSError as error:
             raise self._unreadable(error) from None
         if done < len(into):
@@ -165,12 +167,12 @@ class Shard:
             for name, (start, shape, dtype, _) in self.fields.items()
         }
 
-    def _field(self, field: Mapping[str, Any], start: int) -> Field:
+    def _field(self, field: Mapping[str, Any], start: int) -> StoredArray:
         form, shape = _BY_CODE[field["dtype"]], tuple(field["shape"])
         first, last = field["data_offsets"]
         if last - first != math.prod(shape) * form.raw.itemsize or start + last > self.bytes:
             raise ValueError("its numbers do not fill the shape it states")
-        return Field(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)
+        return StoredArray(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error.strerror}); build the cache again.")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ups.files import write_atomic
 from ups.types import ConfigError, DataError
 
-Part = Literal["train", "valid", "test"]
-PARTS: tuple[Part, ...] = ("train", "valid", "test")
+PartName = Literal["train", "valid", "test"]
+PARTS: tuple[PartName, ...] = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from ups.jobs.sets import DataSet, Screen
 from ups.jobs.settings import GenerateConfig, RunConfig
 from ups.models import Simulator
 from ups.physics import EQUATIONS, TASKS
-from ups.tensors import numbers_of
-from ups.types import ConfigError, Params, UpsError
+from ups.types import ConfigError, UpsError
 
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
@@ -146,27 +145,6 @@ def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Re
         begun = float(data.source.times[data.config.reduce.start] - data.source.times[0])
         start = round(begun / own)
     return Reduction(time=max(1, round(dt / own)), space=thin, start=start)
-
-
-def told(source: Source, params: Params) -> Source:
-    """The same source, its parameters replaced by `params` where given; every number of its task must then be known."""
-    known = source.params_of
-
-    def params_of(index: int) -> Params:
-        return {**known(index), **params}
-
-    source.params_of = params_of  # type: ignore[method-assign]
-    names = [p.name for p in source.task.parameters]
-    for name in params:
-        if name not in names:
-            has = f"its parameters are {', '.join(names)}" if names else "it has none"
-            raise ConfigError(f"{source.task.name} has no parameter '{name}'; {has}.")
-    for name in numbers_of(source.task):
-        if isinstance(params.get(name), str):
-            raise ConfigError(f"{source.task.name}: {name} is '{params[name]}', but must be a number.")
-        if name not in params_of(0):
-            raise ConfigError(f"{source.path}: says nowhere what its {name} is; give it with --params {name}=….")
-    return source
 
 
 def _cells(cells: tuple[int, ...]) -> str:

@@ -14,8 +14,8 @@ from torch import Tensor
 from ups.config import load
 from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, check_key, digest, key_of, read_manifest, verify
-from ups.data.identity import content
-from ups.data.windows import Part
+from ups.data.checksums import checksum
+from ups.data.windows import Samples
 from ups.engine.dist import Dist
 from ups.heartbeat import Pulse
 from ups.jobs.generate import Progress
@@ -73,7 +73,7 @@ class Caches:
     def key(self, data: DataSet, split: str) -> dict[str, str]:
         """All that the cache of a part depends on."""
         told = identity(self.codec, data.source.task.name)
-        return key_of(data.part(split), told, content(data.source, self.place / MEMORY), self.config.cache.dtype)
+        return key_of(data.part(split), told, checksum(data.source, self.place / MEMORY), self.config.cache.dtype)
 
     def ready(self, data: DataSet, split: str) -> tuple[Path, dict[str, str]]:
         """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
@@ -117,7 +117,7 @@ def encoded_parts(
     dist: Dist,
     screen: Screen,
     pulse: Pulse | None,
-) -> list[Part]:
+) -> list[Samples]:
     """What the operator is trained on, encoded; nothing where the config does without a cache, or for another stage.
 
     Frames are read beside the tokens only where a loss compares fields.
@@ -125,7 +125,7 @@ def encoded_parts(
     if not config.cache.use or not isinstance(stage, OperatorStage):
         return []
     caches = Caches(config, place_of(config, folder), stage.codec, dist, screen, pulse or Pulse(None, 0))
-    parts: list[Part] = []
+    parts: list[Samples] = []
     for data in sets:
         truth = data.part("train") if stage.needs_frames else None
         parts.append(Latents(*caches.ready(data, "train"), data.source.task, truth))

@@ -105,8 +105,8 @@ class Session:
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
         asked, simulator = self.asked, self.judge.simulator
-        source = self.stack.enter_context(open_source(path, TASKS, asked.task))
-        spec = fitting(simulator, source, asked.params, 1)
+        stored = self.stack.enter_context(open_source(path, TASKS, asked.task))
+        spec, source = fitting(simulator, stored, asked.params, 1)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
         cells = grid_of(asked.resolution, source.domain.shape, spec.name)

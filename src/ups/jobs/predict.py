@@ -14,7 +14,7 @@ from ups.data import Source, open_source
 from ups.data.windows import Trajectories
 from ups.engine.dist import device_of
 from ups.files import draft
-from ups.jobs.beyond import spaced, told
+from ups.jobs.beyond import spaced
 from ups.jobs.judge import SimulatorPredictor
 from ups.jobs.load import load
 from ups.models import Simulator
@@ -24,8 +24,8 @@ from ups.types import ConfigError, DataError, Params, TaskSpec
 AXES = "xyz"
 
 
-def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> TaskSpec:
-    """The simulator's task that a source holds; refused in a sentence where the two do not fit.
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> tuple[TaskSpec, Source]:
+    """The simulator's task that a source holds, and the source to read; refused in a sentence where they do not fit.
 
     `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given.
     """
@@ -40,9 +40,9 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
             f"{ours} on {spec.ndim}; give it data with these."
         )
-    told(source, params)
+    source = source.assuming(params)
     if spec.steady:
-        return spec
+        return spec, source
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
     frames, needed = len(source.times[::every]), simulator.operator.config.context + ahead
     if frames < needed:
@@ -50,7 +50,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
             f"needed; give it longer trajectories."
         )
-    return spec
+    return spec, source
 
 
 def rollout(
@@ -71,8 +71,8 @@ def rollout(
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     simulator = load(run, device)
     context = simulator.operator.config.context
-    with open_source(source_path, TASKS, task) as source:
-        spec = fitting(simulator, source, params or {}, 0)
+    with open_source(source_path, TASKS, task) as stored:
+        spec, source = fitting(simulator, stored, params or {}, 0)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
         low, _ = simulator.ranges()[spec.name]["dt"]

@@ -111,7 +111,7 @@ def train(
             told: list[Tracker] = [*trackers, *(Order(windows.sampler, name, tracker) for tracker in trackers)]
             trainer = Trainer(settings.train, stage, batches, dist, store, told, screen.watch, pulse, limit=limit)
             batches.trainer = trainer
-            windows.sampler.heard = listening(trainer, windows.sampler, settings.workers)
+            windows.sampler.validations = listening(trainer, windows.sampler, settings.workers)
             outcomes[name] = trainer.fit()
             rows[name] = drawn(windows.sampler, name, outcomes[name].steps)
             learnt |= {f"{name}.{key}": value for key, value in trainer.weights(dist.leads or name != LAST).items()}

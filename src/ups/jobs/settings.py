@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 
 from ups.config import Config
 from ups.data.sampler import Mix
-from ups.data.shards import Kind
+from ups.data.shards import TokenFormat
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
@@ -208,7 +208,7 @@ class CacheConfig(Config):
 
     use: bool = False
     """Train the operator on encoded windows; with fp32 the losses are the same to the bit."""
-    dtype: Kind = "fp32"
+    dtype: TokenFormat = "fp32"
     """How tokens are stored: fp32, or half the size as bf16 or fp16, with the rounding said in the manifest."""
     folder: str | None = None
     """Where caches lie, for example on a fast scratch disk; `cache/latents` of the run's folder by default."""

@@ -19,7 +19,7 @@ def number(task: int, first: int, windows: Array) -> int:
     return int(mixed(windows.astype(np.uint64), mixed(places, np.uint64(task))).sum())
 
 
-class Ledger:
+class DrawChecksum:
     """A running sum over the steps drawn one after the other; another step than the next begins it anew.
 
     Written by the thread that builds windows, which is ahead of the one that asks.
