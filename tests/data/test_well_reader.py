@@ -185,12 +185,6 @@ def test_a_slice_of_a_huge_file_costs_a_slice(tmp_path):
     assert peak < 16 * 2**20
 
 
-def test_a_source_survives_pickling(flow):
-    source = open_source(flow[0], {})
-    source.read(0)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(1), source.read(1))
-
-
 @pytest.fixture
 def base(tmp_path):
     folder = tmp_path / "toy_flow" / "data" / "train"
