@@ -22,12 +22,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from rooms import run_in
+from ups.data import cache_shards as shards_module
 from ups.data import open_source
-from ups.data import shards as shards_module
-from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, sum_of, verify
+from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
-from ups.data.shards import Shard
 from ups.data.windows import Reduction, Trajectories
 from ups.physics import TASKS
 from ups.types import DataError
@@ -213,13 +212,6 @@ def test_a_shard_cut_or_taken_away_while_it_is_read_is_a_sentence_and_not_a_cras
     (folder / "shard-00001.safetensors").unlink()
     with pytest.raises(DataError, match=r"shard-00001\.safetensors: cannot be read \(No such file"):
         cached.tokens([3], [0], 1)
-
-
-def test_a_shard_can_be_mapped_whole(part: Trajectories, tmp_path: Path) -> None:
-    folder = builder(part, tmp_path).run()
-    arrays = Shard(folder / "shard-00001.safetensors").arrays
-    assert not arrays["tokens"].flags.writeable
-    assert np.array_equal(arrays["tokens"], Latents(folder, key(part), part.task).tokens([3, 4, 5], [0] * 3, 11))
 
 
 def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectories, tmp_path: Path) -> None:

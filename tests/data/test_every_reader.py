@@ -311,7 +311,7 @@ def test_trajectories_in_memory_are_those_of_the_file_and_their_statistics_are_c
 
 
 def test_no_torch_is_imported_before_tensors_are_wanted() -> None:
-    names = ("splits", "sampler", "windows", "shards", "cache", "build", "write", "layouts", "checksums")
+    names = ("splits", "sampler", "windows", "cache_shards", "cache", "cache_builder", "write", "layouts", "checksums")
     modules = ", ".join(("ups.data", *(f"ups.data.{name}" for name in names)))
     code = f"import {modules}, sys; assert not {{'torch', 'h5py'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

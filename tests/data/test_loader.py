@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.data.build import Builder
 from ups.data.cache import Latents, key_of
+from ups.data.cache_builder import Builder
 from ups.data.loader import Loader, loaded
 from ups.data.sampler import Mix
 from ups.data.windows import Reduction, Samples, Trajectories, Windows

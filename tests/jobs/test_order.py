@@ -128,8 +128,8 @@ def test_by_error_the_share_asked_for_is_the_mean_over_the_steps() -> None:
     heard = [(100, {"a": 0.3, "b": 0.1}), (400, {"a": 0.1, "b": 0.1})]
     sampler = Sampler(("a", "b"), (50, 60), 4, Mix(policy="error"), validations=lambda: heard)
     early = (100 + LEAD) * 0.5
-    assert sampler.asked(0) == sampler.asked(100) == (0.5, 0.5)
-    assert sampler.asked(300)[0] == pytest.approx((early + (300 - 100 - LEAD) * 0.75) / 300)
-    assert sampler.asked(1000)[0] == pytest.approx((early + 300 * 0.75 + (1000 - 400 - LEAD) * 0.5) / 1000)
-    assert sampler.turns(1000)[0] / 1000 == pytest.approx(sampler.asked(1000)[0], abs=0.005)
-    assert torch.tensor(sampler.asked(777)).sum() == pytest.approx(1)
+    assert sampler.wanted_shares(0) == sampler.wanted_shares(100) == (0.5, 0.5)
+    assert sampler.wanted_shares(300)[0] == pytest.approx((early + (300 - 100 - LEAD) * 0.75) / 300)
+    assert sampler.wanted_shares(1000)[0] == pytest.approx((early + 300 * 0.75 + (1000 - 400 - LEAD) * 0.5) / 1000)
+    assert sampler.turns(1000)[0] / 1000 == pytest.approx(sampler.wanted_shares(1000)[0], abs=0.005)
+    assert torch.tensor(sampler.wanted_shares(777)).sum() == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""The latent cache of one part of a task: what a frozen codec made of its frames, refused unless made of just these."""
+"""The latent cache of one part of a task: tokens a frozen codec made of its frames; refused if made of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ups.data.shards import FORMATS, Shard, sha256
+from ups.data.cache_shards import FORMATS, Shard, sha256
 from ups.data.windows import Trajectories
 from ups.later import Tensor, torch
 from ups.tensors import Window
@@ -28,17 +28,17 @@ Key = Mapping[str, str]
 
 
 class StaleError(DataError):
-    """A cache that was made of something else than what is asked for."""
+    """A cache that was made of other data, or by another codec, than those of this run."""
 
 
 def frames_of(part: Trajectories) -> int:
-    """Frames of a sample that are encoded; of a steady one nothing and its solution."""
+    """Frames of a sample that are encoded: two of a steady task, an empty one and the solution."""
     return 2 if part.task.steady else len(part.times)
 
 
 def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) -> dict[str, str]:
-    """All that a cache depends on, by name: `codec` brings digests of the weights and of the normalisation, `data` is
-    that of the file."""
+    """Everything a cache depends on, by name. `codec` holds digests of weights and normalisation, `data` that of the
+    file."""
     r, domain = part.reduction, part.source.domain
     return {
         **codec,
@@ -225,20 +225,3 @@ class Latents:
             ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),
             tokens=tokens,
         )
-
-
-@dataclass(frozen=True)
-class CacheSize:
-    """What a cache of some samples takes."""
-
-    samples: int
-    frames: int
-    tokens: tuple[int, ...]
-    bytes: int
-
-    @classmethod
-    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> CacheSize:
-        frames = frames_of(part)
-        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
-        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
-        return cls(len(part), frames, tokens, len(part) * each)

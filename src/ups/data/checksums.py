@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ups.data.shards import sha256
+from ups.data.cache_shards import sha256
 from ups.data.source import Source
 from ups.files import write_atomic
 from ups.types import DataError

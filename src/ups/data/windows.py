@@ -18,7 +18,7 @@ from ups.later import Tensor, torch
 from ups.tensors import Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
-# Trajectories that fit in so many bytes are read once and kept; larger sets are read window by window.
+# Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
 # Threads that read trajectories at once; more do not help, for the memory is the limit.
 THREADS = 8
@@ -43,7 +43,7 @@ class Reduction:
 
 
 def numbers_in(source: Source, row: int) -> list[float]:
-    """What a source says of the numeric parameters of a sample; a DataError where it says nothing of one."""
+    """The numeric parameters of a sample, in the order of its task; a DataError where the source does not say one."""
     known, names = source.params_of(row), numbers_of(source.task)
     missing = [name for name in names if name not in known]
     if missing:
@@ -55,7 +55,7 @@ def numbers_in(source: Source, row: int) -> list[float]:
 
 
 class Trajectories:
-    """Some samples of a source at reduced resolution, read once if they fit in memory, else when asked for."""
+    """Some samples of a source at reduced resolution: in memory if they fit, else read from the file each time."""
 
     def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction, resident: int | None = None) -> None:
         """`resident` is the most bytes that are kept in memory, RESIDENT by default."""

@@ -1,4 +1,4 @@
-"""What the server of loader processes imports once: all of them share it, for nothing in it is touched again."""
+"""Imported once by the server that loader workers are forked from, so that all of them share its memory."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""Writes PDEBench files so that a kill at any moment loses at most one batch and never leaves a false whole."""
+"""Writes PDEBench files: a kill at any moment loses at most the batches in flight, and a file of that name is whole."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ups.data.build import Builder
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
+from ups.data.cache_builder import Builder
+from ups.data.cache_shards import named, write
 from ups.data.loader import loaded
-from ups.data.shards import named, write
 from ups.data.windows import Reduction, Samples, Trajectories, Windows, spread
 from ups.engine.dist import Dist
 from ups.engine.loop import Trainer

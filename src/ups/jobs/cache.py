@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from ups.config import load
-from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, check_key, digest, key_of, read_manifest, verify
+from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
 from ups.data.windows import Samples
 from ups.engine.dist import Dist

@@ -92,7 +92,7 @@ class Proven:
 
 def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
     """How often each task was drawn by the `steps` of a stage."""
-    turns, asked = sampler.turns(steps), sampler.asked(steps)
+    turns, asked = sampler.turns(steps), sampler.wanted_shares(steps)
     rows = zip(sampler.names, turns, asked, sampler.counts, strict=True)
     return [Drawn(stage, name, n, steps, share, n * sampler.batch, count) for name, n, share, count in rows]
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
+from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
-from ups.data.shards import TokenFormat
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig

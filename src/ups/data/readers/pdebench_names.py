@@ -18,14 +18,14 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A task, and the words and numbers its file name states; none where the name follows no pattern of the task."""
+    """A task, and what the file name states of its parameters; nothing if the name fits no pattern of the task."""
 
     task: TaskSpec
     stated: Mapping[str, str]
 
 
 def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | None, remarks: Remarks) -> NamedTask:
-    """The task of a file: the caller's word, else the attribute `ups_task`, else the file name."""
+    """The task of a file: as the user says, else by the attribute `ups_task`, else by the file name."""
     named = match_name(name, tasks)
     stated = file.attrs.get("ups_task")
     if task is not None and task not in tasks:
@@ -65,10 +65,10 @@ def match_name(name: str, tasks: Mapping[str, TaskSpec]) -> dict[str, NamedTask]
 
 
 def resolve(named: NamedTask, attributes: Mapping[str, Any], remarks: Remarks) -> Params:
-    """Parameters from the file name; an attribute stands in where the name is silent and is held against it otherwise.
+    """Parameters from the file name; an attribute is used where the name says nothing, and compared with it otherwise.
 
     A parameter that the family's names never mention has one value for the whole family: the task's default.
-    A parameter that is said nowhere is left out, with a note.
+    A parameter that is stated nowhere is left out, with a note.
     """
     task = named.task
     params: dict[str, float | str] = {}

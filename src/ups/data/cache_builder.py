@@ -18,19 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ups.data.cache import (
-    FORMAT,
-    MANIFEST,
-    VERSION,
-    CacheSize,
-    Key,
-    check_key,
-    digest,
-    frames_of,
-    read_manifest,
-    sum_of,
-)
-from ups.data.shards import FORMATS, named, sha256, write
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest, sum_of
+from ups.data.cache_shards import FORMATS, named, sha256, write
 from ups.data.windows import Trajectories
 from ups.files import sync_folder, write_atomic
 from ups.later import Tensor, torch
@@ -43,6 +32,23 @@ SHARD = 128 * 2**20  # bytes, or one sample where that is larger
 BATCH = 256  # frames encoded at once, at most; fewer where they are large
 CELLS = 1 << 22
 PATIENCE = 0.2  # seconds between looks at what other builders do
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """What a cache of some samples takes."""
+
+    samples: int
+    frames: int
+    tokens: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> CacheSize:
+        frames = frames_of(part)
+        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
+        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
+        return cls(len(part), frames, tokens, len(part) * each)
 
 
 @dataclass

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
-import mmap
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -114,11 +112,10 @@ class StoredArray(NamedTuple):
 
 
 class Shard:
-    """The arrays of a shard, as they lie on disk: opening it reads the header, and reading what is asked for.
+    """The arrays of a shard, as they lie on disk: opening reads the header, `read` one row.
 
     A row is read by its place in the file, from the system's page cache, which all processes share: at random places
-    that costs a third of what faulting it into a memory map does, and nothing stays with the process. `arrays` are
-    views of such a map, made when they are first asked for.
+    that costs a third of what faulting it into a memory map does, and nothing stays with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -129,7 +126,7 @@ class Shard:
             if not 2 <= length <= self.bytes - 8:
                 raise ValueError("its header is longer than the file")
             fields = json.loads(os.pread(self._file, length, 8))
-            self.metadata: dict[str, str] = fields.pop("__metadata__", {})
+            fields.pop("__metadata__", None)
             self.fields = {name: self._field(field, 8 + length) for name, field in fields.items()}
         except OSError as error:
             raise self._unreadable(error) from None
@@ -157,15 +154,6 @@ class Shard:
             raise self._unreadable(error) from None
         if done < len(into):
             raise DataError(f"{self.path}: has become shorter while it was read; build the cache again.")
-
-    @functools.cached_property
-    def arrays(self) -> dict[str, Array]:
-        """Every array as a view of the mapped file."""
-        mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
-        return {
-            name: np.frombuffer(mapped, dtype, math.prod(shape), start).reshape(shape)
-            for name, (start, shape, dtype, _) in self.fields.items()
-        }
 
     def _field(self, field: Mapping[str, Any], start: int) -> StoredArray:
         form, shape = _BY_CODE[field["dtype"]], tuple(field["shape"])
