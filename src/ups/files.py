@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all: a draft beside it, flushed to the disk, renamed over the old one."""
+"""Files written whole or not at all (a draft beside them, flushed, renamed over the old one), or read by position."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ def write_atomic(path: Path, content: str | bytes) -> None:
     """The whole file or the old one."""
     with draft(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def read_at(descriptor: int, into: memoryview, place: int) -> int:
+    """Fill `into` with the bytes of an open file from `place` on; fewer only where the file ends before."""
+    done = 0
+    while done < len(into) and (more := os.preadv(descriptor, (into[done:],), place + done)):
+        done += more
+    return done
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""torch, imported at its first use: what only reads configs, tasks and files does not wait for it."""
+"""torch and h5py, imported at their first use: what only reads configs and tasks does not wait for them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Tensor", "torch"]
+__all__ = ["Tensor", "h5py", "torch"]
 
 if TYPE_CHECKING:
+    import h5py
     import torch
     from torch import Tensor
 else:
@@ -23,7 +24,7 @@ else:
             self.__dict__.update({key: value for key, value in vars(module).items() if not key.startswith("__")})
             return getattr(module, name)
 
-    torch = _Later("torch")
+    h5py, torch = _Later("h5py"), _Later("torch")
 
     class _Instances(type):
         def __instancecheck__(cls, value: object) -> bool:

@@ -22,12 +22,11 @@ from safetensors import safe_open
 from torch import Tensor
 
 from rooms import run_in
+from ups.data import cache_shards as shards_module
 from ups.data import open_source
-from ups.data import shards as shards_module
-from ups.data.build import Builder, discard, leftovers
 from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, sum_of, verify
-from ups.data.identity import content
-from ups.data.shards import Shard
+from ups.data.cache_builder import Builder, discard, leftovers
+from ups.data.checksums import checksum
 from ups.data.windows import Reduction, Trajectories
 from ups.physics import TASKS
 from ups.types import DataError
@@ -151,16 +150,16 @@ def test_a_changed_byte_of_the_data_file_is_seen_and_untouched_files_are_not_rea
 ) -> None:
     memory, path = tmp_path / "cache" / "files.json", part.source.path
     os.utime(path, ns=(0, 0))
-    monkeypatch.setattr("ups.data.identity.RECENT", -1)
-    before = content(part.source, memory)
+    monkeypatch.setattr("ups.data.checksums.RECENT", -1)
+    before = checksum(part.source, memory)
     reads: list[Path] = []
-    monkeypatch.setattr("ups.data.identity.sha256", lambda p: reads.append(p) or shards_module.sha256(p))
-    assert content(part.source, memory) == before
+    monkeypatch.setattr("ups.data.checksums.sha256", lambda p: reads.append(p) or shards_module.sha256(p))
+    assert checksum(part.source, memory) == before
     assert reads == []
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
     path.write_bytes(raw)
-    assert content(part.source, memory) != before
+    assert checksum(part.source, memory) != before
     assert reads == [path]
 
 
@@ -213,13 +212,6 @@ def test_a_shard_cut_or_taken_away_while_it_is_read_is_a_sentence_and_not_a_cras
     (folder / "shard-00001.safetensors").unlink()
     with pytest.raises(DataError, match=r"shard-00001\.safetensors: cannot be read \(No such file"):
         cached.tokens([3], [0], 1)
-
-
-def test_a_shard_can_be_mapped_whole(part: Trajectories, tmp_path: Path) -> None:
-    folder = builder(part, tmp_path).run()
-    arrays = Shard(folder / "shard-00001.safetensors").arrays
-    assert not arrays["tokens"].flags.writeable
-    assert np.array_equal(arrays["tokens"], Latents(folder, key(part), part.task).tokens([3, 4, 5], [0] * 3, 11))
 
 
 def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectories, tmp_path: Path) -> None:
@@ -386,8 +378,8 @@ def test_killed_builders_and_builders_at_once_leave_one_whole_cache(part: Trajec
 def test_builders_share_the_work(part: Trajectories, tmp_path: Path) -> None:
     """A shard that another process holds is left to it."""
     mine = builder(part, tmp_path, shard=1)
-    mine.beside.mkdir(parents=True)
-    lock = str(mine.beside / "4.lock")
+    mine.draft.mkdir(parents=True)
+    lock = str(mine.draft / "4.lock")
     code = f"import fcntl,time\nf=open({lock!r},'w')\nfcntl.flock(f,2)\nprint(1,flush=True)\ntime.sleep(1)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.data.build import Builder
 from ups.data.cache import Latents, key_of
+from ups.data.cache_builder import Builder
 from ups.data.loader import Loader, loaded
 from ups.data.sampler import Mix
-from ups.data.windows import Part, Reduction, Trajectories, Windows
+from ups.data.windows import Reduction, Samples, Trajectories, Windows
 from ups.physics import TASKS
 from ups.tensors import TENSORS, Window
 from ups.types import DataError
@@ -49,7 +49,7 @@ def test_any_number_of_workers_gives_the_same_sequence_from_any_step_from_files_
     raw = advection(tmp_path, "0.4", 6)
     key = key_of(raw, {"codec weights": "1"}, "2", "fp32")
     folder = Builder(raw, lambda x: x.reshape(len(x), 4, 2), key, tmp_path / "cache" / "train").run()
-    parts: list[Part] = [raw, Latents(folder, key, raw.task, raw)]
+    parts: list[Samples] = [raw, Latents(folder, key, raw.task, raw)]
     windows = Windows(parts, [raw], 5, 2, 2, seed=1, ranks=Rank(1, 2), mix=Mix(policy="proportional"))
     for workers in (1, 3):
         with loaded(windows, workers) as loader:

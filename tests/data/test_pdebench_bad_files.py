@@ -4,8 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ups.data import open_source
-from ups.data import source as source_module
+from ups.data import hdf5, open_source
 from ups.physics import TASKS
 from ups.types import DataError
 
@@ -94,7 +93,7 @@ def test_a_file_that_may_not_be_read_is_refused(advection, monkeypatch):
     def denied(*_args, **_kwargs):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(source_module.h5py, "File", denied)
+    monkeypatch.setattr(hdf5.h5py, "File", denied)
     refused(advection, "may not be read")
 
 

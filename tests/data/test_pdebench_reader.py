@@ -1,8 +1,5 @@
 """The PDEBench reader against files written here by hand: every layout and every trap of the published ones."""
 
-import multiprocessing
-import os
-import pickle
 import re
 import time
 import tracemalloc
@@ -14,7 +11,7 @@ import pytest
 
 from ups.data import duplicates, open_source
 from ups.data import source as source_module
-from ups.data.naming import match_name
+from ups.data.readers.pdebench_names import match_name
 from ups.data.source import fingerprints
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
@@ -239,7 +236,7 @@ def test_4_group_keys_are_sorted_as_strings(tmp_path):
 def test_5_published_names_tell_the_task_and_its_parameters_in_either_spelling(name, task, params):
     fits = match_name(name, TASKS)
     assert list(fits) == [task]
-    found = fits[task].found
+    found = fits[task].stated
     read = {key: type(value)(found[key]) for key, value in params.items()}
     assert read == params
 
@@ -357,42 +354,3 @@ def test_numbers_keep_their_precision_and_come_in_native_byte_order(tmp_path):
     assert values.dtype == np.float64
     assert values.dtype.isnative
     np.testing.assert_array_equal(values[..., 0], tensor[0])
-
-
-def test_a_source_survives_pickling_closing_and_a_negative_index(tmp_path):
-    path, tensor = advection(tmp_path)
-    source = open_source(path, TASKS)
-    source.read(0)
-    copy = pickle.loads(pickle.dumps(source))
-    source.close()
-    np.testing.assert_array_equal(copy.read(-1)[..., 0], tensor[2])
-    np.testing.assert_array_equal(source.read(-1)[..., 0], tensor[2])
-    with pytest.raises(IndexError, match="no sample 3"):
-        source.read(3)
-    with pytest.raises(ValueError, match="forward in time"):
-        source.read(0, slice(None, None, -1))
-    assert len(list(source)) == 3
-
-
-def _read_in_child(source, queue):
-    queue.put((os.getpid(), source.read(1)))
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_source_opens_the_file_anew_after_a_fork(tmp_path):
-    path, tensor = advection(tmp_path)
-    source = open_source(path, TASKS)
-    source.read(0)
-    context = multiprocessing.get_context("fork")
-    queue = context.Queue()
-    children = [context.Process(target=_read_in_child, args=(source, queue)) for _ in range(2)]
-    for child in children:
-        child.start()
-    for _ in children:
-        pid, values = queue.get(timeout=30)
-        assert pid != os.getpid()
-        np.testing.assert_array_equal(values[..., 0], tensor[1])
-    for child in children:
-        child.join(30)
-    np.testing.assert_array_equal(source.read(2)[..., 0], tensor[2])

@@ -29,7 +29,7 @@ def drawn(sampler: Sampler, steps: range, world: int) -> dict[int, list[list[tup
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 17, 100, 1013, 65536])
 def test_an_epoch_is_a_permutation_at_any_size(count: int) -> None:
     sampler = Sampler(["a"], [count], batch=8)
-    epochs = [sampler.stretch(0, e * count, (e + 1) * count) for e in range(3)]
+    epochs = [sampler.sequence(0, e * count, (e + 1) * count) for e in range(3)]
     for epoch in epochs:
         assert np.array_equal(np.sort(epoch), np.arange(count))
     if count > 10:
@@ -38,7 +38,7 @@ def test_an_epoch_is_a_permutation_at_any_size(count: int) -> None:
 
 def test_all_orders_of_few_windows_come_equally_often() -> None:
     sampler = Sampler(["a"], [4], batch=1, seed=5)
-    seen = Counter(tuple(sampler.stretch(0, 4 * e, 4 * e + 4)) for e in range(2400))
+    seen = Counter(tuple(sampler.sequence(0, 4 * e, 4 * e + 4)) for e in range(2400))
     expected = 2400 / 24
     chi = sum((seen[p] - expected) ** 2 / expected for p in seen)
     assert len(seen) == 24
@@ -46,7 +46,7 @@ def test_all_orders_of_few_windows_come_equally_often() -> None:
 
 
 def test_neighbours_in_an_epoch_are_not_neighbours_in_the_data() -> None:
-    order = Sampler(["a"], [100_003], batch=1).stretch(0, 0, 20_000)
+    order = Sampler(["a"], [100_003], batch=1).sequence(0, 0, 20_000)
     assert abs(np.corrcoef(order[:-1], order[1:])[0, 1]) < 5 / math.sqrt(20_000)
     assert abs(order.mean() / 100_003 - 0.5) < 5 * 0.29 / math.sqrt(20_000)
 
@@ -132,7 +132,7 @@ def test_a_faint_weight_is_drawn_at_least_once_in_a_cycle_and_none_at_zero() -> 
 
 def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the_past_stays() -> None:
     heard: list[tuple[int, dict[str, float]]] = []
-    sampler = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), heard=lambda: heard)
+    sampler = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), validations=lambda: heard)
     before = [sampler.indices(n)[1].tolist() for n in range(300)]
     heard.append((100, {"burgers": 0.4, "darcy": 0.1, "advection": 0.1}))
     after = [sampler.indices(n)[1].tolist() for n in range(300)]
@@ -142,7 +142,7 @@ def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the
     gained = np.subtract(sampler.turns(start + steps), sampler.turns(start))
     assert np.abs(gained / steps - np.array([4, 1, 1]) / 6).max() < 1e-3
     heard.append((2000, {"burgers": 0.1, "darcy": math.nan, "advection": 0.1}))
-    resumed = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), heard=lambda: heard)
+    resumed = Sampler(NAMES, COUNTS, 4, Mix(policy="error"), validations=lambda: heard)
     for step in (0, 99, 170, 1999, 2000 + LEAD, 9000):
         assert np.array_equal(resumed.indices(step)[1], sampler.indices(step)[1])
     late = np.subtract(resumed.turns(2000 + LEAD + CYCLE), resumed.turns(2000 + LEAD))
@@ -151,7 +151,7 @@ def test_by_error_a_validation_counts_from_a_fixed_number_of_steps_later_and_the
 
 def test_by_error_every_window_still_comes_once_per_epoch_across_changes() -> None:
     heard = [(n, {"burgers": 1.0 + n % 3, "darcy": 1.0, "advection": 2.0 - n % 2}) for n in range(50, 1500, 90)]
-    sampler = Sampler(NAMES, COUNTS, 7, Mix(policy="error"), seed=2, heard=lambda: heard)
+    sampler = Sampler(NAMES, COUNTS, 7, Mix(policy="error"), seed=2, validations=lambda: heard)
     streams: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for step in range(1500):
         task, windows = sampler.indices(step)
@@ -164,7 +164,7 @@ def test_by_error_every_window_still_comes_once_per_epoch_across_changes() -> No
 
 def test_the_order_is_the_same_on_every_machine() -> None:
     """Numbers written down once: integer arithmetic has no platform."""
-    assert Sampler(["a"], [10], 1, seed=0).stretch(0, 0, 10).tolist() == FROZEN
+    assert Sampler(["a"], [10], 1, seed=0).sequence(0, 0, 10).tolist() == FROZEN
     assert permuted(np.arange(3), 10**12, (1, 2, 3, 4, 5, 6, 7, 8)).tolist() == HUGE
 
 

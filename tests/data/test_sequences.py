@@ -13,7 +13,7 @@ import torch
 from ups.data import open_source
 from ups.data.loader import loaded
 from ups.data.sampler import Mix
-from ups.data.windows import Part, Reduction, Trajectories, Windows
+from ups.data.windows import Reduction, Samples, Trajectories, Windows
 from ups.physics import TASKS
 
 BATCH, CONTEXT, FRAMES = 6, 1, 5
@@ -34,9 +34,9 @@ class Rank(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Part]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Samples]:
     """Trajectories whose every frame says which sample and which frame it is."""
-    found: list[Part] = []
+    found: list[Samples] = []
     for task, name in FILES.items():
         path, samples = tmp_path_factory.mktemp(task) / name, SAMPLES[task]
         with h5py.File(path, "w") as file:
@@ -49,7 +49,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Part]:
     return found
 
 
-def recorded(parts: list[Part], world: int, workers: int, steps: range, policy: str) -> list[list[Drawn]]:
+def recorded(parts: list[Samples], world: int, workers: int, steps: range, policy: str) -> list[list[Drawn]]:
     """By step, what each rank found in its windows: numbers read off the frames, not asked of the sampler."""
     weights = {"advection1d": 5.0, "burgers1d": 2.0, "reacdiff1d": 1.0} if policy == "weights" else {}
     mix = Mix(policy=policy, weights=weights)  # type: ignore[arg-type]
@@ -86,7 +86,7 @@ def judge(rows: list[list[Drawn]], world: int) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("policy", ["uniform", "proportional", "weights"])
 def test_two_epochs_of_any_number_of_ranks_are_one_sequence_with_every_window_once_an_epoch(
-    parts: list[Part], policy: str
+    parts: list[Samples], policy: str
 ) -> None:
     steps = range(60)
     alone = judge(recorded(parts, 1, 0, steps, policy), 1)
@@ -100,6 +100,6 @@ def test_two_epochs_of_any_number_of_ranks_are_one_sequence_with_every_window_on
     assert epochs[0] != epochs[1]
 
 
-def test_workers_and_a_resume_within_an_epoch_change_nothing(parts: list[Part]) -> None:
+def test_workers_and_a_resume_within_an_epoch_change_nothing(parts: list[Samples]) -> None:
     plain = recorded(parts, 2, 0, range(12), "proportional")
     assert recorded(parts, 2, 3, range(4, 12), "proportional") == plain[4:]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ups.data import open_source
-from ups.data.well import open_well, read_stats
+from ups.data.readers.well import open_well
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(1)
@@ -185,12 +185,6 @@ def test_a_slice_of_a_huge_file_costs_a_slice(tmp_path):
     assert peak < 16 * 2**20
 
 
-def test_a_source_survives_pickling(flow):
-    source = open_source(flow[0], {})
-    source.read(0)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(source)).read(1), source.read(1))
-
-
 @pytest.fixture
 def base(tmp_path):
     folder = tmp_path / "toy_flow" / "data" / "train"
@@ -229,20 +223,6 @@ def test_files_of_different_fields_are_not_joined(base):
     well(base / "data/train/c.hdf5", [(0, "w", numbers(B, T, W, H), {})])
     with pytest.raises(DataError, match="cannot be read as one data set"):
         open_well(base, "train")
-
-
-def test_statistics_are_read_by_kind_and_field(base):
-    (base / "stats.yaml").write_text("mean:\n  u: 0.5\n  v: [1.0, 2.0]\nstd_delta:\n  u: 3\n")
-    stats = read_stats(base)
-    assert stats["mean"]["u"] == 0.5
-    np.testing.assert_array_equal(stats["mean"]["v"], [1.0, 2.0])
-    assert stats["std_delta"]["u"] == 3.0
-    for text in ("3", "mean: 2", "a: [", "mean: {u: word}", ""):
-        (base / "stats.yaml").write_text(text)
-        with pytest.raises(DataError, match="is not a table of statistics"):
-            read_stats(base)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_stats(base / "data")
 
 
 def test_a_well_file_is_not_another_task(flow):

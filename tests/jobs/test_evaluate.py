@@ -25,11 +25,11 @@ from ups.eval.report import Cost, Report, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.jobs.predict import fitting
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import GenerateConfig, RunConfig, run_config
 from ups.run.datasets import Screen, opened
+from ups.run.fitting import fitting
 from ups.run.generate import generate
 from ups.run.judge import Judge, SimulatorPredictor, judge
 from ups.rundir import RunDir
@@ -455,8 +455,10 @@ def test_a_parameter_that_the_file_does_not_say_must_be_given(run: Path, unseen:
         source.params = {}
         with pytest.raises(ConfigError, match=r"give it with --params beta="):
             fitting(simulator, source, {}, 1)
-        assert fitting(simulator, source, {"beta": 0.1}, 1).name == "advection1d"
-        assert source.params_of(0) == {"beta": 0.1}
+        spec, assumed = fitting(simulator, source, {"beta": 0.1}, 1)
+        assert spec.name == "advection1d"
+        assert assumed.params_of(0) == {"beta": 0.1}
+        assert source.params_of(0) == {}, "what was opened stays as it is"
 
 
 @pytest.mark.parametrize("installed", [True, False])

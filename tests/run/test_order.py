@@ -61,7 +61,7 @@ def ranks(world: int) -> tuple[list[Windows], list[Proven], Together, Notes]:
 
 
 def prove(made: list[Windows], proven: list[Proven], dist: Together, step: int) -> None:
-    dist.rows = [(*w.ledger.until(step), step) for w in made]
+    dist.rows = [(*w.drawn.until(step), step) for w in made]
     for rank in proven:
         rank.prove(step)
 
@@ -93,7 +93,7 @@ def test_a_rank_that_was_given_other_windows_is_named_on_every_rank() -> None:
     for windows in made:
         windows.used(20, which, (chosen + 1) % 40) if windows.rank == 2 else windows.batch(20)
     for rank in proven:
-        dist.rows = [(*w.ledger.until(21), 21) for w in made]
+        dist.rows = [(*w.drawn.until(21), 21) for w in made]
         with pytest.raises(DivergedError, match="rank 2 was given other windows in steps 0 to 20"):
             rank.prove(21)
 
@@ -102,7 +102,7 @@ def test_ranks_at_other_steps_are_named() -> None:
     made, proven, dist, _ = ranks(2)
     made[0].batch(0)
     made[1].batch(1)
-    dist.rows = [(*made[0].ledger.until(1), 1), (*made[1].ledger.until(2), 2)]
+    dist.rows = [(*made[0].drawn.until(1), 1), (*made[1].drawn.until(2), 2)]
     with pytest.raises(DivergedError, match="other steps than each other"):
         proven[0].prove(1)
 
@@ -126,10 +126,10 @@ def test_shares_epochs_and_repeated_samples_are_those_of_a_count_of_what_was_dra
 
 def test_by_error_the_share_asked_for_is_the_mean_over_the_steps() -> None:
     heard = [(100, {"a": 0.3, "b": 0.1}), (400, {"a": 0.1, "b": 0.1})]
-    sampler = Sampler(("a", "b"), (50, 60), 4, Mix(policy="error"), heard=lambda: heard)
+    sampler = Sampler(("a", "b"), (50, 60), 4, Mix(policy="error"), validations=lambda: heard)
     early = (100 + LEAD) * 0.5
-    assert sampler.asked(0) == sampler.asked(100) == (0.5, 0.5)
-    assert sampler.asked(300)[0] == pytest.approx((early + (300 - 100 - LEAD) * 0.75) / 300)
-    assert sampler.asked(1000)[0] == pytest.approx((early + 300 * 0.75 + (1000 - 400 - LEAD) * 0.5) / 1000)
-    assert sampler.turns(1000)[0] / 1000 == pytest.approx(sampler.asked(1000)[0], abs=0.005)
-    assert torch.tensor(sampler.asked(777)).sum() == pytest.approx(1)
+    assert sampler.wanted_shares(0) == sampler.wanted_shares(100) == (0.5, 0.5)
+    assert sampler.wanted_shares(300)[0] == pytest.approx((early + (300 - 100 - LEAD) * 0.75) / 300)
+    assert sampler.wanted_shares(1000)[0] == pytest.approx((early + 300 * 0.75 + (1000 - 400 - LEAD) * 0.5) / 1000)
+    assert sampler.turns(1000)[0] / 1000 == pytest.approx(sampler.wanted_shares(1000)[0], abs=0.005)
+    assert torch.tensor(sampler.wanted_shares(777)).sum() == pytest.approx(1)

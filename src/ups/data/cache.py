@@ -1,4 +1,4 @@
-"""The latent cache of one part of a task: what a frozen codec made of its frames, refused unless made of just these."""
+"""The latent cache of one part of a task: tokens a frozen codec made of its frames; refused if made of others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ups.data.shards import FORMATS, Shard, sha256
+from ups.data.cache_shards import FORMATS, Shard, sha256
 from ups.data.windows import Trajectories
+from ups.later import Tensor, torch
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
 
@@ -29,17 +28,17 @@ Key = Mapping[str, str]
 
 
 class StaleError(DataError):
-    """A cache that was made of something else than what is asked for."""
+    """A cache that was made of other data, or by another codec, than those of this run."""
 
 
 def frames_of(part: Trajectories) -> int:
-    """Frames of a sample that are encoded; of a steady one nothing and its solution."""
+    """Frames of a sample that are encoded: two of a steady task, an empty one and the solution."""
     return 2 if part.task.steady else len(part.times)
 
 
 def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) -> dict[str, str]:
-    """All that a cache depends on, by name: `codec` brings digests of the weights and of the normalisation, `data` is
-    that of the file."""
+    """Everything a cache depends on, by name. `codec` holds digests of weights and normalisation, `data` that of the
+    file."""
     r, domain = part.reduction, part.source.domain
     return {
         **codec,
@@ -58,16 +57,16 @@ def digest(key: Key) -> str:
 
 def sum_of(manifest: Mapping[str, Any]) -> str:
     """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
-    said = {name: value for name, value in manifest.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {name: value for name, value in manifest.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a cache; a DataError where there is none, where it is damaged or of another version."""
     path = folder / MANIFEST
     try:
-        found = json.loads(path.read_bytes())
-        version = found["version"] if found["format"] == FORMAT else None
+        manifest = json.loads(path.read_bytes())
+        version = manifest["version"] if manifest["format"] == FORMAT else None
     except FileNotFoundError:
         raise DataError(f"{folder}: holds no latent cache; build it with `ups cache build`.") from None
     except OSError as error:
@@ -76,15 +75,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is no manifest of a latent cache, or is damaged; {REMEDY}.") from None
     if version != VERSION:
         raise DataError(f"{path}: is of version {version}, and this program reads {VERSION}; {REMEDY}.")
-    if found.get("sum") != sum_of(found):
+    if manifest.get("sum") != sum_of(manifest):
         raise DataError(f"{path}: is not what was written, so it is damaged; {REMEDY}.")
-    return dict(found)
+    return dict(manifest)
 
 
 def check_key(folder: Path, manifest: Mapping[str, Any], key: Key) -> None:
     """Refuse a cache that was made of something else, and say of what."""
-    had = manifest["key"]
-    changed = [_change(name, had.get(name), key.get(name)) for name in {**had, **key} if had.get(name) != key.get(name)]
+    old = manifest["key"]
+    changed = [_change(name, old.get(name), key.get(name)) for name in {**old, **key} if old.get(name) != key.get(name)]
     if changed:
         raise StaleError(f"{folder}: was made of something else, for its {', '.join(changed)} changed; {REMEDY}.")
 
@@ -114,15 +113,15 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> str | None:
     return None
 
 
-class Truth(Protocol):
+class Frames(Protocol):
     """Where the frames behind the tokens come from."""
 
     def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor: ...
 
 
 @dataclass(frozen=True)
-class Untold:
-    """Frames that nobody needs: the right count and grid, and no channel."""
+class NoFrames:
+    """Stands in where no loss needs frames: the right count and grid, and no channel."""
 
     shape: tuple[int, ...]
 
@@ -138,7 +137,7 @@ class Latents:
     the system's page cache; a process keeps nothing of it for itself.
     """
 
-    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Truth | None = None) -> None:
+    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Frames | None = None) -> None:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
         self.origin, self.task, self.manifest = folder, task, manifest
@@ -146,7 +145,7 @@ class Latents:
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
         self.dt = float(manifest["dt"])
         self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
-        self.truth = truth or Untold(self.shape)
+        self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._shards: dict[int, Shard] = {}
         self._open: OrderedDict[int, None] = OrderedDict()
@@ -182,9 +181,9 @@ class Latents:
         if not all(0 <= f <= frames - count for f in first):
             raise IndexError(f"{self.origin} has {frames} frames of a sample, and not {count} from {max(first)} on")
         shapes["tokens"] = (count, *token)
-        found = {name: np.empty((len(samples), *shape), fields[name].dtype) for name, shape in shapes.items()}
+        rows = {name: np.empty((len(samples), *shape), fields[name].dtype) for name, shape in shapes.items()}
         # Bytes of a row by name, and as many to skip for each frame before the first.
-        sizes = [(name, a.data.cast("B"), a.nbytes // len(a)) for name, a in found.items() if a.size]
+        sizes = [(name, a.data.cast("B"), a.nbytes // len(a)) for name, a in rows.items() if a.size]
         skipped = math.prod(token) * fields["tokens"].dtype.itemsize
         for i, sample in enumerate(samples):
             number, row = divmod(sample, self.per_shard)
@@ -192,11 +191,11 @@ class Latents:
             for name, into, size in sizes:
                 skip = first[i] * skipped if name == "tokens" else 0
                 shard.read(name, row, into[i * size : (i + 1) * size], skip)
-        return found
+        return rows
 
     def _numbers(self, stored: Array) -> Tensor:
-        found = torch.from_numpy(stored)
-        return (found.view(torch.bfloat16) if self.form.torch == torch.bfloat16 else found).float()
+        numbers = torch.from_numpy(stored)
+        return (numbers.view(torch.bfloat16) if self.form.dtype == torch.bfloat16 else numbers).float()
 
     def tokens(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:
         """`(B, count, *G, D)`, float32."""
@@ -226,20 +225,3 @@ class Latents:
             ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),
             tokens=tokens,
         )
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a cache of some samples takes."""
-
-    samples: int
-    frames: int
-    tokens: tuple[int, ...]
-    bytes: int
-
-    @classmethod
-    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> Need:
-        frames = frames_of(part)
-        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
-        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
-        return cls(len(part), frames, tokens, len(part) * each)

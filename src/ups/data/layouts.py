@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import h5py
 import numpy as np
 import yaml
 
+from ups.later import h5py
 from ups.types import Array, Domain, Params, TaskSpec
 
 AXES = ("x", "y", "z")
@@ -35,8 +35,8 @@ def file_name(task: TaskSpec, params: Params, resolution: int, number: int) -> s
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that decides the bytes of a file. Two plans with one `identity` make the same file."""
+class FileSpec:
+    """Everything that decides the bytes of a file. Two specs with one `identity` make the same file."""
 
     task: TaskSpec
     params: Params
@@ -47,7 +47,7 @@ class Plan:
 
 
 @dataclass
-class Slots:
+class Places:
     """Where each sample of one data set lies in the file: contiguous, little-endian float32."""
 
     starts: Callable[[int], int]
@@ -71,29 +71,29 @@ def _dataset(group: Any, name: str, shape: tuple[int, ...]) -> None:
 class Layout(ABC):
     """How one kind of file is laid out. `arrays` lists its data sets with the shape of one sample."""
 
-    plan: Plan
+    spec: FileSpec
     arrays: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     def nbytes(self) -> int:
-        return 4 * self.plan.samples * sum(int(np.prod(shape)) for shape in self.arrays.values()) + 2**16
+        return 4 * self.spec.samples * sum(int(np.prod(shape)) for shape in self.arrays.values()) + 2**16
 
     def lay_out(self, file: Any) -> None:
         for name, shape in self.arrays.items():
-            _dataset(file, name, (self.plan.samples, *shape))
+            _dataset(file, name, (self.spec.samples, *shape))
         self.coordinates(file)
-        for parameter, attribute in self.plan.task.storage.attrs.items():
-            file.attrs[attribute] = self.plan.params[parameter]
+        for parameter, attribute in self.spec.task.storage.attrs.items():
+            file.attrs[attribute] = self.spec.params[parameter]
 
     def coordinates(self, file: Any) -> None:
-        for letter, axis in zip(AXES, self.plan.domain.coordinates, strict=False):
+        for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
             file[f"{letter}-coordinate"] = axis.astype("<f4")
 
-    def slots(self, file: Any) -> list[Slots]:
-        found = []
+    def places(self, file: Any) -> list[Places]:
+        places = []
         for name, shape in self.arrays.items():
             base, size = file[name].id.get_offset(), 4 * int(np.prod(shape))
-            found.append(Slots(lambda i, base=base, size=size: base + i * size, shape))  # type: ignore[misc]
-        return found
+            places.append(Places(lambda i, base=base, size=size: base + i * size, shape))  # type: ignore[misc]
+        return places
 
     @abstractmethod
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:
@@ -103,13 +103,13 @@ class Layout(ABC):
 class Fields(Layout):
     """One data set N×T×S per channel, and PDEBench's t axis with one entry more than there are frames."""
 
-    def __init__(self, plan: Plan) -> None:
-        shape = (len(plan.times), *plan.domain.shape)
-        super().__init__(plan, dict.fromkeys(plan.task.storage.datasets, shape))
+    def __init__(self, spec: FileSpec) -> None:
+        shape = (len(spec.times), *spec.domain.shape)
+        super().__init__(spec, dict.fromkeys(spec.task.storage.datasets, shape))
 
     def coordinates(self, file: Any) -> None:
         super().coordinates(file)
-        t = self.plan.times
+        t = self.spec.times
         file["t-coordinate"] = np.append(t, 2 * t[-1] - t[-2]).astype("<f4")
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:  # noqa: ARG002
@@ -119,9 +119,9 @@ class Fields(Layout):
 class Steady(Layout):
     """`tensor` N×1×S holds the solution, `nu` N×S the coefficient; no time."""
 
-    def __init__(self, plan: Plan) -> None:
-        solution, coefficient = plan.task.storage.datasets
-        super().__init__(plan, {solution: (1, *plan.domain.shape), coefficient: plan.domain.shape})
+    def __init__(self, spec: FileSpec) -> None:
+        solution, coefficient = spec.task.storage.datasets
+        super().__init__(spec, {solution: (1, *spec.domain.shape), coefficient: spec.domain.shape})
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:
         return [frames[..., 0], inputs[..., 0]]
@@ -130,16 +130,16 @@ class Steady(Layout):
 class Incompressible(Layout):
     """`velocity` N×T×S×2, `particles` N×T×S×1, `force` N×S×2, `t` N×T."""
 
-    def __init__(self, plan: Plan) -> None:
-        frames, cells = len(plan.times), plan.domain.shape
+    def __init__(self, spec: FileSpec) -> None:
+        frames, cells = len(spec.times), spec.domain.shape
         super().__init__(
-            plan, {"velocity": (frames, *cells, 2), "particles": (frames, *cells, 1), "force": (*cells, 2)}
+            spec, {"velocity": (frames, *cells, 2), "particles": (frames, *cells, 1), "force": (*cells, 2)}
         )
 
     def coordinates(self, file: Any) -> None:
-        file["t"] = np.tile(self.plan.times, (self.plan.samples, 1)).astype("<f4")
-        file.attrs["config"] = yaml.safe_dump(_settings(self.plan))
-        file.attrs["latestIndex"] = len(self.plan.times) - 1
+        file["t"] = np.tile(self.spec.times, (self.spec.samples, 1)).astype("<f4")
+        file.attrs["config"] = yaml.safe_dump(_settings(self.spec))
+        file.attrs["latestIndex"] = len(self.spec.times) - 1
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:
         return [frames[..., :2], frames[..., 2:], inputs]
@@ -148,42 +148,42 @@ class Incompressible(Layout):
 class Groups(Layout):
     """One group per sample, named by its number: `data` T×S×C, `grid/x` …, `grid/t`, attribute `config` (YAML)."""
 
-    def __init__(self, plan: Plan) -> None:
-        shape = (len(plan.times), *plan.domain.shape, len(plan.task.channels))
-        super().__init__(plan, {plan.task.storage.datasets[0]: shape})
+    def __init__(self, spec: FileSpec) -> None:
+        shape = (len(spec.times), *spec.domain.shape, len(spec.task.channels))
+        super().__init__(spec, {spec.task.storage.datasets[0]: shape})
 
     def nbytes(self) -> int:
-        return super().nbytes() + self.plan.samples * (8192 + 4 * (len(self.plan.times) + sum(self.plan.domain.shape)))
+        return super().nbytes() + self.spec.samples * (8192 + 4 * (len(self.spec.times) + sum(self.spec.domain.shape)))
 
     def lay_out(self, file: Any) -> None:
         ((name, shape),) = self.arrays.items()
-        config = yaml.safe_dump(_settings(self.plan))
-        for i in range(self.plan.samples):
+        config = yaml.safe_dump(_settings(self.spec))
+        for i in range(self.spec.samples):
             group = file.create_group(self._key(i))
             _dataset(group, name, shape)
-            for letter, axis in zip(AXES, self.plan.domain.coordinates, strict=False):
+            for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
                 group[f"grid/{letter}"] = axis.astype("<f4")
-            group["grid/t"] = self.plan.times.astype("<f4")
+            group["grid/t"] = self.spec.times.astype("<f4")
             group.attrs["config"] = config
 
-    def slots(self, file: Any) -> list[Slots]:
+    def places(self, file: Any) -> list[Places]:
         ((name, shape),) = self.arrays.items()
-        starts = [file[self._key(i)][name].id.get_offset() for i in range(self.plan.samples)]
-        return [Slots(starts.__getitem__, shape)]
+        starts = [file[self._key(i)][name].id.get_offset() for i in range(self.spec.samples)]
+        return [Places(starts.__getitem__, shape)]
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:  # noqa: ARG002
         return [frames]
 
     def _key(self, i: int) -> str:
-        return f"{i:0{max(4, len(str(self.plan.samples - 1)))}d}"
+        return f"{i:0{max(4, len(str(self.spec.samples - 1)))}d}"
 
 
-def _settings(plan: Plan) -> dict[str, Any]:
+def _settings(spec: FileSpec) -> dict[str, Any]:
     """What a `config` attribute holds: the parameters and the identity of the file, as plain YAML."""
-    return {**dict(plan.params), **{key: value for key, value in plan.identity.items() if key != "params"}}
+    return {**dict(spec.params), **{key: value for key, value in spec.identity.items() if key != "params"}}
 
 
-LAYOUTS: dict[str, Callable[[Plan], Layout]] = {
+LAYOUTS: dict[str, Callable[[FileSpec], Layout]] = {
     "array": Fields,
     "fields": Fields,
     "groups": Groups,

@@ -1,4 +1,4 @@
-"""Windows built by processes of their own: the same sequence, whatever their number; no CUDA, no shared memory."""
+"""Windows built by worker processes: the same sequence for any number of them; no CUDA, no shared memory."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ class _Numbered(Dataset[Packed]):
     def __init__(self, windows: Windows) -> None:
         self.windows = windows
 
-    def __getitem__(self, asked: Any) -> Packed:
-        which, chosen = asked
+    def __getitem__(self, request: Any) -> Packed:
+        which, chosen = request
         try:
             window = self.windows.window(which, chosen)
-        except UpsError as error:  # it travels as it is: the workers' own way wraps it in a traceback
+        except UpsError as error:  # sent as a value: raised in a worker, it would arrive wrapped in a traceback
             return {"failed": error}
-        held = {name: getattr(window, name) for name in TENSORS}
-        arrays = {name: value.numpy() for name, value in held.items() if value is not None}
+        tensors = {name: getattr(window, name) for name in TENSORS}
+        arrays = {name: value.numpy() for name, value in tensors.items() if value is not None}
         drawn = {"which": which, "chosen": chosen}
         return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
 
 
-def _as_it_is(packed: Any) -> Any:
-    """No tensors are made of it: that would be in a worker."""
+def _unchanged(packed: Any) -> Any:
+    """A collate function that changes nothing: the worker makes no tensors."""
     return packed
 
 
 class Loader:
-    """The batches of `windows`, built by `workers` processes ahead of the step that is asked for.
+    """The batches of `windows`, built ahead of time by `workers` processes.
 
-    What a step draws is decided here, by the sampler of this process; workers only read. Files are opened anew in each.
-    Asking for another step than the next starts the workers again from there.
+    The sampler of this process decides what a step draws; workers only read, each from files it opened itself.
+    `batch` of any step but the next one starts the workers again from there.
     """
 
     def __init__(self, windows: Windows, workers: int) -> None:
@@ -75,16 +75,16 @@ class Loader:
     def _start(self, first: int) -> Iterator[Packed]:
         # From a server that never had threads or a GPU: a fork of this process would have both.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["ups.data.preload"])
+        context.set_forkserver_preload(["ups.data.worker_imports"])
         loader = DataLoader(
             _Numbered(self.windows),
             batch_size=None,
-            sampler=_Asked(self.windows, first),
+            sampler=_Requests(self.windows, first),
             num_workers=self.workers,
-            collate_fn=_as_it_is,
+            collate_fn=_unchanged,
             prefetch_factor=AHEAD,
             multiprocessing_context=context,
-            worker_init_fn=_settle,
+            worker_init_fn=_set_up_worker,
         )
         return iter(loader)
 
@@ -104,8 +104,8 @@ class Loader:
         self._batches = None
 
 
-class _Asked:
-    """What is drawn from step `first` on, for ever."""
+class _Requests:
+    """Task and windows of step `first` and of every step after it."""
 
     def __init__(self, windows: Windows, first: int) -> None:
         self.windows, self.first = windows, first
@@ -117,8 +117,8 @@ class _Asked:
             step += 1
 
 
-def _settle(worker: int) -> None:  # noqa: ARG001
-    """A worker computes on one core, and gives the memory of a window back as soon as it is sent."""
+def _set_up_worker(worker: int) -> None:  # noqa: ARG001
+    """A worker computes on one core and frees the memory of a window as soon as it is sent."""
     torch.set_num_threads(1)
     with contextlib.suppress(OSError, AttributeError):  # where the C library is not glibc
         tune = ctypes.CDLL(None).mallopt

@@ -22,10 +22,10 @@ CHUNK = 1 << 18
 # By error, no task counts for less or more than this part of the geometric mean.
 LEAST, MOST = 0.1, 10.0
 
-Heard = Sequence[tuple[int, Mapping[str, float]]]
+Validations = Sequence[tuple[int, Mapping[str, float]]]
 
 
-def _unheard() -> Heard:
+def _no_validations() -> Validations:
     """No validation yet."""
     return ()
 
@@ -68,7 +68,7 @@ class Mix:
         return [float(n) ** power for n in counts]
 
 
-class Draw(NamedTuple):
+class Pick(NamedTuple):
     """A step's task, by its place among the tasks, and how many steps drew it before."""
 
     task: int
@@ -76,14 +76,14 @@ class Draw(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Stretch:
-    """Steps from `first` on, drawn by fixed weights; `turns` is what each task had been drawn before, and `asked` the
-    share of steps that the weights ask for, before they are rounded to slots."""
+class _Period:
+    """Steps from `first` on, drawn by fixed weights; `turns` is what each task had been drawn before, and `shares` the
+    part of all steps that the weights ask for, before they are rounded to slots."""
 
     first: int
     slots: tuple[int, ...]
     turns: tuple[int, ...]
-    asked: tuple[float, ...]
+    shares: tuple[float, ...]
 
 
 class Sampler:
@@ -94,8 +94,8 @@ class Sampler:
     there are. A task with fewer windows than a batch repeats them within it, an epoch after the other. Weighted tasks
     are spread evenly over each `CYCLE` of steps and shuffled within it.
 
-    `heard` gives (step, error by task) of every validation so far; it matters to the policy `error` alone, from `LEAD`
-    steps after the validation on. Given that, every answer is a pure function of its arguments.
+    `validations` gives (step, error by task) of every validation so far; it matters to the policy `error` alone, from
+    `LEAD` steps after the validation on. Given that, every answer is a pure function of its arguments.
     """
 
     def __init__(
@@ -105,10 +105,10 @@ class Sampler:
         batch: int,
         mix: Mix | None = None,
         seed: int = 0,
-        heard: Callable[[], Heard] = _unheard,
+        validations: Callable[[], Validations] = _no_validations,
     ) -> None:
         self.names, self.counts, self.batch, self.seed = tuple(names), tuple(counts), batch, seed
-        self.mix, self.heard = mix or Mix(), heard
+        self.mix, self.validations = mix or Mix(), validations
         for name, count in zip(names, counts, strict=True):
             if count < 1:
                 raise DataError(f"{name} has no windows to draw; give its split more samples or more frames.")
@@ -117,34 +117,34 @@ class Sampler:
         weights = self.mix.numbers(names, counts)
         even = self.mix.policy in ("uniform", "error")
         slots = (1,) * len(names) if even else _apportion(weights)
-        self._stretches = [_Stretch(0, slots, (0,) * len(names), _shares(weights))]
+        self._periods = [_Period(0, slots, (0,) * len(names), _shares(weights))]
         self._order = functools.lru_cache(4)(self._cycle)
         self._keys = functools.lru_cache(256)(self._epoch_keys)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which cannot hear validations: there the order is not asked for."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
-        return {**kept, "heard": _unheard}
+        """For another process, which is told of no validation: there the order is not asked for."""
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
+        return {**state, "validations": _no_validations}
 
-    def draw(self, step: int) -> Draw:
+    def draw(self, step: int) -> Pick:
         """The task of a step, and its turn."""
-        stretch = self._stretch(step)
-        cycle, place = divmod(step - stretch.first, sum(stretch.slots))
-        task, turn = (int(x) for x in self._laid(stretch.slots, cycle)[place])
-        return Draw(task, stretch.turns[task] + cycle * stretch.slots[task] + turn)
+        period = self._period(step)
+        cycle, place = divmod(step - period.first, sum(period.slots))
+        task, turn = (int(x) for x in self._laid(period.slots, cycle)[place])
+        return Pick(task, period.turns[task] + cycle * period.slots[task] + turn)
 
     def turns(self, step: int) -> tuple[int, ...]:
         """How many of the steps before `step` drew each task."""
-        stretch = self._stretch(step)
-        return self._turns(stretch, step)
+        period = self._period(step)
+        return self._turns(period, step)
 
-    def asked(self, step: int) -> tuple[float, ...]:
+    def wanted_shares(self, step: int) -> tuple[float, ...]:
         """The share of the steps before `step` that the mix asks for of each task; of `error`, the mean over them."""
-        self._stretch(step)
-        known, step = self._stretches, max(step, 1)
-        ends = [*(stretch.first for stretch in known[1:]), step]
+        self._period(step)
+        known, step = self._periods, max(step, 1)
+        ends = [*(period.first for period in known[1:]), step]
         spans = [max(0, min(end, step) - s.first) for s, end in zip(known, ends, strict=True)]
-        columns = zip(*(stretch.asked for stretch in known), strict=True)
+        columns = zip(*(period.shares for period in known), strict=True)
         return tuple(math.fsum(n * x for n, x in zip(spans, column, strict=True)) / sum(spans) for column in columns)
 
     def indices(self, step: int, rank: int = 0, world: int = 1) -> tuple[int, Array]:
@@ -154,13 +154,13 @@ class Sampler:
         """
         task, turn = self.draw(step)
         first, last = (turn * self.batch + self.batch * r // world for r in (rank, rank + 1))
-        return task, self.stretch(task, first, last)
+        return task, self.sequence(task, first, last)
 
     def place(self, step: int, rank: int = 0, world: int = 1) -> int:
         """Where the share of `rank` begins in the endless sequence of the step's task."""
         return self.draw(step).turn * self.batch + self.batch * rank // world
 
-    def stretch(self, task: int, first: int, last: int) -> Array:
+    def sequence(self, task: int, first: int, last: int) -> Array:
         """Windows `first` … `last` − 1 of a task's endless sequence of epochs."""
         count = self.counts[task]
         parts = []
@@ -181,7 +181,7 @@ class Sampler:
         hashed, count = hashlib.sha256(), self.counts[task]
         for first in range(0, count, CHUNK):
             places = (epoch * count + first, epoch * count + min(first + CHUNK, count))
-            hashed.update(self.stretch(task, *places).astype("<i8").tobytes())
+            hashed.update(self.sequence(task, *places).astype("<i8").tobytes())
         return hashed.hexdigest()
 
     def facts(self, steps: int = 256) -> dict[str, Any]:
@@ -193,22 +193,22 @@ class Sampler:
         sizes = dict(zip(self.names, self.counts, strict=True))
         return {"windows": sizes, "batch": self.batch, "mix": self.mix, "order": hashed.hexdigest()}
 
-    def _stretch(self, step: int) -> _Stretch:
-        """The stretch a step lies in, after taking in what was heard since the last call."""
-        known = self._stretches
+    def _period(self, step: int) -> _Period:
+        """The period a step lies in, after taking in the validations since the last call."""
+        known = self._periods
         if self.mix.policy == "error":
             known = list(known)  # several threads ask, and each may take in the same
-            for at, errors in self.heard()[len(known) - 1 :]:
+            for at, errors in self.validations()[len(known) - 1 :]:
                 weights = _by_error([errors.get(name, math.nan) for name in self.names])
                 first = max(at + LEAD, known[-1].first)
-                known.append(_Stretch(first, _apportion(weights), self._turns(known[-1], first), _shares(weights)))
-            self._stretches = known
-        return next(stretch for stretch in reversed(known) if stretch.first <= step)
+                known.append(_Period(first, _apportion(weights), self._turns(known[-1], first), _shares(weights)))
+            self._periods = known
+        return next(period for period in reversed(known) if period.first <= step)
 
-    def _turns(self, stretch: _Stretch, step: int) -> tuple[int, ...]:
-        cycle, place = divmod(step - stretch.first, sum(stretch.slots))
-        part = np.bincount(self._laid(stretch.slots, cycle)[:place, 0], minlength=len(stretch.slots))
-        return tuple(t + cycle * n + int(p) for t, n, p in zip(stretch.turns, stretch.slots, part, strict=True))
+    def _turns(self, period: _Period, step: int) -> tuple[int, ...]:
+        cycle, place = divmod(step - period.first, sum(period.slots))
+        part = np.bincount(self._laid(period.slots, cycle)[:place, 0], minlength=len(period.slots))
+        return tuple(t + cycle * n + int(p) for t, n, p in zip(period.turns, period.slots, part, strict=True))
 
     def _laid(self, slots: tuple[int, ...], cycle: int) -> Array:
         """The order of a cycle; where tasks take turns they all are alike."""
@@ -237,18 +237,18 @@ def permuted(places: Array, count: int, keys: Sequence[int]) -> Array:
     """
     height = math.isqrt(count - 1) + 1
     width = -(-count // height)
-    found = places.astype(np.uint64)
-    todo = np.arange(len(found))
+    cells = places.astype(np.uint64)
+    todo = np.arange(len(cells))
     while len(todo):
-        left, right = np.divmod(found[todo], np.uint64(width))
+        left, right = np.divmod(cells[todo], np.uint64(width))
         for i, key in enumerate(keys):
             if i % 2 == 0:
                 left = (left + mixed(right, np.uint64(key)) % np.uint64(height)) % np.uint64(height)
             else:
                 right = (right + mixed(left, np.uint64(key)) % np.uint64(width)) % np.uint64(width)
-        found[todo] = left * np.uint64(width) + right
-        todo = todo[found[todo] >= count]
-    return found.astype(np.int64)
+        cells[todo] = left * np.uint64(width) + right
+        todo = todo[cells[todo] >= count]
+    return cells.astype(np.int64)
 
 
 def mixed(x: Array, key: np.uint64 | Array) -> Array:

@@ -1,4 +1,4 @@
-"""A Source: the trajectories of one file, read lazily, and what was noticed when it was opened."""
+"""Source and Reader: the contract of every file format; trajectories read lazily, and what was noticed on opening."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import dataclasses
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import h5py
 import numpy as np
 
-from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory
+from ups.tensors import numbers_of
+from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory
 
 UNFINISHED = ".part"
 BLOCK_BYTES = 64 * 2**20
@@ -47,7 +46,10 @@ class Source(ABC):
     """A sequence of trajectories: `source[i]` is a whole one, `read(i, frames)` only some of its frames.
 
     Opening reads the shapes and the coordinates; a read of k frames reads these k frames and nothing else. A source
-    may be pickled, and may be used after a fork: each process opens the file for itself, at its first read.
+    may be pickled, used after a fork and read by several threads at once: a subclass that keeps a file open leaves it
+    out of `__getstate__` and opens it again in each process.
+
+    A subclass says where the values lie (`_values`), and overrides what differs from sample to sample.
     """
 
     def __init__(self, path: Path, facts: Facts) -> None:
@@ -59,14 +61,12 @@ class Source(ABC):
         self.ids = facts.ids
         self.notes = facts.notes
         self.problems = facts.problems
-        self._handle: Any = None
-        self._owner = 0
 
     @abstractmethod
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
-        """`(T', *S, C)`: the chosen frames of sample `index`."""
+    def _values(self, index: int, frames: slice) -> Array:
+        """`(T', *S, C)`: the chosen frames of sample `index`, which is one of 0 … len − 1; `frames` steps forward."""
 
-    def _inputs(self, file: Any, index: int) -> Array:  # noqa: ARG002  (most families are given nothing)
+    def _inputs(self, index: int) -> Array:  # noqa: ARG002  (most tasks are given nothing)
         """`(*S, C_in)`: what is given with sample `index`."""
         return np.zeros((*self.domain.shape, 0), np.float32)
 
@@ -75,20 +75,15 @@ class Source(ABC):
         start, stop, step = frames.indices(len(self.times_of(index)))
         if step < 1:
             raise ValueError(f"frames are read forward in time, so a step of {step} is impossible")
-        at = self._position(index)
-        with naming_damage(self.path, f"sample {self.ids[at]}"):
-            return _native(self._values(self._file(), at, slice(start, max(start, stop), step)))
+        return _native(self._values(self._position(index), slice(start, max(start, stop), step)))
 
     def inputs(self, index: int) -> Array:
         """What is given rather than predicted, `(*S, C_in)`; C_in is 0 for most tasks."""
-        at = self._position(index)
-        with naming_damage(self.path, f"sample {self.ids[at]}"):
-            return _native(self._inputs(self._file(), at))
+        return _native(self._inputs(self._position(index)))
 
     def attributes(self) -> dict[str, Any]:
-        """The root attributes of the file, as stored."""
-        with naming_damage(self.path, "its list of attributes"):
-            return dict(self._file().attrs)
+        """What is stored beside the samples, by name; nothing in most formats."""
+        return {}
 
     def params_of(self, index: int) -> Params:  # noqa: ARG002  (only some formats vary them within a file)
         """Parameters of one sample."""
@@ -98,6 +93,26 @@ class Source(ABC):
         """Times of one sample, `(T,)`."""
         return self.times
 
+    def files(self) -> list[Path]:
+        """The files that are read, in order."""
+        return sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]
+
+    def assuming(self, params: Params) -> Source:
+        """The same trajectories with `params` in the place of what the files say; every number must then be known."""
+        names = [p.name for p in self.task.parameters]
+        for name in params:
+            if name not in names:
+                has = f"its parameters are {', '.join(names)}" if names else "it has none"
+                raise ConfigError(f"{self.task.name} has no parameter '{name}'; {has}.")
+        assumed = _Assuming(self, params)
+        known = assumed.params_of(0)
+        for name in numbers_of(self.task):
+            if isinstance(params.get(name), str):
+                raise ConfigError(f"{self.task.name}: {name} is '{params[name]}', but must be a number.")
+            if name not in known:
+                raise ConfigError(f"{self.path}: says nowhere what its {name} is; give it with --params {name}=….")
+        return assumed
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -106,11 +121,8 @@ class Source(ABC):
         times, params = self.times_of(index), self.params_of(index)
         return Trajectory(self.ids[index], self.task, values, self.domain, times, params, inputs)
 
-    def close(self) -> None:
-        """Let go of the file; the next read opens it again."""
-        if self._handle is not None:
-            self._handle.close()
-        self._handle = None
+    def close(self) -> None:  # noqa: B027  (most formats keep nothing open)
+        """Let go of what is open; the next read opens it again."""
 
     def __enter__(self) -> Source:
         return self
@@ -118,20 +130,10 @@ class Source(ABC):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handle": None}
-
-    def _file(self) -> Any:
-        # HDF5 keeps state per process: a handle that came through a fork must never be read from.
-        if self._handle is None or self._owner != os.getpid():
-            self.close()
-            self._handle, self._owner = open_file(self.path), os.getpid()
-        return self._handle
-
     def _position(self, index: int) -> int:
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path}: there is no sample {index}, only {len(self)} of them")
-        return index % len(self)
+        return int(index) % len(self)
 
 
 class Joined(Source):
@@ -154,15 +156,16 @@ class Joined(Source):
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     def _locate(self, index: int) -> tuple[Source, int]:
+        """The part that holds a sample, and its place there."""
         index = self._position(index)
         which = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self.parts[which], index - int(self._starts[which])
 
-    def read(self, index: int, frames: slice = slice(None)) -> Array:
+    def _values(self, index: int, frames: slice) -> Array:
         part, at = self._locate(index)
         return part.read(at, frames)
 
-    def inputs(self, index: int) -> Array:
+    def _inputs(self, index: int) -> Array:
         part, at = self._locate(index)
         return part.inputs(at)
 
@@ -181,65 +184,73 @@ class Joined(Source):
     def attributes(self) -> dict[str, Any]:
         return self.parts[0].attributes()
 
+    def files(self) -> list[Path]:
+        return [path for part in self.parts for path in part.files()]
+
     def close(self) -> None:
         for part in self.parts:
             part.close()
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:  # noqa: ARG002
-        return self.read(index, frames)  # from the part that holds it, which has a file of its own
+
+class _Assuming(Source):
+    """Another source with some of its parameters replaced."""
+
+    def __init__(self, source: Source, params: Params) -> None:
+        known = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
+        super().__init__(source.path, Facts(**{**known, "params": {**source.params, **params}}))
+        self._source, self._assumed = source, dict(params)
+
+    def _values(self, index: int, frames: slice) -> Array:
+        return self._source.read(index, frames)
+
+    def _inputs(self, index: int) -> Array:
+        return self._source.inputs(index)
+
+    def attributes(self) -> dict[str, Any]:
+        return self._source.attributes()
+
+    def params_of(self, index: int) -> Params:
+        return {**self._source.params_of(index), **self._assumed}
+
+    def times_of(self, index: int) -> Array:
+        return self._source.times_of(index)
+
+    def files(self) -> list[Path]:
+        return self._source.files()
+
+    def close(self) -> None:
+        self._source.close()
 
 
-def open_file(path: Path) -> Any:
-    """An HDF5 file opened for reading, or a DataError that says in one sentence why it cannot be."""
+@dataclass(frozen=True)
+class Reader:
+    """A file format. `sniff` says at little cost whether a path is of it, and never raises. `open` makes a source of
+    such a path; it is told the tasks there are, and the name of the one that the user says the file holds, if any."""
+
+    sniff: Callable[[Path], bool]
+    open: Callable[[Path, Mapping[str, TaskSpec], str | None], Source]
+
+
+def check_path(path: Path) -> None:
+    """Refuse in a sentence what no reader could open: a path that is missing, empty, unfinished or not to be read."""
     if path.suffix == UNFINISHED:
         raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
     try:
-        if os.path.isdir(path):
-            raise DataError(f"{path}: is a folder, not a file; name a file in it.")
-        if path.stat().st_size == 0:
+        if path.stat().st_size == 0 and not path.is_dir():
             raise DataError(f"{path}: is empty; fetch or generate it again.")
-        file = h5py.File(path, "r", locking="best-effort")
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; check the path.") from None
     except PermissionError:
-        raise DataError(f"{path}: may not be read by this user; change its permissions.") from None
+        raise denied(path) from None
     except OSError as error:
-        if "truncated" in str(error):
-            raise DataError(f"{path}: is truncated, its end is missing; fetch or generate it again.") from error
-        raise DataError(f"{path}: is not an HDF5 file, or is damaged; check what it is and fetch it again.") from error
-    with naming_damage(path, "its header"):
-        complete = file.attrs.get("ups_complete", True)
-    if not complete:
-        file.close()
-        raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
-    return file
+        raise DataError(f"{path}: cannot be looked at ({error.strerror}); check the path.") from None
+    if not os.access(path, os.R_OK):
+        raise denied(path)
 
 
-@contextmanager
-def naming_damage(path: Path, part: str) -> Iterator[None]:
-    """Turns what HDF5 raises on damaged bytes into a DataError that says which part cannot be read."""
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError) as error:
-        raise DataError(f"{path}: {part} cannot be read, the file is damaged; fetch or generate it again.") from error
-
-
-def dataset(parent: Any, name: str, shape: Sequence[int | None], meaning: str) -> Any:
-    """The floating-point data set `name`, its shape as expected; `None` stands for any length."""
-    where = f"{parent.file.filename}: data set '{f'{parent.name}/{name}'.lstrip('/')}'"
-    node = parent[name] if name in parent else None  # noqa: SIM401  (get would hide a damaged one)
-    if not isinstance(node, h5py.Dataset):
-        held = [str(key) for key in parent]
-        listed = ", ".join(held[:8]) + (", …" if len(held) > 8 else "")
-        raise DataError(f"{where} is missing (there are: {listed or 'none'}); check the file or name another --task.")
-    if node.dtype.kind != "f":
-        raise DataError(f"{where} holds {node.dtype}, where floating-point numbers were expected; check the file.")
-    fits = len(node.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, node.shape, strict=True))
-    if not fits:
-        wanted = " × ".join("any" if n is None else str(n) for n in shape)
-        found = " × ".join(map(str, node.shape)) or "a single number"
-        raise DataError(f"{where} is {found}, where {wanted} ({meaning}) was expected; check the file or its task.")
-    return node
+def denied(path: Path) -> DataError:
+    """The error of a file whose permissions forbid reading."""
+    return DataError(f"{path}: may not be read by this user; change its permissions.")
 
 
 def is_uniform(axis: Array) -> bool:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from ups.files import write_atomic
 from ups.types import ConfigError, DataError
 
-Part = Literal["train", "valid", "test"]
-PARTS: tuple[Part, ...] = ("train", "valid", "test")
+PartName = Literal["train", "valid", "test"]
+PARTS: tuple[PartName, ...] = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Split:
     test: tuple[str, ...]
 
     def part(self, name: str) -> tuple[str, ...]:
-        """The ids of one part; a part that is empty or unknown is an error, and no other stands in for it."""
+        """The ids of one part; an empty or unknown part is an error: no other is used instead."""
         if name not in PARTS:
             raise ConfigError(f"there is no split '{name}'; choose train, valid or test.")
         ids: tuple[str, ...] = getattr(self, name)

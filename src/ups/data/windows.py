@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ups.data.ledger import Ledger
+from ups.data.draw_checksum import DrawChecksum
 from ups.data.sampler import Mix, Sampler
 from ups.data.source import Source
+from ups.later import Tensor, torch
 from ups.tensors import Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
-# Trajectories that fit in so many bytes are read once and kept; larger sets are read window by window.
+# Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
+# Threads that read trajectories at once; more do not help, for the memory is the limit.
+THREADS = 8
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Reduction:
 
 
 def numbers_in(source: Source, row: int) -> list[float]:
-    """What a source says of the numeric parameters of a sample; a DataError where it says nothing of one."""
+    """The numeric parameters of a sample, in the order of its task; a DataError where the source does not say one."""
     known, names = source.params_of(row), numbers_of(source.task)
     missing = [name for name in names if name not in known]
     if missing:
@@ -50,9 +55,10 @@ def numbers_in(source: Source, row: int) -> list[float]:
 
 
 class Trajectories:
-    """Some samples of a source at reduced resolution, read once if they fit in memory, else when asked for."""
+    """Some samples of a source at reduced resolution: in memory if they fit, else read from the file each time."""
 
-    def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction) -> None:
+    def __init__(self, source: Source, ids: Sequence[str], reduction: Reduction, resident: int | None = None) -> None:
+        """`resident` is the most bytes that are kept in memory, RESIDENT by default."""
         place = {name: i for i, name in enumerate(source.ids)}
         missing = [name for name in ids if name not in place]
         if missing or not ids:
@@ -66,16 +72,14 @@ class Trajectories:
                 raise DataError(f"{source.path}: axis {axis} has {n} cells, which {reduction.space} does not divide.")
         self.shape = tuple(n // reduction.space for n in source.domain.shape)
         size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)
-        self._kept: Tensor | None = None
-        if size <= RESIDENT:
-            self._kept = torch.stack([self._read(row, self.slice) for row in self.rows])
+        self._resident = self._read_all() if size <= (RESIDENT if resident is None else resident) else None
         known = [numbers_in(source, row) for row in self.rows]
         self.params = torch.tensor(known, dtype=torch.float32).reshape(len(ids), len(numbers_of(self.task)))
-        self.inputs = torch.stack([self._coarse(source.inputs(row)) for row in self.rows])
+        self.inputs = torch.stack([torch.from_numpy(self._coarse(source.inputs(row))) for row in self.rows])
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which reads what it needs from the file itself."""
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_resident": None}
 
     @property
     def task(self) -> TaskSpec:
@@ -94,24 +98,34 @@ class Trajectories:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def _coarse(self, values: Array) -> Tensor:
-        """`(..., *S, C)` at every n-th cell."""
+    def _coarse(self, values: Array) -> Array:
+        """`(..., *S, C)` at every n-th cell, as float32."""
         step = self.reduction.space
         for axis in range(values.ndim - 1 - len(self.shape), values.ndim - 1):
+            # Three times as fast as a slice, for channels are few.
             values = values.take(range(0, values.shape[axis], step), axis) if step > 1 else values
-        return torch.as_tensor(np.ascontiguousarray(values, dtype=np.float32))
+        return np.ascontiguousarray(values, dtype=np.float32)
 
-    def _read(self, row: int, frames: slice) -> Tensor:
-        return self._coarse(self.source.read(row, frames))
+    def _read_all(self) -> Tensor:
+        """Every trajectory, `(N, T, *S, C)`: read by several threads, each sample straight to its place."""
+        values = torch.empty(len(self.ids), len(self.times), *self.shape, len(self.task.channels))
+        places = values.numpy()
+
+        def read(i: int) -> None:
+            places[i] = self._coarse(self.source.read(self.rows[i], self.slice))
+
+        _in_threads(read, len(self.ids))
+        return values
 
     def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:
         """`(B, count, *S, C)`: `count` frames of each sample from its `first` on."""
-        if self._kept is not None:
+        if self._resident is not None:
             rows = torch.as_tensor(samples).unsqueeze(1)
-            return self._kept[rows, torch.as_tensor(first).unsqueeze(1) + torch.arange(count)]
+            return self._resident[rows, torch.as_tensor(first).unsqueeze(1) + torch.arange(count)]
         start, every = self.reduction.start, self.reduction.time
         picked = [slice(start + f * every, start + (f + count - 1) * every + 1, every) for f in first]
-        return torch.stack([self._read(self.rows[s], p) for s, p in zip(samples, picked, strict=True)])
+        read = [self._coarse(self.source.read(self.rows[s], p)) for s, p in zip(samples, picked, strict=True)]
+        return torch.stack([torch.from_numpy(values) for values in read])
 
     def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:
         """A batch: `context` frames from `first` on, and the `targets` frames after them.
@@ -139,30 +153,46 @@ class Trajectories:
 
     def sound(self) -> Trajectories:
         """These trajectories, all of them finite; of those too large for memory `statistics` says so."""
-        if self._kept is not None and not bool(self._kept.sum().isfinite()):
-            self._finite(self._kept.isfinite().flatten(1).all(1).tolist())
+        if self._resident is not None and not bool(self._resident.sum().isfinite()):
+            self._check_finite(self._resident.isfinite().flatten(1).all(1).tolist())
         return self
 
-    def _finite(self, whole: Sequence[bool]) -> None:
-        odd = [name for name, good in zip(self.ids, whole, strict=True) if not good]
-        if odd:
-            more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+    def _check_finite(self, finite: Sequence[bool]) -> None:
+        bad = [name for name, good in zip(self.ids, finite, strict=True) if not good]
+        if bad:
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise DataError(
-                f"{self.origin}: sample {odd[0]}{more} has values that are not finite; mend the file or make it again "
+                f"{self.origin}: sample {bad[0]}{more} has values that are not finite; mend the file or make it again "
                 "(`ups data validate` says where)."
             )
 
     def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation `(C,)` over everything, one trajectory at a time."""
-        whole = []
-        total = square = torch.zeros(len(self.task.channels), dtype=torch.float64)
-        for i in range(len(self)):
-            v = self.frames([i], [0], len(self.times)).double().flatten(0, -2)
-            whole.append(bool(v.sum().isfinite()))
-            total, square = total + v.mean(0), square + v.square().mean(0)
-        self._finite(whole)
+        """Mean and standard deviation `(C,)` over everything: those of each trajectory, added in their order."""
+        channels = len(self.task.channels)
+
+        def moments(i: int) -> tuple[Tensor, Tensor]:
+            frames = self.frames([i], [0], len(self.times)) if self._resident is None else self._resident[i]
+            values = frames.numpy().astype(np.float64).reshape(-1, channels)
+            mean = torch.from_numpy(values).mean(0)
+            return mean, torch.from_numpy(np.square(values, out=values)).mean(0)
+
+        # torch adds up a channel on one core, and a lone channel on all it has: its last bits depend on their number.
+        cores = torch.get_num_threads() if channels == 1 else min(channels, torch.get_num_threads())
+        total = square = torch.zeros(channels, dtype=torch.float64)
+        finite = []
+        for mean, mean_square in _in_threads(moments, len(self), cores):
+            finite.append(bool(mean.isfinite().all()))
+            total, square = total + mean, square + mean_square
+        self._check_finite(finite)
         mean = total / len(self)
         return mean.float(), (square / len(self) - mean**2).clamp_min(0).sqrt().float()
+
+
+def _in_threads(work: Callable[[int], T], count: int, cores_each: int = 1) -> list[T]:
+    """`work(0)`, `work(1)`, … `work(count − 1)`, by as many threads as there are cores for this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(THREADS, cores // cores_each, count)), "trajectories") as pool:
+        return list(pool.map(work, range(count)))
 
 
 class Ranks(Protocol):
@@ -174,7 +204,7 @@ class Ranks(Protocol):
     def world(self) -> int: ...
 
 
-class Part(Protocol):
+class Samples(Protocol):
     """Samples of one task that windows are cut from: trajectories, or what a codec made of them."""
 
     @property
@@ -198,8 +228,8 @@ class Windows:
 
     def __init__(
         self,
-        train: Sequence[Part],
-        valid: Sequence[Part],
+        train: Sequence[Samples],
+        valid: Sequence[Samples],
         batch: int,
         context: int,
         targets: int = 1,
@@ -221,9 +251,9 @@ class Windows:
                 )
         names, counts = [part.task.name for part in self.train], [len(part) * self._starts(part) for part in self.train]
         self.sampler = Sampler(names, counts, batch, mix, seed)
-        self.ledger = Ledger()
+        self.drawn = DrawChecksum()
 
-    def _starts(self, part: Part) -> int:
+    def _starts(self, part: Samples) -> int:
         """Windows per sample."""
         return 1 if part.task.steady else len(part.times) - self.context - self.targets + 1
 
@@ -233,8 +263,8 @@ class Windows:
         return self.window(which, chosen)
 
     def used(self, step: int, which: int, chosen: Array) -> None:
-        """Enter in the ledger what a step was really given."""
-        self.ledger.add(step, which, self.sampler.place(step, self.rank, self.world), chosen)
+        """Note what a step was really given."""
+        self.drawn.add(step, which, self.sampler.place(step, self.rank, self.world), chosen)
 
     def indices(self, step: int) -> tuple[int, Array]:
         """The task of a step and this rank's windows of it."""
@@ -260,7 +290,7 @@ class Windows:
         yield from whole(self.valid, self.context, self.size)
 
 
-def whole(parts: Sequence[Part], context: int, batch: int = 32) -> Iterator[Window]:
+def whole(parts: Sequence[Samples], context: int, batch: int = 32) -> Iterator[Window]:
     """Each trajectory once, from its first frame to its last, in batches of one task."""
     for part in parts:
         size = max(1, min(batch, 2**26 // max(1, len(part.times) * int(np.prod(part.shape)))))

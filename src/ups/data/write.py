@@ -1,4 +1,4 @@
-"""Writes PDEBench files so that a kill at any moment loses at most one batch and never leaves a false whole."""
+"""Writes PDEBench files: a kill at any moment loses at most the batches in flight, and a file of that name is whole."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
-from ups.data.layouts import LAYOUTS, Plan
+from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
+from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
 
@@ -27,9 +27,9 @@ class Writer:
     therefore never damages the structure, and `done` tells where to go on.
     """
 
-    def __init__(self, path: Path, plan: Plan) -> None:
-        self.path, self.plan = path, plan
-        self.layout = LAYOUTS[plan.task.storage.kind](plan)
+    def __init__(self, path: Path, spec: FileSpec) -> None:
+        self.path, self.spec = path, spec
+        self.layout = LAYOUTS[spec.task.storage.kind](spec)
         self.part = path.with_name(path.name + UNFINISHED)
         self.journal = path.with_name(path.name + UNFINISHED + ".journal")
         self.done = 0
@@ -55,7 +55,7 @@ class Writer:
         try:
             self._recover()
             with h5py.File(self.part, "r") as file:
-                self._slots = self.layout.slots(file)
+                self._places = self.layout.places(file)
             self._fd = os.open(self.part, os.O_WRONLY)
             try:
                 yield self
@@ -77,7 +77,7 @@ class Writer:
                 lines.append(json.loads(text))
             except json.JSONDecodeError:
                 break  # the line being written when the process was killed
-        identity = json.loads(json.dumps(self.plan.identity))
+        identity = json.loads(json.dumps(self.spec.identity))
         if lines and self.part.exists():
             if lines[0] != identity:
                 other = ", ".join(f"{k} {lines[0].get(k)}" for k in identity if lines[0].get(k) != identity[k])
@@ -95,7 +95,7 @@ class Writer:
         """Whether the structure can be read: a kill inside HDF5's own writing may have spoilt it."""
         try:
             with h5py.File(self.part, "r") as file:
-                self.layout.slots(file)
+                self.layout.places(file)
         except (OSError, KeyError, RuntimeError):
             return False
         return True
@@ -121,10 +121,10 @@ class Writer:
 
     def write(self, first: int, frames: Array, inputs: Array, measured: dict[str, float]) -> None:
         """Samples `first` … of `(B, T, *S, C)` frames and `(B, *S, C_in)` inputs; on return they are on disk."""
-        for slots, values in zip(self._slots, self.layout.pieces(frames, inputs), strict=True):
+        for places, values in zip(self._places, self.layout.pieces(frames, inputs), strict=True):
             data = np.ascontiguousarray(values, dtype="<f4")
             for i, sample in enumerate(data):
-                self._place(sample.tobytes(), slots.starts(first + i))
+                self._place(sample.tobytes(), places.starts(first + i))
         os.fsync(self._fd)
         self.done = first + len(frames)
         self.measured.append(measured)

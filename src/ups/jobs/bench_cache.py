@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ups.data import windows as raw_reader
-from ups.data.build import Builder
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
+from ups.data.cache_builder import Builder
+from ups.data.cache_shards import named, write
 from ups.data.loader import loaded
-from ups.data.shards import named, write
-from ups.data.windows import Part, Reduction, Trajectories, Windows, spread
+from ups.data.windows import Reduction, Samples, Trajectories, Windows, spread
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
@@ -94,9 +93,8 @@ def trajectories(file: Path) -> Trajectories:
     """All samples of the file, read from it window by window, as those are that do not fit in memory."""
     from ups.data import open_source
 
-    raw_reader.RESIDENT = 0
     source = open_source(file, TASKS)
-    return Trajectories(source, source.ids, Reduction())
+    return Trajectories(source, source.ids, Reduction(), resident=0)
 
 
 def together(kind: str, file: Path, folder: Path, seconds: float) -> list[Reading]:
@@ -118,7 +116,7 @@ def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: fl
     """Random batches of one process, from `start` (a time of the clock on the wall) on."""
     torch.set_num_threads(1)
     before = private()
-    part: Part = trajectories(Path(file)) if kind == "raw" else _open(Path(folder), TASKS[TASK])
+    part: Samples = trajectories(Path(file)) if kind == "raw" else _open(Path(folder), TASKS[TASK])
     windows = Windows([part], [], BATCH, CONTEXT, seed=seed, ranks=Dist())
     step = 0
     while time.time() < start:
@@ -141,7 +139,7 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     its windows built by a thread of the process or by two processes. The first half of the time is for warming up."""
     truth = trajectories(file)
     task, waits = truth.task, {}
-    few = Trajectories(truth.source, truth.ids[:1], Reduction())
+    few = Trajectories(truth.source, truth.ids[:1], Reduction(), resident=0)
     train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
     for workers, who in ((0, "a thread"), (2, "two processes")):
         simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ups.config import load
-from ups.data.build import discard, leftovers
 from ups.data.cache import MANIFEST, StaleError, check_key, digest, read_manifest, verify
+from ups.data.cache_builder import discard, leftovers
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Simulator

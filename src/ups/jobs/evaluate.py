@@ -16,12 +16,12 @@ from ups.data.windows import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Cost, DataFact, Report
-from ups.jobs.predict import fitting
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import DataConfig, RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, opened
-from ups.run.exams import Exam, Maker, spaced, thinning
+from ups.run.exams import Exam, Maker, thinning
+from ups.run.fitting import fitting, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
@@ -105,8 +105,9 @@ class Session:
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
         asked, simulator = self.asked, self.judge.simulator
-        source = self.stack.enter_context(open_source(path, TASKS, asked.task))
-        spec = fitting(simulator, source, asked.params, 1)
+        stored = self.stack.enter_context(open_source(path, TASKS, asked.task))
+        source = fitting(simulator, stored, asked.params, 1)
+        spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
         cells = grid_of(asked.resolution, source.domain.shape, spec.name)

@@ -167,7 +167,7 @@ def _broken_laws(source: Source) -> list[str]:
 def _headline(source: Source) -> list[str]:
     task, t = source.task, np.asarray(source.times, np.float64)
     cells = " × ".join(map(str, source.domain.shape))
-    size, kind = _size(source.path), "steady" if task.steady else "transient"
+    size, kind = _size(source), "steady" if task.steady else "transient"
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
@@ -238,9 +238,9 @@ def _count(n: int, one: str, many: str = "") -> str:
     return f"{n} {one if n == 1 else many or one + 's'}"
 
 
-def _size(path: Path) -> str:
-    """The bytes of a file, or of all files in a folder, in words."""
-    total = float(sum(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*.hdf5"))))
+def _size(source: Source) -> str:
+    """The bytes of all files of a source, in words."""
+    total = float(sum(p.stat().st_size for p in source.files()))
     for unit in ("bytes", "kB", "MB"):
         if total < 1000:
             return f"{total:.3g} {unit}"

@@ -10,47 +10,17 @@ import h5py
 import numpy as np
 import torch
 
-from ups.data import Source, open_source
+from ups.data import open_source
 from ups.data.windows import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.files import draft
-from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.exams import spaced, told
+from ups.run.fitting import fitting, spaced
 from ups.run.judge import SimulatorPredictor
 from ups.run.load import load
-from ups.types import ConfigError, DataError, Params, TaskSpec
+from ups.types import ConfigError, DataError, Params
 
 AXES = "xyz"
-
-
-def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> TaskSpec:
-    """The simulator's task that a source holds; refused in a sentence where the two do not fit.
-
-    `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given.
-    """
-    name = source.task.name
-    if name not in simulator.codec.tasks:
-        known = ", ".join(simulator.codec.tasks)
-        raise ConfigError(f"{source.path}: holds {name}, which the simulator was not trained on; it knows {known}.")
-    spec = simulator.codec.task(name)
-    if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
-        ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
-        raise DataError(
-            f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
-            f"{ours} on {spec.ndim}; give it data with these."
-        )
-    told(source, params)
-    if spec.steady:
-        return spec
-    every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
-    frames, needed = len(source.times[::every]), simulator.context + ahead
-    if frames < needed:
-        raise DataError(
-            f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
-            f"needed; give it longer trajectories."
-        )
-    return spec
 
 
 def rollout(
@@ -71,8 +41,9 @@ def rollout(
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     simulator = load(run, device)
     context = simulator.context
-    with open_source(source_path, TASKS, task) as source:
-        spec = fitting(simulator, source, params or {}, 0)
+    with open_source(source_path, TASKS, task) as stored:
+        source = fitting(simulator, stored, params or {}, 0)
+        spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
         low, _ = simulator.ranges()[spec.name]["dt"]

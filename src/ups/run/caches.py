@@ -8,10 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ups.data.build import Builder, discard
 from ups.data.cache import Latents, key_of, verify
-from ups.data.identity import content
-from ups.data.windows import Part
+from ups.data.cache_builder import Builder, discard
+from ups.data.checksums import checksum
+from ups.data.windows import Samples
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Codec, artifact
@@ -68,7 +68,7 @@ class Caches:
     def key(self, data: DataSet, split: str) -> dict[str, str]:
         """All that the cache of a part depends on."""
         told = identity(self.codec, data.task.name)
-        return key_of(data.part(split), told, content(data.source, self.place / MEMORY), self.config.cache.dtype)
+        return key_of(data.part(split), told, checksum(data.source, self.place / MEMORY), self.config.cache.dtype)
 
     def ready(self, data: DataSet, split: str) -> tuple[Path, dict[str, str]]:
         """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
@@ -112,7 +112,7 @@ def encoded_parts(
     dist: Dist,
     screen: Screen,
     pulse: Pulse | None,
-) -> list[Part]:
+) -> list[Samples]:
     """What a stage that sees tokens is trained on, encoded; nothing where it sees none, or the config wants no cache.
 
     Frames are read beside the tokens only where the stage sees both.
@@ -120,7 +120,7 @@ def encoded_parts(
     if not config.cache.use or stage.sees == "frames":
         return []
     caches = Caches(config, place_of(config, folder), stage.simulator.codec, dist, screen, pulse or Pulse(None, 0))
-    parts: list[Part] = []
+    parts: list[Samples] = []
     for data in sets:
         frames = data.part("train") if stage.sees == "both" else None
         parts.append(Latents(*caches.ready(data, "train"), data.task, frames))

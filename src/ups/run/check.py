@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ups.data import open_source
-from ups.data.layouts import LAYOUTS, Plan
+from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.splits import PARTS, make_split
 from ups.data.windows import RESIDENT, numbers_in
 from ups.models.config import FORECASTER
@@ -88,7 +88,7 @@ def outline(data: DataConfig) -> Outline:
         task, domain = equation.spec(), equation.domain(data.resolution or equation.task.resolution)
         times = np.asarray(equation.times()[: data.frames])
         ids = tuple(str(i) for i in range(data.samples))
-        disk = LAYOUTS[task.storage.kind](Plan(task, equation.params(), domain, times, len(ids), {})).nbytes()
+        disk = LAYOUTS[task.storage.kind](FileSpec(task, equation.params(), domain, times, len(ids), {})).nbytes()
     reduce, split = data.reduce, data.split
     for axis, n in enumerate(domain.shape):
         if n % reduce.space:

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator, model_validator
 
 from ups.config import Config
+from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
-from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
@@ -176,7 +176,7 @@ class CacheConfig(Config):
 
     use: bool = False
     """Train the operator on encoded windows; with fp32 the losses are the same to the bit."""
-    dtype: Kind = "fp32"
+    dtype: TokenFormat = "fp32"
     """How tokens are stored: fp32, or half the size as bf16 or fp16, with the rounding said in the manifest."""
     folder: str | None = None
     """Where caches lie, for example on a fast scratch disk; `cache/latents` of the run's folder by default."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ups.data import Source, open_source
 from ups.data.splits import Split, make_split
-from ups.data.windows import Part, Ranks, Trajectories, Windows
+from ups.data.windows import Ranks, Samples, Trajectories, Windows
 from ups.engine.train import Progress
 from ups.eval.report import DataFact
 from ups.physics import TASKS
@@ -102,7 +102,7 @@ def windows_of(
     sets: Sequence[DataSet],
     settings: StageConfig,
     ranks: Ranks,
-    encoded: Sequence[Part] = (),
+    encoded: Sequence[Samples] = (),
 ) -> Windows:
     """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))

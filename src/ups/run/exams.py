@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.config import fingerprint, load
-from ups.data import Source, open_source
-from ups.data.windows import Reduction, Trajectories
+from ups.data import open_source
+from ups.data.windows import Trajectories
 from ups.models import Simulator
 from ups.physics import EQUATIONS, TASKS
 from ups.run.config import GenerateConfig, RunConfig
 from ups.run.datasets import DataSet, Screen
+from ups.run.fitting import spaced
 from ups.run.generate import generate
-from ups.tensors import numbers_of
-from ups.types import ConfigError, Params, UpsError
+from ups.types import ConfigError, UpsError
 
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
@@ -123,39 +123,6 @@ def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
         return None
     steps = {n // c for n, c in zip(shape, cells, strict=True)}
     return steps.pop() if len(steps) == 1 else None
-
-
-def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:
-    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on."""
-    if len(source.times) < 2 or dt <= 0:
-        return Reduction(space=thin)
-    own = float(source.times[1] - source.times[0])
-    start = 0
-    if data is not None and data.config.reduce.start:
-        begun = float(data.source.times[data.config.reduce.start] - data.source.times[0])
-        start = round(begun / own)
-    return Reduction(time=max(1, round(dt / own)), space=thin, start=start)
-
-
-def told(source: Source, params: Params) -> Source:
-    """The same source, its parameters replaced by `params` where given; every number of its task must then be known."""
-    known = source.params_of
-
-    def params_of(index: int) -> Params:
-        return {**known(index), **params}
-
-    source.params_of = params_of  # type: ignore[method-assign]
-    names = [p.name for p in source.task.parameters]
-    for name in params:
-        if name not in names:
-            has = f"its parameters are {', '.join(names)}" if names else "it has none"
-            raise ConfigError(f"{source.task.name} has no parameter '{name}'; {has}.")
-    for name in numbers_of(source.task):
-        if isinstance(params.get(name), str):
-            raise ConfigError(f"{source.task.name}: {name} is '{params[name]}', but must be a number.")
-        if name not in params_of(0):
-            raise ConfigError(f"{source.path}: says nowhere what its {name} is; give it with --params {name}=….")
-    return source
 
 
 def _cells(cells: tuple[int, ...]) -> str:

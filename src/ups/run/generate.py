@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ups import __version__
-from ups.data.layouts import Plan, file_name
-from ups.data.source import open_file
+from ups.data.hdf5 import open_file
+from ups.data.layouts import FileSpec, file_name
 from ups.data.write import Writer, discard
 from ups.engine.ranks.dist import device_of
 from ups.physics import EQUATIONS
@@ -108,7 +108,9 @@ class Job:
     device: torch.device
 
 
-def _solve(equation: Equation, config: GenerateConfig, job: Job, plan: Plan) -> tuple[Array, Array, dict[str, float]]:
+def _solve(
+    equation: Equation, config: GenerateConfig, job: Job, plan: FileSpec
+) -> tuple[Array, Array, dict[str, float]]:
     """Frames, inputs and measured laws of a batch. The last batch is solved whole and cut, so that a sample's bits do
     not depend on how many samples were asked for."""
     draw = Draw(config.seed, range(job.first, job.first + job.size), job.device, getattr(torch, plan.identity["dtype"]))
@@ -123,7 +125,7 @@ def _solve(equation: Equation, config: GenerateConfig, job: Job, plan: Plan) -> 
     return stored, given, measured
 
 
-def _residual(plan: Plan, frames: Array, inputs: Array) -> dict[str, float]:
+def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
     """What the first stored trajectories leave unexplained of their equation, 0 to 1, where its fields are stored."""
     few = [
         Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, plan.params, inputs[i])
@@ -133,7 +135,7 @@ def _residual(plan: Plan, frames: Array, inputs: Array) -> dict[str, float]:
     return {RESIDUAL: max(found)} if found else {}
 
 
-def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: str) -> Plan:
+def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: str) -> FileSpec:
     times = np.asarray(equation.times()[: config.frames])
     identity = {
         "task": config.task,
@@ -146,10 +148,10 @@ def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: st
         "dtype": config.dtype or DTYPES[scheme],
         "version": __version__,
     }
-    return Plan(equation.spec(), equation.params(), domain, times, config.samples, identity)
+    return FileSpec(equation.spec(), equation.params(), domain, times, config.samples, identity)
 
 
-def _existing(path: Path, plan: Plan) -> Path:
+def _existing(path: Path, plan: FileSpec) -> Path:
     with open_file(path) as file:
         made = json.loads(file.attrs.get("ups_identity", "{}"))
     wanted = json.loads(json.dumps(plan.identity))
@@ -159,7 +161,7 @@ def _existing(path: Path, plan: Plan) -> Path:
     raise ConfigError(f"{path}: is there already, with {other}; choose another --out, or replace it with --overwrite.")
 
 
-def _check_finite(frames: Tensor, first: int, plan: Plan) -> None:
+def _check_finite(frames: Tensor, first: int, plan: FileSpec) -> None:
     bad = ~frames.flatten(2).isfinite().all(-1)
     if bool(bad.any()):
         sample, frame = (int(i) for i in bad.nonzero()[0])
@@ -170,7 +172,7 @@ def _check_finite(frames: Tensor, first: int, plan: Plan) -> None:
 
 
 def _provenance(
-    config: GenerateConfig, plan: Plan, scheme: str, batch: int, device: torch.device, writer: Writer
+    config: GenerateConfig, plan: FileSpec, scheme: str, batch: int, device: torch.device, writer: Writer
 ) -> dict[str, object]:
     measured = {name: max(part.get(name, 0.0) for part in writer.measured) for name in writer.measured[0]}
     residual = measured.pop(RESIDUAL, math.nan)

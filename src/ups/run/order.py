@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from ups.data.ledger import WRAP, expected, share
+from ups.data.draw_checksum import WRAP, expected, share
 from ups.data.loader import AHEAD, Loader
-from ups.data.sampler import LEAD, Heard, Sampler
+from ups.data.sampler import LEAD, Sampler
 from ups.data.windows import Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
@@ -69,7 +69,7 @@ class Proven:
     def prove(self, step: int) -> None:
         """Compare all that was drawn before `step`; all ranks must ask."""
         sampler, world = self.windows.sampler, self.dist.world
-        rows = self.dist.gather((*self.windows.ledger.until(step), step))
+        rows = self.dist.gather((*self.windows.drawn.until(step), step))
         first, _, _ = rows[0]
         if any((row[0], row[2]) != (first, step) for row in rows):
             raise DivergedError(f"ranks have drawn other steps than each other, {rows}; start all of them again.")
@@ -91,7 +91,7 @@ class Proven:
 
 def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
     """How often each task was drawn by the `steps` of a stage."""
-    turns, asked = sampler.turns(steps), sampler.asked(steps)
+    turns, asked = sampler.turns(steps), sampler.wanted_shares(steps)
     rows = zip(sampler.names, turns, asked, sampler.counts, strict=True)
     return [Drawn(stage, name, n, steps, share, n * sampler.batch, count) for name, n, share, count in rows]
 
@@ -103,7 +103,7 @@ def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
     return tuple(row for row in rows if row.task in tasks)
 
 
-def listening(state: TrainingState, sampler: Sampler, prefetch: int, workers: int = 0) -> Callable[[], Heard]:
+def listening(state: TrainingState, sampler: Sampler, prefetch: int, workers: int = 0) -> Callable[[], Validations]:
     """The errors of all validations so far, as the state of the training holds them: part of every checkpoint, and the
     same on every rank."""
     ahead = prefetch + AHEAD * workers + 1
@@ -113,7 +113,7 @@ def listening(state: TrainingState, sampler: Sampler, prefetch: int, workers: in
             "lower train.prefetch or workers."
         )
 
-    def heard() -> Heard:
+    def heard() -> Validations:
         return [(int(row["step"]), _by_task(row, sampler.names)) for row in state.history]
 
     return heard

@@ -73,7 +73,7 @@ class Training:
         store = Vault(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
         with loaded(windows, settings.workers) as built:
             state = TrainingState()
-            windows.sampler.heard = listening(state, windows.sampler, settings.train.prefetch, settings.workers)
+            windows.sampler.validations = listening(state, windows.sampler, settings.train.prefetch, settings.workers)
             trainer = Trainer(
                 settings.train,
                 stage,

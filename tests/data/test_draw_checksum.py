@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ups.data.ledger import KEPT, WRAP, Ledger, expected, share
+from ups.data.draw_checksum import KEPT, WRAP, DrawChecksum, expected, share
 from ups.data.sampler import Mix, Sampler
 
 SAMPLER = Sampler(("burgers", "darcy"), (50, 7), 6, Mix(policy="proportional"), seed=4)
 
 
-def kept(rank: int, world: int, steps: range) -> Ledger:
-    ledger = Ledger()
+def kept(rank: int, world: int, steps: range) -> DrawChecksum:
+    ledger = DrawChecksum()
     for step in steps:
         task, windows = SAMPLER.indices(step, rank, world)
         ledger.add(step, task, SAMPLER.place(step, rank, world), windows)
@@ -34,7 +34,7 @@ def test_a_window_twice_two_exchanged_or_the_share_of_another_rank_do_not_add_up
     right = expected(SAMPLER, 0, 20)
     other = kept(1, 2, range(20)).until(20)[1]
     for fault in ("twice", "exchanged", "task", "rank"):
-        ledger = Ledger()
+        ledger = DrawChecksum()
         for step in range(20):
             task, windows = SAMPLER.indices(step, 0, 2)
             windows = windows.copy()

@@ -1,4 +1,4 @@
-"""What a rank really drew, kept as one running number; the numbers of all ranks add up to that of the order itself."""
+"""A checksum of the windows a rank really drew: those of all ranks add up to the checksum of the order itself."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from ups.data.sampler import CHUNK, Sampler, mixed
 from ups.types import Array
 
 WRAP = (1 << 64) - 1
-# Steps that may be drawn ahead of the one that is asked about.
+# Steps whose sums are remembered: windows are drawn ahead of the step that is being proven.
 KEPT = 4096
 
 
 def number(task: int, first: int, windows: Array) -> int:
-    """A 64-bit number of the windows drawn at places `first` … of a task's endless sequence; those of several stretches
-    add up (modulo 2^64), in whatever order, to the number of all."""
+    """A 64-bit checksum of the windows drawn at places `first` … of a task's endless sequence. Checksums of several
+    pieces add up (modulo 2^64), in any order, to that of the whole."""
     places = np.arange(first, first + len(windows), dtype=np.uint64)
     return int(mixed(windows.astype(np.uint64), mixed(places, np.uint64(task))).sum())
 
 
-class Ledger:
+class DrawChecksum:
     """A running sum over the steps drawn one after the other; another step than the next begins it anew.
 
-    Written by the thread that builds windows, which is ahead of the one that asks.
+    The thread that builds windows adds to it, some steps ahead of the thread that reads it.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def expected(sampler: Sampler, first: int, last: int) -> int:
     for task, turns in enumerate(zip(sampler.turns(first), sampler.turns(last), strict=True)):
         begin, end = (turn * sampler.batch for turn in turns)
         for at in range(begin, end, CHUNK):
-            total += number(task, at, sampler.stretch(task, at, min(at + CHUNK, end)))
+            total += number(task, at, sampler.sequence(task, at, min(at + CHUNK, end)))
     return total & WRAP
 
 

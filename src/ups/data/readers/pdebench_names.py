@@ -17,15 +17,15 @@ NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 @dataclass(frozen=True)
-class Name:
-    """A task, and the words and numbers its file name states; none where the name follows no pattern of the task."""
+class NamedTask:
+    """A task, and what the file name states of its parameters; nothing if the name fits no pattern of the task."""
 
     task: TaskSpec
-    found: Mapping[str, str]
+    stated: Mapping[str, str]
 
 
-def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | None, remarks: Remarks) -> Name:
-    """The task of a file: the caller's word, else the attribute `ups_task`, else the file name."""
+def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | None, remarks: Remarks) -> NamedTask:
+    """The task of a file: as the user says, else by the attribute `ups_task`, else by the file name."""
     named = match_name(name, tasks)
     stated = file.attrs.get("ups_task")
     if task is not None and task not in tasks:
@@ -46,35 +46,35 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
         remarks.problems.append(f"attribute ups_task says {stated} but the file is read as {chosen}")
     if named and chosen not in named:
         remarks.problems.append(f"the file name is one of {next(iter(named))} but the file is read as {chosen}")
-    return named.get(chosen, Name(tasks[chosen], {}))
+    return named.get(chosen, NamedTask(tasks[chosen], {}))
 
 
-def match_name(name: str, tasks: Mapping[str, TaskSpec]) -> dict[str, Name]:
+def match_name(name: str, tasks: Mapping[str, TaskSpec]) -> dict[str, NamedTask]:
     """The tasks whose pattern fits a file name; those with a fitting alias where no pattern does."""
     stem = re.sub(r"\.(h5|hdf5)$", "", name)
     for patterns in (lambda task: (task.storage.pattern,), lambda task: task.storage.aliases):
-        fits: dict[str, Name] = {}
+        fits: dict[str, NamedTask] = {}
         for key, task in tasks.items():
             for pattern in filter(None, patterns(task)):
-                found = _regex(pattern, task).fullmatch(stem)
-                if found:
-                    fits.setdefault(key, Name(task, found.groupdict()))
+                match = _regex(pattern, task).fullmatch(stem)
+                if match:
+                    fits.setdefault(key, NamedTask(task, match.groupdict()))
         if fits:
             return fits
     return {}
 
 
-def resolve(named: Name, attributes: Mapping[str, Any], remarks: Remarks) -> Params:
-    """Parameters from the file name; an attribute stands in where the name is silent and is held against it otherwise.
+def resolve(named: NamedTask, attributes: Mapping[str, Any], remarks: Remarks) -> Params:
+    """Parameters from the file name; an attribute is used where the name says nothing, and compared with it otherwise.
 
     A parameter that the family's names never mention has one value for the whole family: the task's default.
-    A parameter that is said nowhere is left out, with a note.
+    A parameter that is stated nowhere is left out, with a note.
     """
     task = named.task
     params: dict[str, float | str] = {}
     for p in task.parameters:
         attribute = task.storage.attrs.get(p.name, "")
-        in_name = parse(named.found[p.name], p) if p.name in named.found else None
+        in_name = parse(named.stated[p.name], p) if p.name in named.stated else None
         in_file = parse(attributes[attribute], p) if attribute in attributes else None
         if in_name is not None and in_file is not None and not _agree(in_name, in_file):
             remarks.problems.append(f"attribute {attribute} says {in_file} but the file name says {in_name}")
@@ -85,7 +85,7 @@ def resolve(named: Name, attributes: Mapping[str, Any], remarks: Remarks) -> Par
         if value is None:
             remarks.notes.append(f"neither the file name nor an attribute says {p.name}")
             continue
-        if in_name is None and in_file is not None and named.found:
+        if in_name is None and in_file is not None and named.stated:
             remarks.notes.append(
                 f"{p.name} = {in_file} was taken from attribute {attribute}; the file name does not say it"
             )

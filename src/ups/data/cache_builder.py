@@ -18,22 +18,37 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, Need, check_key, digest, frames_of, read_manifest, sum_of
-from ups.data.shards import FORMATS, named, sha256, write
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest, sum_of
+from ups.data.cache_shards import FORMATS, named, sha256, write
 from ups.data.windows import Trajectories
 from ups.files import sync_folder, write_atomic
+from ups.later import Tensor, torch
 from ups.types import DataError
 
-Encode = Callable[[Tensor], Tensor]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
-Report = Callable[[int, int], None]  # samples done, of all
+Encode = Callable[["Tensor"], "Tensor"]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
+OnProgress = Callable[[int, int], None]  # samples done, of all
 
 SHARD = 128 * 2**20  # bytes, or one sample where that is larger
 BATCH = 256  # frames encoded at once, at most; fewer where they are large
 CELLS = 1 << 22
 PATIENCE = 0.2  # seconds between looks at what other builders do
+
+
+@dataclass(frozen=True)
+class CacheSize:
+    """What a cache of some samples takes."""
+
+    samples: int
+    frames: int
+    tokens: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> CacheSize:
+        frames = frames_of(part)
+        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
+        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
+        return cls(len(part), frames, tokens, len(part) * each)
 
 
 @dataclass
@@ -53,15 +68,15 @@ class Builder:
     rebuild: bool = False
     readers: int = 2
     shard: int = SHARD
-    report: Report = lambda done, total: None  # noqa: ARG005
+    report: OnProgress = lambda done, total: None  # noqa: ARG005
     say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
-    need: Need = field(init=False)
+    need: CacheSize = field(init=False)
 
     def __post_init__(self) -> None:
-        self.beside = self.folder.with_name(f".{self.folder.name}.{digest(self.key)}.draft")
+        self.draft = self.folder.with_name(f".{self.folder.name}.{digest(self.key)}.draft")
         with torch.no_grad():
             probe = self.encode(self._frames(0, 1)[:1])
-        self.need = Need.of(self.part, tuple(probe.shape[1:]), self.dtype)
+        self.need = CacheSize.of(self.part, tuple(probe.shape[1:]), self.dtype)
         self.rows = max(1, min(len(self.part), self.shard * len(self.part) // max(1, self.need.bytes)))
         self.count = math.ceil(len(self.part) / self.rows)
 
@@ -75,7 +90,7 @@ class Builder:
         except OSError as error:
             raise DataError(_sentence(self.folder, error)) from None
         # Where another builder was the faster one, and what one that was killed while it replaced a cache has left.
-        for left in (self.beside, *self.folder.parent.glob(f".{self.folder.name}.old-*")):
+        for left in (self.draft, *self.folder.parent.glob(f".{self.folder.name}.old-*")):
             shutil.rmtree(left, ignore_errors=True)
         self.report(len(self.part), len(self.part))
         return self.folder
@@ -95,7 +110,7 @@ class Builder:
     def _check_room(self) -> None:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder.parent).free
-        made = sum(path.stat().st_size for path in self.beside.glob("*.safetensors")) if self.beside.is_dir() else 0
+        made = sum(path.stat().st_size for path in self.draft.glob("*.safetensors")) if self.draft.is_dir() else 0
         need = self.need.bytes - made
         self.say(
             f"{self.folder}: {self.need.samples} × {self.need.frames} frames as {self.dtype} tokens, "
@@ -110,13 +125,13 @@ class Builder:
     def _go_on(self) -> None:
         """Make every shard that is not made and that nobody else is making; publish if all are there, else wait."""
         with suppress(FileNotFoundError):  # published meanwhile: the next look finds it
-            self.beside.mkdir(parents=True, exist_ok=True)
+            self.draft.mkdir(parents=True, exist_ok=True)
             todo = [i for i in range(self.count) if self._entry(i) is None]
             if not todo:
                 self._publish()
                 return
             for number in todo:
-                with _held(self.beside / f"{number}.lock") as mine:
+                with _locked(self.draft / f"{number}.lock") as mine:
                     if mine and self._entry(number) is None and not self._there():
                         self._make(number)
             if any(self._entry(i) is None for i in todo):
@@ -128,7 +143,7 @@ class Builder:
 
     def _entry(self, number: int) -> dict[str, Any] | None:
         """What is known of a finished shard; None if it is not finished, or not what was written."""
-        path = self.beside / self._name(number)
+        path = self.draft / self._name(number)
         try:
             entry: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
             whole = path.stat().st_size == entry["bytes"]
@@ -148,7 +163,7 @@ class Builder:
         }
         shape = (last - first, self.need.frames, *self.need.tokens)
         lost = {"square": 0.0, "error": 0.0, "worst": 0.0}
-        path = self.beside / self._name(number)
+        path = self.draft / self._name(number)
         entry = write(path, small, "tokens", shape, self.dtype, self._stored(first, last, lost), {"format": FORMAT})
         entry |= {"file": path.name, "first": first, "samples": last - first, **lost}
         write_atomic(path.with_suffix(".json"), json.dumps(entry))
@@ -183,8 +198,8 @@ class Builder:
             return torch.cat([self.encode(piece) for piece in torch.split(frames, size)])
 
     def _rounded(self, tokens: Tensor, begin: int, lost: dict[str, float]) -> Tensor:
-        kept = tokens.to(FORMATS[self.dtype].torch)
-        back = kept.float()
+        stored = tokens.to(FORMATS[self.dtype].dtype)
+        back = stored.float()
         if not torch.isfinite(back).all():
             bad = int((~torch.isfinite(back.flatten(1))).any(1).nonzero()[0]) // self.need.frames
             fits = bool(torch.isfinite(tokens).all())
@@ -195,7 +210,7 @@ class Builder:
         lost["square"] += float(tokens.double().square().sum())
         lost["error"] += float(gap.square().sum())
         lost["worst"] = max(lost["worst"], float(gap.abs().max()))
-        return kept
+        return stored
 
     def _made(self) -> int:
         """Samples in finished shards."""
@@ -203,23 +218,23 @@ class Builder:
 
     def _publish(self) -> None:
         """Write the manifest, check every shard against it, and give the folder its name; one process at a time."""
-        with _held(self.folder.with_name(f".{self.folder.name}.lock"), wait=True):
+        with _locked(self.folder.with_name(f".{self.folder.name}.lock"), wait=True):
             if self._there():
                 return
             entries = [self._entry(i) for i in range(self.count)]
             for number, entry in enumerate(entries):
-                path = self.beside / self._name(number)
+                path = self.draft / self._name(number)
                 if entry is None or sha256(path) != entry["sha256"]:
                     path.with_suffix(".json").unlink(missing_ok=True)  # damaged since it was made: once more
                     return
-            write_atomic(self.beside / MANIFEST, json.dumps(self._manifest(entries), indent=1))  # type: ignore[arg-type]
-            for path in (*self.beside.glob("*.lock"), *self.beside.glob("shard-*.json"), *self.beside.glob(".*")):
+            write_atomic(self.draft / MANIFEST, json.dumps(self._manifest(entries), indent=1))  # type: ignore[arg-type]
+            for path in (*self.draft.glob("*.lock"), *self.draft.glob("shard-*.json"), *self.draft.glob(".*")):
                 path.unlink(missing_ok=True)
-            sync_folder(self.beside)
+            sync_folder(self.draft)
             old = self.folder.with_name(f".{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
             if self.folder.exists():
                 self.folder.rename(old)
-            self.beside.rename(self.folder)
+            self.draft.rename(self.folder)
             sync_folder(self.folder.parent)
             shutil.rmtree(old, ignore_errors=True)
 
@@ -227,7 +242,7 @@ class Builder:
         part, domain = self.part, self.part.source.domain
         square, error = (math.fsum(entry[name] for entry in entries) for name in ("square", "error"))
         shards = [{name: e[name] for name in ("file", "first", "samples", "bytes", "sha256")} for e in entries]
-        said: dict[str, Any] = {
+        manifest: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
             "key": dict(self.key),
@@ -250,7 +265,7 @@ class Builder:
             "box": list(domain.lengths),
             "shards": shards,
         }
-        return {**said, "sum": sum_of(said)}
+        return {**manifest, "sum": sum_of(manifest)}
 
 
 def _sentence(folder: Path, error: OSError) -> str:
@@ -263,7 +278,7 @@ def _sentence(folder: Path, error: OSError) -> str:
 
 
 @contextmanager
-def _held(path: Path, wait: bool = False) -> Iterator[bool]:
+def _locked(path: Path, wait: bool = False) -> Iterator[bool]:
     """A lock that ends with the process; whether it was to be had."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -287,17 +302,17 @@ def discard(folder: Path) -> None:
 
 def leftovers(place: Path) -> list[Path]:
     """What killed builders left below a folder: drafts that nobody works on, and caches that were replaced."""
-    found = []
+    left = []
     for path in sorted(place.glob("**/.*")):
         replaced, begun = ".old-" in path.name, path.name.endswith(".draft")
         if path.is_dir() and (replaced or (begun and not _worked_on(path))):
-            found.append(path)
-    return found
+            left.append(path)
+    return left
 
 
-def _worked_on(beside: Path) -> bool:
-    for lock in beside.glob("*.lock"):
-        with _held(lock) as free:
+def _worked_on(draft: Path) -> bool:
+    for lock in draft.glob("*.lock"):
+        with _locked(lock) as free:
             if not free:
                 return True
     return False

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import yaml
 
-from ups.data.naming import config_leaves, identify, resolve
-from ups.data.source import Facts, Remarks, Source, dataset, is_uniform, naming_damage, open_file
+from ups.data.hdf5 import Hdf5Source, dataset, has, is_hdf5, naming_damage, open_file, values_at
+from ups.data.readers.pdebench_names import config_leaves, identify, resolve
+from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
+from ups.later import h5py
 from ups.types import Array, DataError, Domain, TaskSpec
 
 AXES = ("x", "y", "z")
@@ -31,7 +32,7 @@ class Survey:
     t: Array
 
 
-class PDEBenchSource(Source):
+class PDEBenchSource(Hdf5Source):
     """A file of one PDEBench layout; the subclasses say where a sample lies in it."""
 
     @staticmethod
@@ -51,15 +52,15 @@ class FieldsSource(PDEBenchSource):
     @staticmethod
     def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
         first, *others = task.storage.datasets
-        found = dataset(file, first, [None, None] + [None] * task.ndim, "samples, times, cells")
+        node = dataset(file, first, [None, None] + [None] * task.ndim, "samples, times, cells")
         for name in others:
-            dataset(file, name, found.shape, f"as in '{first}'")
-        samples, frames, *shape = found.shape
+            dataset(file, name, node.shape, f"as in '{first}'")
+        samples, frames, *shape = node.shape
         t = _t(file, "t-coordinate", (), frames)
         return Survey(_numbered(file, samples), frames, tuple(shape), _root_axes(file, tuple(shape)), t)
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
-        return np.stack([file[name][index, frames] for name in self.task.storage.datasets], axis=-1)
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
+        return np.stack([values_at(file[name], index, frames) for name in self.task.storage.datasets], axis=-1)
 
 
 class GroupsSource(PDEBenchSource):
@@ -84,12 +85,12 @@ class GroupsSource(PDEBenchSource):
         # Thousands of groups repeat one config, but for the seed: the first speaks for all, so that opening is cheap.
         return file[min(file)]
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
         group = file[self.ids[index]]
         if not isinstance(group, h5py.Group):
             raise DataError(f"{self.path}: '{self.ids[index]}' is not a group, where a sample was expected.")
         shape = (len(self.times), *self.domain.shape, len(self.task.channels))
-        return np.asarray(dataset(group, "data", shape, "as in the first sample")[frames])
+        return values_at(dataset(group, "data", shape, "as in the first sample"), frames)
 
 
 class SteadySource(PDEBenchSource):
@@ -98,17 +99,17 @@ class SteadySource(PDEBenchSource):
     @staticmethod
     def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
         solution, coefficient = task.storage.datasets
-        found = dataset(file, solution, [None, 1] + [None] * task.ndim, "samples, one frame, cells")
-        samples, _, *shape = found.shape
+        node = dataset(file, solution, [None, 1] + [None] * task.ndim, "samples, one frame, cells")
+        samples, _, *shape = node.shape
         dataset(file, coefficient, [samples, *shape], f"samples, cells, as in '{solution}'")
         axes = _root_axes(file, tuple(shape))
         return Survey(_numbered(file, samples), 1, tuple(shape), axes, np.zeros(1))
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
-        return np.asarray(file[self.task.storage.datasets[0]][index, frames])[..., None]
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
+        return values_at(file[self.task.storage.datasets[0]], index, frames)[..., None]
 
-    def _inputs(self, file: Any, index: int) -> Array:
-        return np.asarray(file[self.task.storage.datasets[1]][index])[..., None]
+    def _given(self, file: Any, index: int) -> Array:
+        return values_at(file[self.task.storage.datasets[1]], index)[..., None]
 
 
 class IncompressibleSource(PDEBenchSource):
@@ -130,14 +131,14 @@ class IncompressibleSource(PDEBenchSource):
             remarks.notes.append(f"attribute latestIndex is {int(np.max(latest))}, but there are {frames} frames")
         return Survey(ids, frames, tuple(shape), (), t[0])
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
-        return np.concatenate([file[name][index, frames] for name in ("velocity", "particles")], axis=-1)
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
+        return np.concatenate([values_at(file[name], index, frames) for name in ("velocity", "particles")], axis=-1)
 
-    def _inputs(self, file: Any, index: int) -> Array:
-        return np.asarray(file["force"][index])
+    def _given(self, file: Any, index: int) -> Array:
+        return values_at(file["force"], index)
 
 
-LAYOUTS: Mapping[str, type[PDEBenchSource]] = {
+SOURCES: Mapping[str, type[PDEBenchSource]] = {
     "array": FieldsSource,
     "fields": FieldsSource,
     "groups": GroupsSource,
@@ -146,15 +147,20 @@ LAYOUTS: Mapping[str, type[PDEBenchSource]] = {
 }
 
 
+def is_pdebench(path: Path) -> bool:
+    """Whether a path is an HDF5 file, whole or not, that does not describe itself as The Well's do."""
+    return is_hdf5(path) and not has(path, "dimensions", "t0_fields")
+
+
 def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], task: str | None = None) -> Source:
     """A source over one PDEBench file; `task` says what it is where neither its name nor an attribute does."""
     remarks = Remarks()
     with naming_damage(path, "its header"), open_file(path) as file:
         named = identify(file, path.name, tasks, task, remarks)
         spec = named.task
-        if spec.storage.kind not in LAYOUTS:
+        if spec.storage.kind not in SOURCES:
             raise DataError(f"{path}: task {spec.name} is not stored in a PDEBench layout; open it as its own format.")
-        layout = LAYOUTS[spec.storage.kind]
+        layout = SOURCES[spec.storage.kind]
         survey = layout.survey(file, spec, remarks)
         attributes = _attributes(file, layout.config_holder(file), remarks)
         params = resolve(named, attributes, remarks)
@@ -166,11 +172,14 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], task: str | None = 
         domain = Domain(survey.axes, periodic, _bounds(spec, survey.axes, remarks))
     else:
         domain = Domain.box(spec.bounds, survey.shape, periodic)
-    said = named.found.get("resolution")
-    if said is not None and float(said) != survey.shape[0]:
-        remarks.notes.append(f"the file name says {said} cells per axis, there are {survey.shape[0]}")
+    resolution = named.stated.get("resolution")
+    if resolution is not None and float(resolution) != survey.shape[0]:
+        remarks.notes.append(f"the file name says {resolution} cells per axis, there are {survey.shape[0]}")
     facts = Facts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
     return layout(path, facts)
+
+
+READER = Reader(is_pdebench, open_pdebench)
 
 
 def _attributes(file: Any, config_holder: Any, remarks: Remarks) -> dict[str, Any]:

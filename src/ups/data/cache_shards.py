@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
-import mmap
 import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +13,12 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ups.files import draft
+from ups.files import draft, read_at
+from ups.later import Tensor, torch
 from ups.types import Array, DataError
 
-Kind = Literal["fp32", "bf16", "fp16"]
+TokenFormat = Literal["fp32", "bf16", "fp16"]
 CHUNK = 1 << 22
 ALIGN = 64
 
@@ -31,17 +28,22 @@ class Format:
     """A number format: its name in safetensors, in torch, and the numpy type its bytes are read as."""
 
     code: str
-    torch: torch.dtype
+    name: str
     raw: np.dtype[Any]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        kind: torch.dtype = getattr(torch, self.name)
+        return kind
 
 
 FORMATS: dict[str, Format] = {
-    "fp32": Format("F32", torch.float32, np.dtype("<f4")),
-    "bf16": Format("BF16", torch.bfloat16, np.dtype("<i2")),  # numpy has none: its bits travel as integers
-    "fp16": Format("F16", torch.float16, np.dtype("<f2")),
+    "fp32": Format("F32", "float32", np.dtype("<f4")),
+    "bf16": Format("BF16", "bfloat16", np.dtype("<i2")),  # numpy has none: its bits travel as integers
+    "fp16": Format("F16", "float16", np.dtype("<f2")),
 }
-BYTES = Format("U8", torch.uint8, np.dtype("u1"))
-_BY_CODE = {found.code: found for found in (*FORMATS.values(), BYTES)}
+BYTES = Format("U8", "uint8", np.dtype("u1"))
+_BY_CODE = {form.code: form for form in (*FORMATS.values(), BYTES)}
 
 
 def raw(values: Tensor) -> Array:
@@ -99,7 +101,7 @@ def _pieces(header: bytes, small: Mapping[str, Array], rows: Iterable[Tensor]) -
         yield raw(piece).tobytes()
 
 
-class Field(NamedTuple):
+class StoredArray(NamedTuple):
     """An array of a shard: where its bytes begin, its shape `(rows, ...)`, what its numbers are read as, and the bytes
     of a row."""
 
@@ -110,11 +112,10 @@ class Field(NamedTuple):
 
 
 class Shard:
-    """The arrays of a shard, as they lie on disk: opening it reads the header, and reading what is asked for.
+    """The arrays of a shard, as they lie on disk: opening reads the header, `read` one row.
 
     A row is read by its place in the file, from the system's page cache, which all processes share: at random places
-    that costs a third of what faulting it into a memory map does, and nothing stays with the process. `arrays` are
-    views of such a map, made when they are first asked for.
+    that costs a third of what faulting it into a memory map does, and nothing stays with the process.
     """
 
     def __init__(self, path: Path) -> None:
@@ -125,7 +126,7 @@ class Shard:
             if not 2 <= length <= self.bytes - 8:
                 raise ValueError("its header is longer than the file")
             fields = json.loads(os.pread(self._file, length, 8))
-            self.metadata: dict[str, str] = fields.pop("__metadata__", {})
+            fields.pop("__metadata__", None)
             self.fields = {name: self._field(field, 8 + length) for name, field in fields.items()}
         except OSError as error:
             raise self._unreadable(error) from None
@@ -148,29 +149,18 @@ class Shard:
             raise IndexError(f"{self.path} has {shape[0]} rows, and there is no row {row}")
         place = start + row * size + skip
         try:
-            done = os.preadv(self._file, (into,), place)
-            while done < len(into) and (more := os.preadv(self._file, (into[done:],), place + done)):
-                done += more
+            done = read_at(self._file, into, place)
         except OSError as error:
             raise self._unreadable(error) from None
         if done < len(into):
             raise DataError(f"{self.path}: has become shorter while it was read; build the cache again.")
 
-    @functools.cached_property
-    def arrays(self) -> dict[str, Array]:
-        """Every array as a view of the mapped file."""
-        mapped = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
-        return {
-            name: np.frombuffer(mapped, dtype, math.prod(shape), start).reshape(shape)
-            for name, (start, shape, dtype, _) in self.fields.items()
-        }
-
-    def _field(self, field: Mapping[str, Any], start: int) -> Field:
+    def _field(self, field: Mapping[str, Any], start: int) -> StoredArray:
         form, shape = _BY_CODE[field["dtype"]], tuple(field["shape"])
         first, last = field["data_offsets"]
         if last - first != math.prod(shape) * form.raw.itemsize or start + last > self.bytes:
             raise ValueError("its numbers do not fill the shape it states")
-        return Field(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)
+        return StoredArray(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error.strerror}); build the cache again.")

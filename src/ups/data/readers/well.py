@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
-import yaml
 
-from ups.data.source import Facts, Joined, Remarks, Source, dataset, is_uniform, naming_damage, open_file
+from ups.data.hdf5 import Hdf5Source, dataset, has, naming_damage, open_file, values_at
+from ups.data.source import Facts, Joined, Reader, Remarks, Source, is_uniform
+from ups.later import h5py
 from ups.types import Array, DataError, Domain, Field, Param, Storage, TaskSpec
 
 SUFFIXES = (".hdf5", ".h5")
 
 
 @dataclass(frozen=True)
-class Slot:
+class StoredField:
     """Where a field lies: its data set, and which of its axes (sample, time, one per dimension) are really stored."""
 
     field: Field
@@ -31,24 +31,23 @@ class Slot:
 
     def read(self, file: Any, index: int, frames: slice, shape: tuple[int, ...]) -> Array:
         """`(T', *S, channels)`, the squeezed axes expanded again; T' is 1 for a field that is constant in time."""
-        where = (index,) * self.by_sample + (frames,) * self.by_time
-        stored = np.asarray(file[self.name][where])
+        stored = values_at(file[self.name], *(index,) * self.by_sample, *(frames,) * self.by_time)
         steps = stored.shape[0] if self.by_time else 1
         cells = tuple(n if varies else 1 for n, varies in zip(shape, self.by_dim, strict=True))
         channels = len(self.field.channels)
         return np.broadcast_to(stored.reshape(steps, *cells, channels), (steps, *shape, channels))
 
 
-class WellSource(Source):
+class WellSource(Hdf5Source):
     """One file of The Well. Fields that vary in time are the values; the others are inputs."""
 
     def __init__(
-        self, path: Path, facts: Facts, slots: tuple[Slot, ...], scalars: Mapping[str, Array], times: Array
+        self, path: Path, facts: Facts, fields: tuple[StoredField, ...], scalars: Mapping[str, Array], times: Array
     ) -> None:
         """`scalars` hold one or `samples` values each, `times` is `(1, T)` or `(samples, T)`."""
         super().__init__(path, facts)
-        self._slots = tuple(slot for slot in slots if slot.by_time)
-        self._given = tuple(slot for slot in slots if not slot.by_time)
+        self._fields = tuple(stored for stored in fields if stored.by_time)
+        self._constant = tuple(stored for stored in fields if not stored.by_time)
         self._scalars, self._times = scalars, times
 
     def params_of(self, index: int) -> dict[str, float | str]:
@@ -59,22 +58,24 @@ class WellSource(Source):
         times: Array = self._times[self._position(index) % len(self._times)]
         return times
 
-    def _values(self, file: Any, index: int, frames: slice) -> Array:
-        return np.concatenate([slot.read(file, index, frames, self.domain.shape) for slot in self._slots], axis=-1)
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
+        return np.concatenate([stored.read(file, index, frames, self.domain.shape) for stored in self._fields], axis=-1)
 
-    def _inputs(self, file: Any, index: int) -> Array:
-        if not self._given:
-            return super()._inputs(file, index)
-        parts = [slot.read(file, index, slice(None), self.domain.shape)[0] for slot in self._given]
+    def _given(self, file: Any, index: int) -> Array:
+        if not self._constant:
+            return super()._given(file, index)
+        parts = [stored.read(file, index, slice(None), self.domain.shape)[0] for stored in self._constant]
         return np.concatenate(parts, axis=-1)
 
 
 def is_well(path: Path) -> bool:
-    """Whether a path is a folder, or an HDF5 file with The Well's groups."""
-    if os.path.isdir(path):  # unlike Path.is_dir, never raises: what cannot be looked at is for open_file to name
-        return True
-    with naming_damage(path, "its header"), open_file(path) as file:
-        return "dimensions" in file and "t0_fields" in file
+    """Whether a path is an HDF5 file with The Well's groups, a folder of .hdf5 files, or a data set with its splits."""
+    if not os.path.isdir(path):
+        return has(path, "dimensions", "t0_fields")
+    try:
+        return (path / "data").is_dir() or any(p.suffix in SUFFIXES for p in path.iterdir())
+    except OSError:
+        return False
 
 
 def open_well(path: Path, split: str | None = None) -> Source:
@@ -85,9 +86,9 @@ def open_well(path: Path, split: str | None = None) -> Source:
     if not os.path.isdir(path):
         return _open_file(path)
     if split is None and (path / "data").is_dir():
-        found = ", ".join(sorted(p.name for p in (path / "data").iterdir() if p.is_dir()))
+        splits = ", ".join(sorted(p.name for p in (path / "data").iterdir() if p.is_dir()))
         raise DataError(
-            f"{path}: is a data set with the splits {found or '(none)'}; name the folder data/<split> in it."
+            f"{path}: is a data set with the splits {splits or '(none)'}; name the folder data/<split> in it."
         )
     folder = path if split is None else path / "data" / split
     if not folder.is_dir():
@@ -98,18 +99,7 @@ def open_well(path: Path, split: str | None = None) -> Source:
     return Joined(folder, [_open_file(file) for file in files])
 
 
-def read_stats(directory: Path) -> dict[str, dict[str, Array]]:
-    """The normalisation statistics of a data set, `{"mean" | "std" | "rms" | "mean_delta" …: {field: array}}`."""
-    path = directory / "stats.yaml"
-    try:
-        tree = yaml.safe_load(path.read_text())
-        return {
-            kind: {name: np.asarray(v, np.float64) for name, v in by_field.items()} for kind, by_field in tree.items()
-        }
-    except OSError:
-        raise DataError(f"{path}: cannot be read; fetch the data set's stats.yaml.") from None
-    except (yaml.YAMLError, AttributeError, ValueError, TypeError):
-        raise DataError(f"{path}: is not a table of statistics by kind and field; fetch it again.") from None
+READER = Reader(is_well, lambda path, tasks, task: open_well(path))  # noqa: ARG005  (a Well file describes itself)
 
 
 def _open_file(path: Path) -> WellSource:
@@ -119,7 +109,7 @@ def _open_file(path: Path) -> WellSource:
         names = _words(_attribute(_group(file, "dimensions"), "spatial_dims"))
         axes = tuple(_axis(file, name, remarks) for name in names)
         own_times = _times(file, samples)
-        slots = tuple(_slots(file, names, (samples, own_times.shape[1]), tuple(map(len, axes))))
+        fields = tuple(_fields(file, names, (samples, own_times.shape[1]), tuple(map(len, axes))))
         scalars = _scalars(file, samples, remarks)
         params = _params(file, scalars, remarks)
         periodic = _periodic(file, names, remarks)
@@ -127,8 +117,8 @@ def _open_file(path: Path) -> WellSource:
         grid = str(file.attrs.get("grid_type", "cartesian"))
     if grid != "cartesian":
         remarks.notes.append(f"the grid is {grid}; its coordinates are given as they are")
-    values = tuple(slot for slot in slots if slot.by_time)
-    inputs = tuple(slot for slot in slots if not slot.by_time)
+    values = tuple(stored.field for stored in fields if stored.by_time)
+    inputs = tuple(stored.field for stored in fields if not stored.by_time)
     if not values or samples == 0:
         raise DataError(f"{path}: holds no {'sample' if values else 'field that varies in time'}; fetch it again.")
     times = own_times[0]
@@ -136,7 +126,7 @@ def _open_file(path: Path) -> WellSource:
     task = TaskSpec(
         name=name,
         title=name.replace("_", " "),
-        fields=tuple(slot.field for slot in values),
+        fields=values,
         bounds=bounds,
         periodic=periodic,
         resolution=len(axes[0]),
@@ -144,16 +134,16 @@ def _open_file(path: Path) -> WellSource:
         frames=len(times),
         storage=Storage(kind="well", pattern=""),
         parameters=tuple(Param(key, value, "stated in the file") for key, value in params.items()),
-        inputs=tuple(slot.field for slot in inputs),
+        inputs=inputs,
         steady=len(times) == 1,
     )
     ids = tuple(f"{i:06d}" for i in range(samples))
     domain = Domain(axes, periodic, bounds)
     facts = Facts(task, params, domain, times, ids, tuple(remarks.notes), tuple(remarks.problems))
-    return WellSource(path, facts, slots, scalars, own_times)
+    return WellSource(path, facts, fields, scalars, own_times)
 
 
-def _slots(file: Any, names: tuple[str, ...], outer: tuple[int, int], shape: tuple[int, ...]) -> Iterator[Slot]:
+def _fields(file: Any, names: tuple[str, ...], outer: tuple[int, int], shape: tuple[int, ...]) -> Iterator[StoredField]:
     """The fields of tensor rank 0, 1 and 2, each data set's shape checked against its flags."""
     for rank in range(3):
         group = file.get(f"t{rank}_fields", {})
@@ -171,7 +161,7 @@ def _slots(file: Any, names: tuple[str, ...], outer: tuple[int, int], shape: tup
             components = node.shape[node.ndim - rank :] if node.ndim >= rank else (0,) * rank
             expected = [n for n, varies in stored if varies] + list(components)
             dataset(group, name, expected, "the axes that vary, then the components")
-            yield Slot(_field(name, names, components), node.name, by_sample, by_time, by_dim)
+            yield StoredField(_field(name, names, components), node.name, by_sample, by_time, by_dim)
 
 
 def _field(name: str, axes: tuple[str, ...], components: tuple[int, ...]) -> Field:
@@ -240,10 +230,10 @@ def _periodic(file: Any, names: tuple[str, ...], remarks: Remarks) -> tuple[bool
         for name in _words(_attribute(node, "associated_dims")):
             kinds.setdefault(name, set()).add(_words(_attribute(node, "bc_type"))[0].upper())
     for name in names:
-        found = kinds[name]
-        remarks.notes.append(f"the boundary in {name} is {' and '.join(sorted(found)) or 'not stated'}")
-        if "PERIODIC" in found and len(found) > 1:
-            remarks.problems.append(f"the boundary in {name} is said to be {' and '.join(sorted(found))}")
+        stated = " and ".join(sorted(kinds[name]))
+        remarks.notes.append(f"the boundary in {name} is {stated or 'not stated'}")
+        if "PERIODIC" in kinds[name] and len(kinds[name]) > 1:
+            remarks.problems.append(f"the boundary in {name} is said to be {stated}")
     return tuple(kinds[name] == {"PERIODIC"} for name in names)
 
 

@@ -1,0 +1,186 @@
+"""HDF5 for readers: recognising and opening a file, naming what is damaged, checking data sets, reading by position."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.source import Facts, Source, check_path, denied
+from ups.files import read_at
+from ups.later import h5py
+from ups.types import Array, DataError
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+# What h5py raises on damaged bytes.
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError)
+
+
+class Hdf5Source(Source):
+    """A source over one HDF5 file, which each process opens for itself at its first read."""
+
+    def __init__(self, path: Path, facts: Facts) -> None:
+        super().__init__(path, facts)
+        self._opened: tuple[Any, int] | None = None
+
+    @abstractmethod
+    def _stored(self, file: Any, index: int, frames: slice) -> Array:
+        """`(T', *S, C)`: the chosen frames of sample `index`."""
+
+    def _given(self, file: Any, index: int) -> Array:  # noqa: ARG002
+        """`(*S, C_in)`: what is given with sample `index`."""
+        return super()._inputs(index)
+
+    def _values(self, index: int, frames: slice) -> Array:
+        with naming_damage(self.path, f"sample {self.ids[index]}"):
+            return self._stored(self._file(), index, frames)
+
+    def _inputs(self, index: int) -> Array:
+        with naming_damage(self.path, f"sample {self.ids[index]}"):
+            return self._given(self._file(), index)
+
+    def attributes(self) -> dict[str, Any]:
+        """The root attributes of the file, as stored."""
+        with naming_damage(self.path, "its list of attributes"):
+            return dict(self._file().attrs)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _file(self) -> Any:
+        # HDF5 keeps state per process: a handle that came through a fork must never be read from. Handle and process
+        # are one object, so that threads which open the file at the same time never see half of it.
+        opened = self._opened
+        if opened is None or opened[1] != os.getpid():
+            opened = self._opened = (open_file(self.path), os.getpid())
+        return opened[0]
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 files do, whole or not; never raises."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with path.open("rb", buffering=0) as file:
+            at, size = 0, os.fstat(file.fileno()).st_size
+            while at < size:  # the signature lies at 0, or after a user's own block of 512, 1024, … bytes
+                file.seek(at)
+                if file.read(len(SIGNATURE)) == SIGNATURE:
+                    return True
+                at = max(512, 2 * at)
+    except OSError:
+        return False
+    return False
+
+
+def has(path: Path, *names: str) -> bool:
+    """Whether a path is an HDF5 file with all these names at its root; never raises."""
+    if not is_hdf5(path):
+        return False
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            return all(name in file for name in names)
+    except DAMAGE:
+        return False
+
+
+def open_file(path: Path) -> Any:
+    """An HDF5 file opened for reading, or a DataError that says in one sentence why it cannot be."""
+    check_path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file; name a file in it.")
+    try:
+        file = h5py.File(path, "r", locking="best-effort")
+    except PermissionError:
+        raise denied(path) from None
+    except OSError as error:
+        if "truncated" in str(error):
+            raise DataError(f"{path}: is truncated, its end is missing; fetch or generate it again.") from error
+        raise DataError(f"{path}: is not an HDF5 file, or is damaged; check what it is and fetch it again.") from error
+    with naming_damage(path, "its header"):
+        complete = file.attrs.get("ups_complete", True)
+    if not complete:
+        file.close()
+        raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
+    return file
+
+
+@contextmanager
+def naming_damage(path: Path, part: str) -> Iterator[None]:
+    """Turns what HDF5 raises on damaged bytes into a DataError that says which part cannot be read."""
+    try:
+        yield
+    except DAMAGE as error:
+        raise DataError(f"{path}: {part} cannot be read, the file is damaged; fetch or generate it again.") from error
+
+
+def dataset(parent: Any, name: str, shape: Sequence[int | None], meaning: str) -> Any:
+    """The floating-point data set `name`, its shape as expected; `None` stands for any length."""
+    where = f"{parent.file.filename}: data set '{f'{parent.name}/{name}'.lstrip('/')}'"
+    node = parent[name] if name in parent else None  # noqa: SIM401  (get would hide a damaged one)
+    if not isinstance(node, h5py.Dataset):
+        names = [str(key) for key in parent]
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        raise DataError(f"{where} is missing (there are: {listed or 'none'}); check the file or name another --task.")
+    if node.dtype.kind != "f":
+        raise DataError(f"{where} holds {node.dtype}, where floating-point numbers were expected; check the file.")
+    fits = len(node.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, node.shape, strict=True))
+    if not fits:
+        wanted = " × ".join("any" if n is None else str(n) for n in shape)
+        stored = " × ".join(map(str, node.shape)) or "a single number"
+        raise DataError(f"{where} is {stored}, where {wanted} ({meaning}) was expected; check the file or its task.")
+    return node
+
+
+def values_at(node: Any, *where: int | slice) -> Array:
+    """`node[where]`: places along the first axes, then at most one slice of frames that steps forward.
+
+    Where the bytes of a data set lie in one piece, as numpy would hold them, they are read by their place in the file:
+    the HDF5 library lets one thread in at a time, the system any number.
+    """
+    start = _start(node)
+    if start is None:
+        return np.asarray(node[where])
+    shape, item = list(node.shape), node.dtype.itemsize
+    frames: range | None = None
+    for at in where:
+        length = shape.pop(0)
+        if isinstance(at, slice):
+            frames = range(*at.indices(length))
+        elif 0 <= at < length:
+            start += at * math.prod(shape) * item
+        else:
+            raise IndexError(f"{node.name} has no place {at} along an axis of {length}")
+    # Pieces that lie one after the other in the file: everything, or a frame each.
+    size, pieces = math.prod(shape) * item, range(1) if frames is None else frames
+    if frames is not None and frames.step == 1:
+        size, pieces = size * len(frames), range(1)
+        start += frames.start * math.prod(shape) * item
+    raw = np.empty(size * len(pieces), np.uint8)
+    descriptor, view = node.file.id.get_vfd_handle(), raw.data
+    for i, at in enumerate(pieces):
+        if read_at(descriptor, view[i * size : (i + 1) * size], start + at * size) < size:
+            raise OSError("the file ends before the data set does")
+    values: Array = raw.view(node.dtype)
+    return values.reshape(shape if frames is None else (len(frames), *shape))
+
+
+def _start(node: Any) -> int | None:
+    """Where the bytes of a data set begin in the file; None if they are not in one piece or not as numpy holds them."""
+    if node.id.get_create_plist().get_layout() != h5py.h5d.CONTIGUOUS:
+        return None
+    if node.id.get_type() != h5py.h5t.py_create(node.dtype):
+        return None
+    start: int | None = node.id.get_offset()
+    return start

@@ -1,0 +1,50 @@
+"""How data are put to a simulator: a task it knows, the fields it was trained on, frames at its spacing in time."""
+
+from __future__ import annotations
+
+from ups.data import Source
+from ups.data.windows import Reduction
+from ups.models import Simulator
+from ups.run.datasets import DataSet
+from ups.types import ConfigError, DataError, Params
+
+
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> Source:
+    """The source to read, of a task that the simulator knows; refused in a sentence where the two do not fit.
+
+    `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given.
+    """
+    name = source.task.name
+    if name not in simulator.codec.tasks:
+        known = ", ".join(simulator.codec.tasks)
+        raise ConfigError(f"{source.path}: holds {name}, which the simulator was not trained on; it knows {known}.")
+    spec = simulator.codec.task(name)
+    if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
+        ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
+        raise DataError(
+            f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
+            f"{ours} on {spec.ndim}; give it data with these."
+        )
+    source = source.assuming(params)
+    if spec.steady:
+        return source
+    every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
+    frames, needed = len(source.times[::every]), simulator.context + ahead
+    if frames < needed:
+        raise DataError(
+            f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
+            f"needed; give it longer trajectories."
+        )
+    return source
+
+
+def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:
+    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on."""
+    if len(source.times) < 2 or dt <= 0:
+        return Reduction(space=thin)
+    own = float(source.times[1] - source.times[0])
+    start = 0
+    if data is not None and data.config.reduce.start:
+        begun = float(data.source.times[data.config.reduce.start] - data.source.times[0])
+        start = round(begun / own)
+    return Reduction(time=max(1, round(dt / own)), space=thin, start=start)
