@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ups.doctor import exercises
+from ups.doctor import rank_exercises
 
 PART = "core.blocks.1.mlp"
 

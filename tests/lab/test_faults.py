@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ups.engine.faults import Fault, Plan
-from ups.lab.around import Cap, damage, shift_clock
-from ups.lab.cases import STEPS, Case
+from ups.lab.disturbances import Cap, damage, shift_clock
+from ups.lab.case import STEPS, Case
 from ups.lab.lab import Lab, same_samples, summary, write
-from ups.lab.recipes import RECIPES, draw
-from ups.lab.trial import Found
-from ups.launch.children import run
+from ups.lab.fault_recipes import RECIPES, draw
+from ups.lab.case_run import Found
+from ups.supervise.forked import run
 from ups.verdict import classify
 
 FLIPPED = Case(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.home import ENV, command, saved, simulator
-from ups.launch.evidence import owned
+from ups.supervise.rank_states import owned
 from ups.verdict import Ending
 
 pytestmark = pytest.mark.slow

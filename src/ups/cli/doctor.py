@@ -14,7 +14,7 @@ from ups.types import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ups.doctor.lines import Line
+    from ups.doctor.findings import Line
 
 MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "red")}
 
@@ -61,8 +61,8 @@ def doctor(
         raise ConfigError(f"--{next(iter(overrides))} is a key of a config; write `ups doctor CONFIG` before it.")
     if (ranks is not None and ranks < 1) or limit <= 0:
         raise ConfigError("--ranks and --limit must be above 0.")
-    from ups.doctor.lines import passed, write
-    from ups.doctor.visit import visit
+    from ups.doctor.findings import passed, write
+    from ups.doctor.all_checks import visit
 
     kind: str = device or "auto"
     place, asked, config = folder or Path("runs"), ranks or 2, None

@@ -49,7 +49,7 @@ def faults(
     import time
 
     from ups.lab.lab import Lab, same_samples, summary, write
-    from ups.lab.recipes import RECIPES, draw
+    from ups.lab.fault_recipes import RECIPES, draw
 
     worlds = _numbers(ranks)
     kinds = [word for word in strategies.split(",") if word]

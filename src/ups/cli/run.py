@@ -65,7 +65,7 @@ def run(
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
     settings = load(RunConfig, file, {**overrides, **{key: value for key, value in given.items() if value is not None}})
     if debug:
-        from ups.launch.job import debugging
+        from ups.supervise.job import debugging
 
         os.environ.update(debugging(settings.device))
     if profile is not False:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ups.engine.faults import Plan
 from ups.engine.preemption import STOP
-from ups.launch.worker import Seat
+from ups.supervise.seat import Seat
 from ups.screen import following, show, training
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares

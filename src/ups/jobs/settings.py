@@ -14,7 +14,7 @@ from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
-from ups.launch.limits import Limits
+from ups.supervise.limits import Limits
 from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.stages.codec import CodecLoss
 from ups.stages.operator import OperatorLoss

@@ -13,9 +13,9 @@ from ups.engine.manifest import newest_verified
 from ups.files import write_atomic
 from ups.jobs.run import STAGES, open_run
 from ups.jobs.settings import RunConfig
-from ups.launch.job import Job
-from ups.launch.launchers import Launcher, answers
-from ups.launch.supervisor import Supervisor
+from ups.supervise.job import Job
+from ups.supervise.launchers import Launcher, answers
+from ups.supervise.supervisor import Supervisor
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json

@@ -14,13 +14,13 @@ from typing import Any
 from ups.files import write_atomic
 from ups.jobs.generate import generate
 from ups.jobs.settings import GenerateConfig
-from ups.lab.cases import Case, Strategy
-from ups.lab.trial import Found, trained_on, trial
-from ups.launch.children import run
+from ups.lab.case import Case, Strategy
+from ups.lab.case_run import Found, trained_on, trial
+from ups.supervise.forked import run
 from ups.rundir import environment
 
 # All that a rank would import, so that none has to.
-NEEDED = ("ups.lab.trial", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
+NEEDED = ("ups.lab.case_run", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
 PATIENCE = 10.0  # seconds that the undisturbed run is given to begin with; how long it takes is what others are given
 
 
