@@ -75,7 +75,7 @@ _MACHINE = {"DistBackendError", "AcceleratorError"}
 
 @dataclass(frozen=True)
 class Kind:
-    """What an exception means. `first_hand`: it began here and is no echo of a peer's end; `transient`: a restart may help."""
+    """What an exception means. `first_hand`: it is no echo of a peer's end; `transient`: a restart may help."""
 
     ending: Ending
     first_hand: bool = True
@@ -83,7 +83,7 @@ class Kind:
 
 
 def classify(error: BaseException) -> Kind:
-    """What an exception means: by its own `ending` attribute if it has one, otherwise by its class name and its text."""
+    """What an exception means: by its own `ending` attribute if it has one, else by its class name and its text."""
     names = {kind.__name__ for kind in type(error).__mro__}
     own = getattr(error, "ending", None)
     if isinstance(own, Ending):

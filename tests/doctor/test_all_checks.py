@@ -20,8 +20,8 @@ import pytest
 
 from ups.cli.doctor import doctor
 from ups.doctor import machine_checks, package_checks
+from ups.doctor.all_checks import guarded, quick_checks
 from ups.doctor.findings import Finding, Line, State
-from ups.doctor.all_checks import guarded, looks
 from ups.supervise.job import NESTED
 
 NAMES = {
@@ -107,34 +107,38 @@ def told(finding: Finding, state: State, *words: str) -> None:
 def test_variables_of_another_launcher_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NESTED:
         monkeypatch.delenv(name, raising=False)
-    assert guarded(machine.environment).state == State.GOOD
+    assert guarded(machine_checks.environment).state == State.GOOD
     monkeypatch.setenv("RANK", "3")
-    told(guarded(machine.environment), State.BAD, "RANK=3", "unset RANK")
+    told(guarded(machine_checks.environment), State.BAD, "RANK=3", "unset RANK")
 
 
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        told(guarded(machine.ports, f"localhost:{port}"), State.BAD, str(port), "choose another")
-    assert guarded(machine.ports, f"localhost:{port}").state == State.GOOD
-    told(guarded(machine.ports, "nowhere"), State.BAD, "HOST:PORT")
+        told(guarded(machine_checks.ports, f"localhost:{port}"), State.BAD, str(port), "choose another")
+    assert guarded(machine_checks.ports, f"localhost:{port}").state == State.GOOD
+    told(guarded(machine_checks.ports, "nowhere"), State.BAD, "HOST:PORT")
 
 
 def few_descriptors() -> Finding:
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    return machine.descriptors(2)
+    return machine_checks.descriptors(2)
 
 
 def test_too_few_open_files_are_named() -> None:
     told(guarded(few_descriptors), State.BAD, "64 open files", "ulimit -n")
-    told(machine.descriptors(10**6), State.BAD, "ulimit -n")
+    told(machine_checks.descriptors(10**6), State.BAD, "ulimit -n")
 
 
 def test_a_package_that_is_missing_or_too_old_is_named() -> None:
-    told(packages.required(lambda name: None if name == "h5py" else packages.installed(name)), State.BAD, "h5py")
-    old = packages.required(lambda name: "2.3.1" if name == "torch" else packages.installed(name))
+    told(
+        package_checks.required(lambda name: None if name == "h5py" else package_checks.installed(name)),
+        State.BAD,
+        "h5py",
+    )
+    old = package_checks.required(lambda name: "2.3.1" if name == "torch" else package_checks.installed(name))
     told(old, State.BAD, "torch 2.3.1 is not", "pip install 'torch")
-    odd = packages.optional(lambda name: "1.0" if name == "neuraloperator" else None)
+    odd = package_checks.optional(lambda name: "1.0" if name == "neuraloperator" else None)
     told(odd, State.DOUBTFUL, "neuraloperator 1.0")
 
 
@@ -154,14 +158,14 @@ def test_a_package_that_is_missing_or_too_old_is_named() -> None:
     ],
 )
 def test_versions_are_compared_as_numbers(version: str, clauses: str, holds: bool) -> None:
-    assert packages.within(version, clauses) is holds
+    assert package_checks.within(version, clauses) is holds
 
 
 def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
-    told(machine.disk(tmp_path, least=2**60), State.BAD, str(tmp_path), "free some space")
+    told(machine_checks.disk(tmp_path, least=2**60), State.BAD, str(tmp_path), "free some space")
     code = (
         "from pathlib import Path; from ups.doctor import machine_checks; from ups.doctor.all_checks import guarded\n"
-        f"f = guarded(machine.disk, Path({str(tmp_path)!r})); print(f.state, '|', f.found, '|', f.advice)"
+        f"f = guarded(machine_checks.disk, Path({str(tmp_path)!r})); print(f.state, '|', f.found, '|', f.advice)"
     )
     words = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=512k none "$0" && exec "$1" -c "$2"']
     words += [str(tmp_path), sys.executable, code]
@@ -176,27 +180,27 @@ def test_a_disk_without_room_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_a_red_line_and_not_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for function in (machine.disk, machine.file_system, machine.clock):
+    for function in (machine_checks.disk, machine_checks.file_system, machine_checks.clock):
         told(guarded(function, tmp_path / "file"), State.BAD, "repair what is named here")
-    assert guarded(machine.file_system, tmp_path / "a" / "b").state == State.GOOD
+    assert guarded(machine_checks.file_system, tmp_path / "a" / "b").state == State.GOOD
     assert [path.name for path in tmp_path.iterdir()] == ["file"], "what was made is gone again"
 
 
 def test_locks_that_do_not_exclude_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine.fcntl, "flock", lambda *_: None)
-    told(guarded(machine.file_system, tmp_path), State.BAD, "flock", "two processes got the same lock")
+    monkeypatch.setattr(machine_checks.fcntl, "flock", lambda *_: None)
+    told(guarded(machine_checks.file_system, tmp_path), State.BAD, "flock", "two processes got the same lock")
 
 
 def test_a_clock_that_jumps_or_was_never_set_is_named(tmp_path: Path) -> None:
     ticks = iter([0.0, 9.0, 9.0, 9.0])
-    told(machine.clock(tmp_path, lambda: next(ticks)), State.DOUBTFUL, "wall clock moved +8")
-    told(machine.clock(tmp_path, lambda: time.time() - 3600), State.DOUBTFUL, "3600.0 s off")
+    told(machine_checks.clock(tmp_path, lambda: next(ticks)), State.DOUBTFUL, "wall clock moved +8")
+    told(machine_checks.clock(tmp_path, lambda: time.time() - 3600), State.DOUBTFUL, "3600.0 s off")
 
 
 def test_more_ranks_than_the_machine_holds_are_named() -> None:
-    told(machine.cores(10**4), State.DOUBTFUL, "use at most")
-    told(machine.memory(10**6), State.BAD, "end other programs")
-    told(machine.shared_memory(10**9), State.BAD, "--shm-size")
+    told(machine_checks.cores(10**4), State.DOUBTFUL, "use at most")
+    told(machine_checks.memory(10**6), State.BAD, "end other programs")
+    told(machine_checks.shared_memory(10**9), State.BAD, "--shm-size")
 
 
 def raises() -> Finding:
@@ -236,13 +240,13 @@ def test_a_red_line_makes_the_exit_code_1_and_shows_its_advice(
         Line("machine", "disk", State.BAD, "it is full", "free some space.", 0.1, {}),
         Line("machine", "clock", State.DOUBTFUL, "it jumps", "hold it.", 0.1, {}),
     ]
-    monkeypatch.setattr("ups.doctor.all_checks.visit", lambda *_: iter(lines))
+    monkeypatch.setattr("ups.doctor.all_checks.all_checks", lambda *_: iter(lines))
     assert doctor(json_out=tmp_path / "found.json") == 1
     shown = capsys.readouterr().out
     assert re.search(r"✗ disk +it is full", shown)
     assert "→ free some space." in shown
     assert json.loads((tmp_path / "found.json").read_text())["passed"] is False
-    monkeypatch.setattr("ups.doctor.all_checks.visit", lambda *_: iter(lines[1:]))
+    monkeypatch.setattr("ups.doctor.all_checks.all_checks", lambda *_: iter(lines[1:]))
     assert doctor() == 0
 
 
@@ -250,8 +254,8 @@ def test_help_and_looks_need_no_torch() -> None:
     code = (
         "import sys\nfrom ups.cli import app\nfrom pathlib import Path\n"
         "app(['doctor', '--help'], result_action='return_value')\n"
-        "from ups.doctor.all_checks import looks\n[check.work() for check in looks(2, Path('runs'))]\n"
+        "from ups.doctor.all_checks import quick_checks\n[check.work() for check in quick_checks(2, Path('runs'))]\n"
         "assert 'torch' not in sys.modules, 'torch was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60, env=clean())
-    assert [check.name for check in looks(2, Path("runs"))] == NAMES["packages"] + NAMES["machine"]
+    assert [check.name for check in quick_checks(2, Path("runs"))] == NAMES["packages"] + NAMES["machine"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from doctor import sabotage
-from ups.doctor.rank_exercises import TINY
 from ups.doctor.findings import Line, State
-from ups.doctor.model_checks import examine
+from ups.doctor.model_checks import model_checks
+from ups.doctor.rank_exercises import TINY
 from ups.jobs.settings import RunConfig
 
 PART = f"operator.{sabotage.PART}"
@@ -18,7 +18,7 @@ PART = f"operator.{sabotage.PART}"
 
 def found(change: Callable[[Any], None] | None = None, limit: float = 60, **more: Any) -> list[Line]:
     config = RunConfig.model_validate({**TINY, **more})
-    return list(examine(config, 2, "cpu", limit, **({"change": change} if change else {}), stages=("operator",)))
+    return list(model_checks(config, 2, "cpu", limit, **({"change": change} if change else {}), stages=("operator",)))
 
 
 @pytest.mark.slow

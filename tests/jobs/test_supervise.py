@@ -15,7 +15,7 @@ from ups.config import load
 from ups.jobs.run import open_run
 from ups.jobs.settings import RunConfig
 from ups.jobs.supervise import join
-from ups.supervise.launchers import answers, free_port, interface_of
+from ups.supervise.network import answers, free_port, interface_of
 from ups.types import ConfigError
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ups.supervise.job import Job
-from ups.supervise.launchers import Processes
+from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
 from ups.supervise.supervisor import Supervisor
 from ups.verdict import Verdict

@@ -30,6 +30,11 @@ class OutOfMemoryError(RuntimeError):
     """What torch raises."""
 
 
+def folder_of(seat: Seat) -> Path:
+    assert seat.run is not None
+    return seat.run.folder
+
+
 def act(seat: Seat) -> None:
     """The fault, in forward of step 5."""
     first = seat.attempt == 1
@@ -59,7 +64,7 @@ def act(seat: Seat) -> None:
     if SCENARIO == "orphans":
         command = [sys.executable, "-c", "import time; time.sleep(100)"]
         children = [subprocess.Popen(command, start_new_session=new) for new in (False, True)]
-        (seat.home or Path()).joinpath("children").write_text(" ".join(str(c.pid) for c in children))
+        folder_of(seat).joinpath("children").write_text(" ".join(str(c.pid) for c in children))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -72,7 +77,7 @@ def echo(seat: Seat) -> None:
 
 def meet(seat: Seat) -> None:
     """A heartbeat to the other ranks, wherever they are; one that has been silent for a second is lost."""
-    home = seat.home or Path()
+    home = folder_of(seat)
     mark = f"alive-{seat.attempt}"
     home.joinpath(f"{mark}-{RANK}").write_text("")
     silent = [time.time() - path.stat().st_mtime for r in range(WORLD) if (path := home / f"{mark}-{r}").exists()]

@@ -1,4 +1,4 @@
-"""A supervisor in a process of its own: `supervise.py HOME JOB-AS-JSON LIMITS-AS-JSON LAUNCHER`; exits as it ended."""
+"""A supervisor in a process of its own: `supervisor_process.py HOME JOB-AS-JSON LIMITS-AS-JSON LAUNCHER`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from ups.supervise.job import Job
-from ups.supervise.launchers import Processes, Torchrun
+from ups.supervise.launchers.processes import Processes
+from ups.supervise.launchers.torchrun import Torchrun
 from ups.supervise.limits import Limits
 from ups.supervise.supervisor import Supervisor
 

@@ -8,7 +8,9 @@ import signal
 from torch.distributed import DistNetworkError
 
 from ups.heartbeat import PHASES, Beat
-from ups.supervise.causes import Exit, Place, culprit, first_cause, leaves
+from ups.supervise.causes import culprit, first_cause, leaves
+from ups.supervise.launchers.launcher import Exit
+from ups.supervise.rank_states import RankState
 from ups.verdict import Ending, Failure
 
 
@@ -37,7 +39,7 @@ def test_a_first_hand_exception_beats_an_earlier_echo() -> None:
 def test_a_port_that_was_taken_is_named_and_not_the_rank_that_waited_for_it() -> None:
     error = DistNetworkError("failed to listen: port 1, EADDRINUSE, address already in use")
     taken = Failure.of(error, rank=0, step=0, phase="start")
-    waiting = [Place(1, 101, "S", beat(1, "start", 0), 1.2)]
+    waiting = [RankState(1, 101, "S", beat(1, "start", 0), 1.2)]
     verdict = first_cause([taken], {}, BEATS, waiting)
     assert (verdict.ending, verdict.rank, verdict.restarts) == (Ending.RANK_DIED, 0, True)
     assert "address already in use" in verdict.cause
@@ -61,14 +63,14 @@ def test_a_kill_by_the_kernel_for_lack_of_memory_is_out_of_memory() -> None:
 
 
 def test_a_rank_that_stands_still_beats_those_that_timed_out_waiting_for_it() -> None:
-    places = [Place(0, 100, "S", beat(0), 6.0), Place(1, 101, "S", beat(1, "data", 5), 6.0)]
+    places = [RankState(0, 100, "S", beat(0), 6.0), RankState(1, 101, "S", beat(1, "data", 5), 6.0)]
     verdict = first_cause([echo(0, 1.0)], {}, BEATS, places)
     assert (verdict.ending, verdict.rank, verdict.phase) == (Ending.HANG, 1, "data")
 
 
 def test_of_those_over_the_limit_the_one_the_others_wait_for_is_named() -> None:
-    waiting, busy = Place(0, 100, "S", beat(0), 9.0), Place(1, 101, "R", beat(1, "forward"), 5.0)
-    stopped, behind = Place(2, 102, "T", beat(2), 4.0), Place(3, 103, "S", beat(3, step=4), 4.0)
+    waiting, busy = RankState(0, 100, "S", beat(0), 9.0), RankState(1, 101, "R", beat(1, "forward"), 5.0)
+    stopped, behind = RankState(2, 102, "T", beat(2), 4.0), RankState(3, 103, "S", beat(3, step=4), 4.0)
     assert culprit([waiting, busy, stopped, behind]) == stopped
     assert culprit([waiting, busy, behind]) == busy
     assert culprit([waiting, behind]) == behind
@@ -76,7 +78,7 @@ def test_of_those_over_the_limit_the_one_the_others_wait_for_is_named() -> None:
 
 
 def test_a_lost_connection_with_nobody_to_blame_is_an_echo_worth_a_restart() -> None:
-    places = [Place(rank, 100 + rank, "S", beat(rank), 0.2) for rank in (0, 1)]
+    places = [RankState(rank, 100 + rank, "S", beat(rank), 0.2) for rank in (0, 1)]
     verdict = first_cause([echo(0, 1.0), echo(1, 1.1)], {}, BEATS, places)
     assert (verdict.ending, verdict.echo, verdict.restarts) == (Ending.RANK_DIED, True, True)
 
@@ -106,11 +108,15 @@ def test_an_exit_code_without_a_record_keeps_its_meaning() -> None:
 
 def test_of_ranks_in_a_vote_the_one_that_has_not_cast_its_own_is_named() -> None:
     inside = dataclasses.replace(beat(0), waits=True)
-    there = [Place(0, 100, "S", inside, 9.0), Place(1, 101, "S", beat(1), 8.9), Place(2, 102, "S", inside, 9.1)]
+    there = [
+        RankState(0, 100, "S", inside, 9.0),
+        RankState(1, 101, "S", beat(1), 8.9),
+        RankState(2, 102, "S", inside, 9.1),
+    ]
     found = culprit(there)
     assert found is not None
     assert found.rank == 1
     sharded = dataclasses.replace(beat(0, "backward"), waits=True)  # at a gate, in the middle of its backward pass
-    found = culprit([Place(0, 100, "S", sharded, 9.0), Place(1, 101, "S", beat(1, "vote"), 5.0)])
+    found = culprit([RankState(0, 100, "S", sharded, 9.0), RankState(1, 101, "S", beat(1, "vote"), 5.0)])
     assert found is not None
     assert found.rank == 1

@@ -13,8 +13,9 @@ import pytest
 
 from ranks import run_ranks, values
 from ups.heartbeat import Beat
-from ups.supervise import rank_states, flight_recorder
-from ups.supervise.causes import Place
+from ups.rundir import StartDir
+from ups.supervise import flight_recorder
+from ups.supervise.rank_states import RankState, rows, table, with_stacks
 
 
 def waiting(folder: Path) -> str:
@@ -23,7 +24,7 @@ def waiting(folder: Path) -> str:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    flight.answer(folder / f"flight-{dist.get_rank()}.json")
+    flight_recorder.answer(folder / f"flight-{dist.get_rank()}.json")
     dist.all_reduce(torch.ones(3))
     pids: list[Any] = [None, None]
     dist.all_gather_object(pids, os.getpid())
@@ -33,7 +34,7 @@ def waiting(folder: Path) -> str:
         for _ in range(100):
             os.kill(pids[0], signal.SIGUSR2)
             time.sleep(0.1)
-            found = flight.last(folder / "flight-0.json")
+            found = flight_recorder.last(folder / "flight-0.json")
             if "77" in found:
                 break
     dist.all_reduce(torch.ones(77))
@@ -62,15 +63,15 @@ def test_the_newest_collective_of_a_dump_is_read(tmp_path: Path, completed: str,
     status = {"1": {"last_completed_collective": completed}}
     dump = {"entries": [entry(9, "gloo:broadcast", 7, "1"), entry(8, "gloo:all_reduce", 90)], "pg_status": status}
     path.write_text(json.dumps(dump))
-    assert flight.last(path) == f"broadcast 7 of group 1, 4×5 {words}"
+    assert flight_recorder.last(path) == f"broadcast 7 of group 1, 4×5 {words}"
     beat = Beat(0, 1, 3, "vote", "", 0.0, 1, False, False, 0, (), ())
-    (place,) = evidence.stacks([Place(0, 0, "", beat, 1.0)], tmp_path)
-    assert f"broadcast 7 of group 1, 4×5 {words}" in evidence.table([place])
-    assert evidence.rows([place])[0]["collective"] == place.collective
+    (state,) = with_stacks([RankState(0, 0, "", beat, 1.0)], StartDir(tmp_path))
+    assert f"broadcast 7 of group 1, 4×5 {words}" in table([state])
+    assert rows([state])[0]["collective"] == state.collective
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"entries": []}', '{"entries": [{}]}'])
 def test_a_dump_that_is_missing_or_damaged_says_nothing(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "flight").write_text(text)
-    assert flight.last(tmp_path / "flight") == ""
+    assert flight_recorder.last(tmp_path / "flight") == ""

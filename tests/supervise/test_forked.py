@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from ranks import run_ranks, values
-from ups.supervise.forked import Ended, blamed, first, run
-from ups.supervise.rank_states import state_of
+from ups.supervise.forked import CaughtExit, failure_of, first_failure, run
+from ups.supervise.proc import state_of
 
 
 def misbehave(how: str) -> str:
@@ -43,7 +43,7 @@ def misbehave(how: str) -> str:
 def test_a_rank_that_ends_badly_is_named_and_the_others_are_heard(how: str, words: str) -> None:
     run_ranks(misbehave, 1, "")  # the imports of the server are not to be counted
     results = run_ranks(misbehave, 2, how, timeout=4 if how == "hang" else 60)
-    assert blamed(results).startswith(words)
+    assert failure_of(results).startswith(words)
     assert results[0].value == "2"
     assert "on rank 1" in results[1].log or how != "raise"
     with pytest.raises(AssertionError, match="rank 1 ended with"):
@@ -87,12 +87,12 @@ def test_ranks_find_what_a_launcher_would_tell_them_and_copies_what_their_parent
 
 def test_the_one_that_failed_is_named_before_those_that_waited_for_it() -> None:
     crashed, raised = run_ranks(misbehave, 2, "crash")[1], run_ranks(misbehave, 2, "raise")[1]
-    assert first([raised, crashed]) == (1, crashed)
-    assert blamed([]) == ""
+    assert first_failure([raised, crashed]) == (1, crashed)
+    assert failure_of([]) == ""
 
 
 @pytest.mark.parametrize(("left", "code"), [(None, 0), (0, 0), (17, 17), ("words", 1)])
 def test_a_block_ends_as_a_process_would(left: Any, code: int) -> None:
-    with Ended() as ended:
+    with CaughtExit() as caught:
         raise SystemExit(left)
-    assert (ended.code, bool(ended.told.error)) == (code, code != 0)
+    assert (caught.code, bool(caught.result.error)) == (code, code != 0)

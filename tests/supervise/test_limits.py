@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ups.heartbeat import PHASES, Beat
-from ups.supervise.limits import Limits, Watch
+from ups.supervise.limits import Limits, Silence
 
 LIMITS = Limits(factor=10, floor=5, phase=60, first=300, start=100)
 
@@ -35,7 +35,7 @@ class Hands:
         return self.now
 
 
-def run(watch: Watch, clock: Hands, beats: dict[int, Beat], seconds: float) -> None:
+def run(watch: Silence, clock: Hands, beats: dict[int, Beat], seconds: float) -> None:
     """So many seconds without a new beat."""
     for _ in range(int(seconds * 10)):
         clock.now += 0.1
@@ -44,7 +44,7 @@ def run(watch: Watch, clock: Hands, beats: dict[int, Beat], seconds: float) -> N
 
 def test_only_a_busy_rank_over_its_limit_is_overdue_not_those_who_wait_for_it() -> None:
     clock = Hands()
-    watch = Watch(LIMITS, clock=clock)
+    watch = Silence(LIMITS, clock=clock)
     beats = {0: beat("vote"), 1: beat("data", longest=2.0)}
     watch.look(beats, beats)
     run(watch, clock, beats, 15)
@@ -58,7 +58,7 @@ def test_only_a_busy_rank_over_its_limit_is_overdue_not_those_who_wait_for_it() 
 
 def test_ranks_that_all_wait_for_each_other_are_overdue_unless_others_may_be_out_of_sight() -> None:
     clock = Hands()
-    seen, partly = Watch(LIMITS, clock=clock), Watch(LIMITS, whole=False, clock=clock)
+    seen, partly = Silence(LIMITS, clock=clock), Silence(LIMITS, whole=False, clock=clock)
     beats = {0: beat("vote"), 1: beat("vote")}
     for watch in (seen, partly):
         watch.look(beats, beats)
@@ -72,7 +72,7 @@ def test_ranks_that_all_wait_for_each_other_are_overdue_unless_others_may_be_out
 
 def test_a_gap_in_the_watching_is_not_counted() -> None:
     clock = Hands()
-    watch = Watch(LIMITS, clock=clock)
+    watch = Silence(LIMITS, clock=clock)
     beats = {0: beat("forward")}
     watch.look(beats, beats)
     run(watch, clock, beats, 2)
@@ -84,7 +84,7 @@ def test_a_gap_in_the_watching_is_not_counted() -> None:
 
 def test_a_rank_with_a_clock_of_its_own_is_judged_by_ours() -> None:
     clock = Hands()
-    watch = Watch(LIMITS, clock=clock)
+    watch = Silence(LIMITS, clock=clock)
     for count in range(100):
         clock.now += 0.1
         beats = {0: beat("forward", count=count)}  # its own time stands still at 0

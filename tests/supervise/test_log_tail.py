@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ups.supervise.log_tail import innermost, last_words
+from ups.supervise.log_tail import innermost_line, log_tail
 
 # Two threads with deep stacks and more extension modules than any program has: what faulthandler then prints is long.
 CRASH = """
@@ -29,14 +29,14 @@ def test_a_crash_is_found_among_many_modules_and_deep_stacks(tmp_path: Path) -> 
     whole = path.read_text()
     assert whole.count("extension_with_a_long_name") > 500, "this is what used to push the stack out"
     assert "string_at" not in whole[-8000:]
-    told = last_words(path)
+    told = log_tail(path)
     assert len(told) <= 10000
     assert "Segmentation fault" in told
-    assert innermost(told).startswith(", in string_at (__init__.py, line ")
+    assert innermost_line(told).startswith(", in string_at (__init__.py, line ")
 
 
 def test_a_log_without_a_crash_is_its_end(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a" * 9000 + "end")
-    assert last_words(tmp_path / "log", 100) == "a" * 97 + "end"
-    assert last_words(tmp_path / "nothing") == ""
-    assert innermost("no stack") == ""
+    assert log_tail(tmp_path / "log", 100) == "a" * 97 + "end"
+    assert log_tail(tmp_path / "nothing") == ""
+    assert innermost_line("no stack") == ""

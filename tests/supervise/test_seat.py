@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from ups.heartbeat import read
+from ups.rundir import RunDir, StartDir
 from ups.supervise.job import Job, environment
-from ups.supervise.seat import Seat, write_ledger
+from ups.supervise.seat import Seat, write_microbatch
 from ups.types import ConfigError, UpsError
-from ups.verdict import Ending, failures
+from ups.verdict import Ending, read_failures
 
 
 class Preempted(UpsError):  # noqa: N818
@@ -31,7 +32,7 @@ def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_pat
     with pytest.raises(SystemExit) as left, seat:
         raise ConfigError("no such key; mend it.")
     assert left.value.code == Ending.USER
-    (record,) = failures(tmp_path / "now")
+    (record,) = read_failures(StartDir(tmp_path / "now").failures())
     assert (record.rank, record.step, record.phase, record.microbatch) == (1, 3, "data", 4)
     beat = read(tmp_path / "now/heartbeat-1")
     assert beat is not None
@@ -42,7 +43,7 @@ def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_p
     with pytest.raises(SystemExit) as left, Seat(env):
         raise Preempted("saved.")
     assert left.value.code == Ending.PREEMPTED
-    assert failures(tmp_path / "now") == []
+    assert read_failures(StartDir(tmp_path / "now").failures()) == []
     beat = read(tmp_path / "now/heartbeat-1")
     assert beat is not None
     assert beat.done
@@ -59,7 +60,7 @@ def test_only_rank_0_says_that_the_run_succeeded(env: dict[str, str], tmp_path: 
 
 def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], tmp_path: Path) -> None:
     assert Seat(env).limit() is None
-    write_ledger(tmp_path, 8)
+    write_microbatch(RunDir(tmp_path), 8)
     assert Seat(env).limit() == 8
     Seat({**env, "RANK": "0"}).note(4)
     assert Seat(env).limit() == 4
@@ -92,6 +93,6 @@ def test_a_job_that_cannot_be_is_refused_with_a_sentence(words: dict[str, object
 def test_ranks_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     job = Job(("x",), ranks=1000)
-    assert environment(job, 1, tmp_path, tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "1"
+    assert environment(job, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "1"
     told = Job(("x",), env={"OMP_NUM_THREADS": "7"})
-    assert environment(told, 1, tmp_path, tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "7"
+    assert environment(told, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "7"

@@ -15,10 +15,10 @@ from typing import BinaryIO
 
 import pytest
 
-from ups.supervise.causes import Exit
-from ups.supervise.rank_states import owned, state_of
 from ups.supervise.job import Job, Start, refuse_nesting
-from ups.supervise.launchers import Child, Processes, read_exits
+from ups.supervise.launchers.launcher import Exit, read_exits
+from ups.supervise.launchers.processes import Child, Processes
+from ups.supervise.proc import owned, state_of
 from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict
@@ -102,16 +102,16 @@ class Hasty(Processes):
         self.starts += 1
         super().start(start)
 
-    def _child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         if env["RANK"] == "0" and self.starts == 1:
             return subprocess.Popen(["sleep", "100"], start_new_session=True)
-        return super()._child(command, env, log)
+        return super().child(command, env, log)
 
     def poll(self) -> int | None:
-        return next((code for rank in self._ranks if (code := rank.poll())), super().poll())
+        return next((code for rank in self._parents if (code := rank.poll())), super().poll())
 
     def exits(self) -> dict[int, Exit]:
-        return read_exits(self._folder)
+        return read_exits(self._files)
 
 
 def test_a_rank_killed_before_another_has_begun_is_named_all_the_same(supervise: Supervise) -> None:
@@ -238,7 +238,7 @@ def test_a_second_ctrl_c_does_not_wait(supervise: Supervise, tmp_path: Path) -> 
 def test_ranks_told_to_stop_by_somebody_else_end_as_preempted(supervise: Supervise, tmp_path: Path) -> None:
     def tell() -> None:
         for pid in owned("UPS_HOME", str(tmp_path / "run")):
-            if "nanny" not in Path(f"/proc/{pid}/cmdline").read_text():
+            if "rank_parent" not in Path(f"/proc/{pid}/cmdline").read_text():
                 os.kill(pid, signal.SIGTERM)
 
     later(tell, after=tmp_path / "run/logs/attempt-1/rank-1.log")

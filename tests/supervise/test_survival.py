@@ -15,17 +15,18 @@ from typing import Any
 
 import pytest
 
-from ups.supervise.rank_states import owned, state_of
 from ups.supervise.job import Job
-from ups.supervise.launchers import Processes, free_port
+from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
+from ups.supervise.network import free_port
+from ups.supervise.proc import owned, state_of
 from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending
 
 FAKE = Path(__file__).parent / "fake_rank.py"
 LIMITS = {"floor": 1.0, "start": 60.0, "first": 1.5, "phase": 1.5, "grace": 3.0, "echo": 1.0, "teardown": 5.0}
-SUPERVISE = Path(__file__).parent / "supervise.py"
+SUPERVISE = Path(__file__).parent / "supervisor_process.py"
 
 
 def command(*words: str) -> tuple[str, ...]:
@@ -55,17 +56,19 @@ def beating(home: Path, ranks: int = 2, attempt: int = 1) -> Callable[[], object
 def test_killing_the_supervisor_leaves_no_process_behind(tmp_path: Path) -> None:
     supervisor = start(tmp_path, command("slow"))
     until(beating(tmp_path))
-    assert len(owned("UPS_HOME", str(tmp_path))) == 4  # two ranks, two nannies
+    assert len(owned("UPS_HOME", str(tmp_path))) == 4  # two ranks, their two parents
     supervisor.kill()
     supervisor.wait()
     until(lambda: not owned("UPS_HOME", str(tmp_path)), limit=2.0)
 
 
-def test_a_rank_whose_nanny_is_killed_is_gone_and_found_gone(tmp_path: Path) -> None:
+def test_a_rank_whose_parent_is_killed_is_gone_and_found_gone(tmp_path: Path) -> None:
     supervisor = start(tmp_path, command("slow"))
     until(beating(tmp_path))
-    nannies = [pid for pid in owned("UPS_HOME", str(tmp_path)) if "nanny" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(nannies[0], signal.SIGKILL)
+    parents = [
+        pid for pid in owned("UPS_HOME", str(tmp_path)) if "rank_parent" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    os.kill(parents[0], signal.SIGKILL)
     until(beating(tmp_path, attempt=2))
     supervisor.terminate()
     assert supervisor.wait(timeout=10) == Ending.PREEMPTED
@@ -152,7 +155,7 @@ def test_under_torchrun_nobody_outlives_a_killed_supervisor(tmp_path: Path) -> N
     supervisor = start(tmp_path, command("slow"), launcher="torchrun")
     until(beating(tmp_path), limit=40)
     pids = owned("UPS_HOME", str(tmp_path))
-    assert len(pids) == 5  # torchrun, two nannies, two ranks
+    assert len(pids) == 5  # torchrun, two ranks, their two parents
     supervisor.kill()
     supervisor.wait()
     until(lambda: all(state_of(pid) in ("", "Z") for pid in pids), limit=2.0)

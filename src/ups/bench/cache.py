@@ -1,4 +1,4 @@
-"""Speed of the latent cache: windows per second beside the raw file, memory per process, cost against size."""
+"""`ups bench cache`: windows per second from the latent cache and the raw file, memory per process, cost by size."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ups.bench.generate import provenance
 from ups.data import windows as raw_reader
 from ups.data.build import Builder
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
@@ -26,7 +27,6 @@ from ups.engine.dist import Dist
 from ups.engine.loop import Trainer
 from ups.engine.train import TrainConfig
 from ups.files import write_atomic
-from ups.bench.generate import provenance
 from ups.jobs.generate import generate
 from ups.jobs.settings import GenerateConfig
 from ups.models import CodecConfig, OperatorConfig, build

@@ -1,4 +1,4 @@
-"""What the engine costs: its loop over a bare one, its protections on over off, a save in the background, two ranks."""
+"""`ups bench engine`: its loop over a bare one, its protections on over off, a save in the background, two ranks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ups.bench.generate import provenance
 from ups.engine.dist import Dist, DistConfig
 from ups.engine.graph import Prefetch
 from ups.engine.loop import Trainer
@@ -22,12 +23,11 @@ from ups.engine.train import TrainConfig
 from ups.engine.vault import Vault
 from ups.files import write_atomic
 from ups.heartbeat import Pulse
-from ups.bench.generate import provenance
-from ups.supervise.forked import Result, run, values
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss
+from ups.supervise.forked import Result, run, values
 from ups.tensors import Window
 
 Work = Callable[[], None]

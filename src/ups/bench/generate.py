@@ -1,4 +1,4 @@
-"""Speed of the generators: trajectories per second, and the ratio to exponax measured in the same run."""
+"""`ups bench generate`: trajectories per second, and the ratio to exponax measured in the same run."""
 
 from __future__ import annotations
 

@@ -70,11 +70,12 @@ def run(
         os.environ.update(debugging(settings.device))
     if profile is not False:
         from ups.engine.profile import request
+        from ups.rundir import RunDir
 
         steps = 3 if profile is True else profile
         if steps < 1:
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
-        os.environ.update(request(steps, Path(settings.out) / settings.name / "profile"))
+        os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
         from ups.jobs.run import run as job
         from ups.jobs.sets import Screen

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ups.engine.faults import Plan
 from ups.engine.preemption import STOP
-from ups.supervise.seat import Seat
 from ups.screen import following, show, training
+from ups.supervise.seat import Seat
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 
@@ -31,11 +31,9 @@ def main(folder: Path) -> None:
         config = load(RunConfig, run.job)
         with following() as report:
             screen = Screen(print, report, training()) if seat.rank == 0 else Screen.silent()
-            # Named by where the ranks of this start meet; one left over from another start would only end the idling.
-            ready = folder / f".prepared-{os.environ.get('MASTER_PORT', '0')}"
+            ready = run.prepared(os.environ.get("MASTER_PORT", "0"))
             if seat.rank == 0:
-                for old in folder.glob(".prepared-*"):
-                    old.unlink(missing_ok=True)
+                run.forget_prepared()
                 with STOP.at_once("data were made"):
                     prepare(config, run, screen)
                 ready.touch()

@@ -1,4 +1,4 @@
-"""What the doctor finds: a line per check, good, doubtful or bad, with one sentence of advice where it is not good."""
+"""Findings of the doctor: a line per check, good, doubtful or bad, with one sentence of advice if it is not good."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from ups import __version__
 from ups.files import write_atomic
+from ups.verdict import now
 
 
 class State(StrEnum):
@@ -25,7 +26,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found; `facts` are its numbers, for programs."""
+    """The result of a check: `found` in words; `facts` are its numbers, for programs."""
 
     state: State
     found: str
@@ -47,7 +48,7 @@ def bad(found: str, advice: str, **facts: Any) -> Finding:
 
 @dataclass(frozen=True)
 class Check:
-    """Something to look at. `work` may take long, crash or hang only where it guards itself against it."""
+    """Something to check. `work` must guard itself against crashes and hangs."""
 
     group: str
     name: str
@@ -56,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Line:
-    """A check that was made."""
+    """A check that was made, and its finding."""
 
     group: str
     name: str
@@ -67,7 +68,7 @@ class Line:
     facts: Mapping[str, Any]
 
 
-def look(check: Check) -> Line:
+def run_check(check: Check) -> Line:
     """Make a check and time it."""
     began = time.monotonic()
     try:
@@ -84,10 +85,10 @@ def passed(lines: Sequence[Line]) -> bool:
 
 
 def write(path: Path, lines: Sequence[Line], **facts: Any) -> None:
-    """All of it as JSON, whole or not at all."""
+    """All lines as JSON, whole or not at all."""
     counts = {str(state): sum(line.state == state for line in lines) for state in State}
     values = {
-        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "time": now(),
         "ups": __version__,
         "host": platform.node(),
         **facts,

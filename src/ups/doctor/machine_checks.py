@@ -1,4 +1,4 @@
-"""This machine, before any rank starts: memory, disk, descriptors, cores, clock, ports, file system, environment."""
+"""Checks of this machine without ranks: memory, disk, open files, cores, clock, ports, file system, environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.supervise import host_memory
 from ups.supervise.job import refuse_nesting
-from ups.supervise.launchers import port_taken
+from ups.supervise.network import port_taken
 from ups.types import ConfigError
 
 GIB = 2**30
@@ -31,21 +32,21 @@ def environment() -> Finding:
     try:
         refuse_nesting()
     except ConfigError as error:
-        found, _, advice = str(error).partition(" so another launcher")
-        return bad(found.rstrip(","), advice.rpartition("; ")[2])
+        variables, _, advice = str(error).partition(" so another launcher")
+        return bad(variables.rstrip(","), advice.rpartition("; ")[2])
     return good("no launcher, no variables left behind by one")
 
 
 def memory(ranks: int) -> Finding:
     """RAM that can still be had."""
-    free, total = machine.available()
-    said = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+    free, total = host_memory.available()
+    words = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     facts = {"free": free, "total": total}
     if free < 0.5 * GIB * ranks:
-        return bad(said, f"{ranks} ranks need about {0.5 * ranks:g} GiB for torch alone; end other programs.", **facts)
+        return bad(words, f"{ranks} ranks need about {0.5 * ranks:g} GiB for torch alone; end other programs.", **facts)
     if free < GIB * ranks:
-        return doubtful(said, f"{GIB * ranks / GIB:g} GiB are comfortable for {ranks} ranks of small models.", **facts)
-    return good(said, **facts)
+        return doubtful(words, f"{GIB * ranks / GIB:g} GiB are comfortable for {ranks} ranks of small models.", **facts)
+    return good(words, **facts)
 
 
 def shared_memory(ranks: int, path: Path = Path("/dev/shm")) -> Finding:
@@ -53,43 +54,43 @@ def shared_memory(ranks: int, path: Path = Path("/dev/shm")) -> Finding:
     if not os.access(path, os.W_OK | os.X_OK):
         return doubtful(f"{path} cannot be written", "heartbeats will use the temporary folder; mount a tmpfs there.")
     free = shutil.disk_usage(path).free
-    said, advice = f"{free / GIB:.2f} GiB free in {path}", "in a container, start it with --shm-size=8g or --ipc=host."
+    words, advice = f"{free / GIB:.2f} GiB free in {path}", "in a container, start it with --shm-size=8g or --ipc=host."
     if free < 2**20 * ranks:
-        return bad(said, advice, free=free)
-    return good(said, free=free) if free >= 2**28 else doubtful(said, advice, free=free)
+        return bad(words, advice, free=free)
+    return good(words, free=free) if free >= 2**28 else doubtful(words, advice, free=free)
 
 
 def disk(folder: Path, least: int = GIB) -> Finding:
     """Room for runs: what the system says, and what a write says (quotas are seen only by writing)."""
-    with _inside(folder) as inside:
+    with own_folder(folder) as inside:
         usage = shutil.disk_usage(inside)
-        said = f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free in {folder}"
+        words = f"{usage.free / GIB:.1f} of {usage.total / GIB:.1f} GiB free in {folder}"
         try:
             with (inside / "block").open("wb") as file:
                 file.write(os.urandom(2**20))
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            words = os.strerror(error.errno) if error.errno else str(error)
-            return bad(f"{said}; writing 1 MiB failed: {words}", f"free some space in {folder}, or choose another.")
+            why = os.strerror(error.errno) if error.errno else str(error)
+            return bad(f"{words}; writing 1 MiB failed: {why}", f"free some space in {folder}, or choose another.")
     if usage.free < least:
         advice = f"free some space in {folder}, or choose another: checkpoints need {least / GIB:.1f} GiB or more."
-        return bad(said, advice, free=usage.free)
+        return bad(words, advice, free=usage.free)
     share = usage.free / usage.total
     if share < 0.03:
-        return doubtful(said, "less than 3 % is left; clear old runs before a long one.", free=usage.free)
-    return good(said, free=usage.free)
+        return doubtful(words, "less than 3 % is left; clear old runs before a long one.", free=usage.free)
+    return good(words, free=usage.free)
 
 
 def descriptors(ranks: int) -> Finding:
     """Open files: sockets of every pair of ranks, data files, checkpoints."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = 256 + 32 * ranks
-    said, facts = f"{soft} open files allowed per process", {"soft": soft, "hard": hard}
+    words, facts = f"{soft} open files allowed per process", {"soft": soft, "hard": hard}
     if soft < need:
         raised = f"ulimit -n {min(4096, hard) if hard > 0 else 4096}"
-        return bad(said, f"at least {need} are needed; {raised} before the run.", **facts)
-    return good(said, **facts)
+        return bad(words, f"at least {need} are needed; {raised} before the run.", **facts)
+    return good(words, **facts)
 
 
 def cores(ranks: int) -> Finding:
@@ -98,19 +99,19 @@ def cores(ranks: int) -> Finding:
     quota = _quota()
     usable = min(float(count), quota) if quota else float(count)
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    said = f"{usable:g} for {ranks} ranks" + (f", OMP_NUM_THREADS={threads}" if threads else "")
+    words = f"{usable:g} for {ranks} ranks" + (f", OMP_NUM_THREADS={threads}" if threads else "")
     facts = {"cores": count, "quota": quota, "threads": threads}
     if usable < ranks:
-        return doubtful(said, f"ranks will wait for each other; use at most {max(1, int(usable))} on a CPU.", **facts)
+        return doubtful(words, f"ranks will wait for each other; use at most {max(1, int(usable))} on a CPU.", **facts)
     if threads.isdigit() and int(threads) * ranks > usable:
         fair = max(1, int(usable // ranks))
-        return doubtful(said, f"threads outnumber cores; unset OMP_NUM_THREADS, or set it to {fair}.", **facts)
+        return doubtful(words, f"threads outnumber cores; unset OMP_NUM_THREADS, or set it to {fair}.", **facts)
     try:
         for one in [threading.Thread(target=time.sleep, args=(0.01,)) for _ in range(64)]:
             one.start()
     except RuntimeError:
-        return bad(f"{said}; 64 threads cannot be started", "raise the limit of processes (ulimit -u, pids.max).")
-    return good(said, **facts)
+        return bad(f"{words}; 64 threads cannot be started", "raise the limit of processes (ulimit -u, pids.max).")
+    return good(words, **facts)
 
 
 def _quota() -> float | None:
@@ -127,7 +128,7 @@ def clock(folder: Path, wall: Callable[[], float] = time.time) -> Finding:
     then = wall(), time.monotonic()
     time.sleep(0.1)
     gone = wall() - then[0], time.monotonic() - then[1]
-    with _inside(folder) as inside:
+    with own_folder(folder) as inside:
         (inside / "now").touch()
         skew = (inside / "now").stat().st_mtime - wall()
     drift = gone[0] - gone[1]
@@ -173,7 +174,7 @@ def ports(rendezvous: str = "") -> Finding:
 
 def file_system(folder: Path) -> Finding:
     """What runs rely on: renames that replace at once, fsync of files and folders, locks that exclude, mapped files."""
-    with _inside(folder) as inside:
+    with own_folder(folder) as inside:
         trials = {"rename": _renames, "fsync": _syncs, "flock": _locks, "mmap": _maps}
         slow = {}
         for name, trial in trials.items():
@@ -212,8 +213,8 @@ def _renames(inside: Path) -> str:
     reader.join(5)
     os.mkdir(inside / "a")
     os.rename(inside / "a", inside / "b")
-    odd = sorted(seen - {"new", "old"})
-    return f"a reader saw {odd[0] or 'an empty file'} during one" if odd else ""
+    others = sorted(seen - {"new", "old"})
+    return f"a reader saw {others[0] or 'an empty file'} during one" if others else ""
 
 
 def _syncs(inside: Path) -> str:
@@ -253,15 +254,22 @@ def _maps(inside: Path) -> str:
 
 
 @contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[Path]:
-    """A folder of our own in `folder`, which is made if it is not there and goes again if it was not."""
+def own_folder(folder: Path, do: Callable[..., Any] = lambda act, *args: act(*args)) -> Iterator[Path]:
+    """A folder of our own in `folder`, which is made if it is not there and goes again if it was not.
+
+    `do(function, *args)` is what touches the disk.
+    """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     inside = folder / f".ups-doctor-{uuid.uuid4().hex[:8]}"
-    inside.mkdir(parents=True)
+    do(os.makedirs, inside)
     try:
         yield inside
     finally:
-        shutil.rmtree(inside, ignore_errors=True)
-        for path in made:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+        do(_remove, inside, made)
+
+
+def _remove(inside: Path, made: list[Path]) -> None:
+    shutil.rmtree(inside, ignore_errors=True)
+    for path in made:
+        with contextlib.suppress(OSError):
+            path.rmdir()

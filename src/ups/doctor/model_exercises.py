@@ -1,4 +1,4 @@
-"""A config's own model on ranks, in a child: the whole of it, or some of its parts alone on what they were given."""
+"""What ranks do with a config's own model: run the whole of it, or some of its modules alone on captured inputs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ups.doctor.module_trace import Trail, finite, tensors_of
+from ups.doctor.config_stages import make_stage, settings_of
+from ups.doctor.module_trace import ModuleTrace, finite, named, tensors_of
 from ups.engine.dist import Dist, DistConfig
 from ups.engine.parallelize import Parallel, parallelize, units_of
 from ups.engine.train import TrainConfig
 from ups.jobs.plan import Planned, planned, simulator_of
-from ups.jobs.run import STAGES
 from ups.jobs.settings import DataConfig, RunConfig
 from ups.tensors import Window
 from ups.types import DataError
@@ -35,7 +35,7 @@ def unchanged(module: nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Subject:
-    """One stage of a config on a device. `change` is made to its module once it is built: to try a repair, or harm."""
+    """One stage of a config on a device. `change` is applied to its module once it is built: a repair, or a harm."""
 
     config: RunConfig
     stage: str
@@ -44,13 +44,13 @@ class Subject:
 
     @property
     def train(self) -> TrainConfig:
-        """How the stage is trained; eager, for inside what is compiled there are no parts to name."""
-        return dataclasses.replace(STAGES[self.stage].settings(self.config).train, compile=False)
+        """How the stage is trained; eager, for inside what is compiled there are no modules to name."""
+        return dataclasses.replace(settings_of(self.config, self.stage).train, compile=False)
 
     @property
     def compiles(self) -> bool:
         """Whether the config asks for a compiler."""
-        return STAGES[self.stage].settings(self.config).train.compile
+        return settings_of(self.config, self.stage).train.compile
 
     @property
     def near(self) -> float:
@@ -74,9 +74,9 @@ def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
     """The stage, and a tiny window of each task, the same everywhere."""
     config = subject.config
     sets = [shapes(data) for data in config.data.values()]
-    stage = STAGES[subject.stage].make(simulator_of(config, sets).to(device), config)
+    stage = make_stage(config, subject.stage, simulator_of(config, sets).to(device))
     torch.manual_seed(config.seed)
-    ahead = STAGES[subject.stage].settings(config).unroll
+    ahead = settings_of(config, subject.stage).unroll
     windows = [data.window(SAMPLES, config.model.operator.context, ahead).to(device) for data in sets]
     for window in windows:
         stage.fit(window)
@@ -90,153 +90,157 @@ def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
 def whole(subject: Subject, world: int, strategy: Strategy, folder: Path) -> dict[str, Any]:
     """Forward and backward of the whole stage on every rank, each with the same samples: as one process would."""
     with _ranks(subject, world, strategy) as ranks:
-        trail = Trail(folder / f"trail-{ranks.rank}")
-        trail.phase("build")
+        trace = ModuleTrace(folder / f"trace-{ranks.rank}")
+        trace.phase("build")
         stage, windows = build(subject, ranks.device)
-        trail.phase("wrap")
+        trace.phase("wrap")
         parallel = parallelize(stage.module, subject.train, ranks)
-        trail.follow(stage.module, subject.stage)
-        losses, norms = _pass(subject, stage, windows, parallel, trail, ranks)
-        names = [name for name, part in _named(stage.module, subject.stage)]
-        units = [name for name, part in _named(stage.module, subject.stage) if part in units_of(stage.module)]
-        found = {"losses": losses, "norms": norms, "sums": trail.sums, "broken": trail.first_broken()}
-        return {**found, "parts": names, "units": units}
+        trace.follow(stage.module, subject.stage)
+        losses, norms = _pass(subject, stage, windows, parallel, trace, ranks)
+        modules = named(stage.module, subject.stage)
+        return {
+            "losses": losses,
+            "norms": norms,
+            "sums": trace.sums,
+            "broken": trace.first_broken(),
+            "parts": [name for name, _ in modules],
+            "units": [name for name, part in modules if part in units_of(stage.module)],
+        }
 
 
 def compiled(subject: Subject, folder: Path) -> dict[str, Any]:
     """The same in one process, with what `train.compile` compiles compiled; such a block notes that it is entered."""
     with _ranks(subject, 1, "ddp") as ranks:
-        trail = Trail(folder / "trail-0")
-        trail.phase("build")
+        trace = ModuleTrace(folder / "trace-0")
+        trace.phase("build")
         stage, windows = build(subject, ranks.device)
-        trail.phase("wrap")
+        trace.phase("wrap")
         parallel = parallelize(stage.module, dataclasses.replace(subject.train, compile=True), ranks)
-        for name, part in _named(stage.module, subject.stage):
+        for name, part in named(stage.module, subject.stage):
             if part._compiled_call_impl is not None:
-                part._compiled_call_impl = trail.around(part._compiled_call_impl, name)
-        losses, norms = _pass(subject, stage, windows, parallel, trail, ranks)
+                part._compiled_call_impl = trace.around(part._compiled_call_impl, name)
+        losses, norms = _pass(subject, stage, windows, parallel, trace, ranks)
         return {"losses": losses, "norms": norms, "sums": []}
 
 
 def _pass(
-    subject: Subject, stage: Any, windows: list[Window], parallel: Parallel, trail: Trail, ranks: Dist
+    subject: Subject, stage: Any, windows: list[Window], parallel: Parallel, trace: ModuleTrace, ranks: Dist
 ) -> tuple[list[float], list[float]]:
     """Forward and backward of every window: the losses, and the norms of the gradients."""
     norms, losses = [], []
     for window in windows:
         torch.manual_seed(subject.config.seed)
         parallel.begin(last=True)
-        trail.phase("forward")
+        trace.phase("forward")
         with _precision(subject, ranks):
             terms = stage.loss(window)
         loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
         losses.append(float(loss.detach()))
-        norms.append(_back(loss, parallel, trail))
+        norms.append(_back(loss, parallel, trace))
     return losses, norms
 
 
-def _named(module: nn.Module, root: str) -> list[tuple[str, nn.Module]]:
-    return [(f"{root}.{path}" if path else root, part) for path, part in module.named_modules()]
-
-
-def _back(loss: Tensor, parallel: Parallel, trail: Trail) -> float:
+def _back(loss: Tensor, parallel: Parallel, trace: ModuleTrace) -> float:
     """Backward and reduce; the norm of the gradient, which is not finite where any of it is not."""
-    trail.phase("backward")
+    trace.phase("backward")
     loss.backward()  # type: ignore[no-untyped-call]
-    trail.phase("reduce")
+    trace.phase("reduce")
     parallel.collect()
     gradients = {name: p.grad for name, p in parallel.parameters.items() if p.grad is not None}
     norm = float(parallel.norm(gradients))
     for name, gradient in gradients.items():
         if not finite(gradient):
-            trail.broken.append(("gradient", name))
+            trace.broken.append(("gradient", name))
     for p in parallel.parameters.values():
         p.grad = None
     return norm
 
 
 def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
-    """What each of the named parts is given first, and what it then makes of it alone, in one process; those used."""
+    """Write to `path` the first input of each named module, and its output on that alone, in one process.
+
+    The names of those that are used.
+    """
     with _ranks(subject, 1, "ddp") as ranks:
         stage, windows = build(subject, ranks.device)
-        given: dict[str, tuple[Any, Any]] = {}
+        inputs: dict[str, tuple[Any, Any]] = {}
 
         def note(name: str) -> Any:
             def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-                given.setdefault(name, (_detached(args), _detached(kwargs)))
+                inputs.setdefault(name, (_detached(args), _detached(kwargs)))
 
             return hook
 
-        parts = dict(_named(stage.module, subject.stage))
-        hooks = [parts[n].register_forward_pre_hook(note(n), with_kwargs=True) for n in names if n in parts]
+        modules = dict(named(stage.module, subject.stage))
+        hooks = [modules[n].register_forward_pre_hook(note(n), with_kwargs=True) for n in names if n in modules]
         for window in windows:
             torch.manual_seed(subject.config.seed)
             with _precision(subject, ranks):
                 stage.loss(window)
         for hook in hooks:
             hook.remove()
-        known = {}
-        for name, (args, kwargs) in given.items():
-            parallel = parallelize(parts[name], _plain(subject), ranks) if _trained(parts[name]) else None
-            known[name] = (args, kwargs, _once(subject, parts[name], parallel, args, kwargs, ranks, None))
-        path.write_bytes(pickle.dumps(known))
-        return list(known)
+        captured = {}
+        for name, (args, kwargs) in inputs.items():
+            module = modules[name]
+            parallel = parallelize(module, _plain(subject), ranks) if _trained(module) else None
+            captured[name] = (args, kwargs, _once(subject, module, parallel, args, kwargs, ranks, None))
+        path.write_bytes(pickle.dumps(captured))
+        return list(captured)
 
 
 def alone(subject: Subject, world: int, strategy: Strategy, folder: Path, names: list[str], path: Path) -> list[str]:
-    """Each named part alone on every rank, on what was captured; those that differ, as sentences `part: how`."""
+    """Each named module alone on every rank, on its captured input; those that differ, as sentences `module: how`."""
     with _ranks(subject, world, strategy) as ranks:
-        trail = Trail(folder / f"trail-{ranks.rank}")
-        trail.phase("build")
+        trace = ModuleTrace(folder / f"trace-{ranks.rank}")
+        trace.phase("build")
         stage, _ = build(subject, ranks.device)
-        known, odd = pickle.loads(path.read_bytes()), []
+        captured, differences = pickle.loads(path.read_bytes()), []
         for name in names:
-            args, kwargs, wanted = known[name]
-            part = dict(_named(stage.module, subject.stage))[name]
-            trail.phase(f"wrap {name}")
-            parallel = parallelize(part, _plain(subject), ranks) if _trained(part) else None
-            trail.follow(part, name)
-            found = _once(subject, part, parallel, args, kwargs, ranks, trail)
-            for what, a, b in zip(("output", "gradient"), found, wanted, strict=True):
+            args, kwargs, wanted = captured[name]
+            module = dict(named(stage.module, subject.stage))[name]
+            trace.phase(f"wrap {name}")
+            parallel = parallelize(module, _plain(subject), ranks) if _trained(module) else None
+            trace.follow(module, name)
+            sizes = _once(subject, module, parallel, args, kwargs, ranks, trace)
+            for what, a, b in zip(("output", "gradient"), sizes, wanted, strict=True):
                 gap = abs(a - b) / max(abs(b), SMALL)
                 if not gap <= 10 * subject.near:
-                    odd.append(f"{name}: its {what} is {a:.6g} in the place of {b:.6g}")
+                    differences.append(f"{name}: its {what} is {a:.6g} in the place of {b:.6g}")
                     break
-        return odd
+        return differences
 
 
 def _once(
     subject: Subject,
-    part: nn.Module,
+    module: nn.Module,
     parallel: Parallel | None,
     args: Any,
     kwargs: Any,
     ranks: Dist,
-    trail: Trail | None,
+    trace: ModuleTrace | None,
 ) -> tuple[float, float]:
-    """Forward and backward of a part: the root mean square of what comes out, and the norm of its gradient."""
+    """Forward and backward of a module: the root mean square of its output, and the norm of its gradient."""
     torch.manual_seed(subject.config.seed)
     if parallel is not None:
         parallel.begin(last=True)
-    if trail is not None:
-        trail.phase("forward")
+    if trace is not None:
+        trace.phase("forward")
     with _precision(subject, ranks):
-        out = part(*args, **kwargs)
+        out = module(*args, **kwargs)
     squares = [t.float().square().mean() for t in tensors_of(out)]
     size = functools.reduce(torch.add, squares)
     if parallel is None or not size.requires_grad:
         return float(size.detach()) ** 0.5, 0.0
-    folder = trail or Trail(Path("/dev/null"))
-    return float(size.detach()) ** 0.5, _back(size, parallel, folder)
+    return float(size.detach()) ** 0.5, _back(size, parallel, trace or ModuleTrace(Path("/dev/null")))
 
 
 def _plain(subject: Subject) -> TrainConfig:
-    """A part alone has no blocks of which to forget the activations."""
+    """A module alone has no blocks whose activations could be recomputed."""
     return dataclasses.replace(subject.train, activations="keep")
 
 
-def _trained(part: nn.Module) -> bool:
-    return any(p.requires_grad for p in part.parameters())
+def _trained(module: nn.Module) -> bool:
+    return any(p.requires_grad for p in module.parameters())
 
 
 def _detached(value: Any) -> Any:

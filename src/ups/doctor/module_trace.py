@@ -1,4 +1,4 @@
-"""A trail through a model: each part notes when its forward and backward begin and end, where no crash can lose it."""
+"""A trace of a model: every module notes its forward and backward in a file that survives a crash."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Sums = tuple[str, float, float]  # of a part's output: its name, the sum and the sum of magnitudes
+Sums = tuple[str, float, float]  # of a module's output: its name, the sum and the sum of magnitudes
 
 
 @dataclass
-class Trail:
-    """Hooks on every part of a module, which write to a file (one write per event: what the kernel has is safe).
+class ModuleTrace:
+    """Hooks on every submodule, which write to a file (one write per event: what the kernel has is safe).
 
-    It also keeps sums of every output, in order, and the first part whose output (or gradient) is not finite although
-    its input was. To be laid after a module is wrapped: then a part's own gathering counts as the part's.
+    It also keeps sums of every output, in order, and the submodules whose output (or gradient) is not finite although
+    their input was. To be attached after a module is wrapped: then the gathering of a shard counts as the submodule's.
     """
 
     path: Path
     sums: list[Sums] = field(default_factory=list)
-    broken: list[tuple[str, str]] = field(default_factory=list)  # ("forward" or "backward", part)
+    broken: list[tuple[str, str]] = field(default_factory=list)  # ("forward" or "backward", submodule)
     _entered_names: set[str] = field(default_factory=set)
     _spoilt: set[str] = field(default_factory=set)
 
@@ -33,13 +33,12 @@ class Trail:
         self.handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def phase(self, name: str) -> None:
-        """What is done now to the whole."""
+        """Note what is done now to the whole model."""
         self._note("#", name)
 
     def follow(self, module: nn.Module, root: str) -> None:
-        """Lay hooks; parts are called `root.path.in.module`."""
-        for path, part in module.named_modules():
-            name = f"{root}.{path}" if path else root
+        """Attach the hooks; submodules are called `root.path.in.module`."""
+        for name, part in named(module, root):
             part.register_forward_pre_hook(self._before(name), with_kwargs=True, prepend=True)
             part.register_forward_hook(self._after(name), with_kwargs=True)
         for entry in getattr(module, "entries", ()):
@@ -66,7 +65,7 @@ class Trail:
             for t in outputs:
                 value = t.detach().double()
                 self.sums.append((name, float(value.sum()), float(value.abs().sum())))
-                passed_on = any(t is one for one in given)  # by a part that does nothing: its backward is nobody's
+                passed_on = any(t is one for one in given)  # by a module that does nothing: its backward is nobody's
                 if t.requires_grad and torch.is_grad_enabled() and not passed_on:
                     t.register_hook(lambda g: self._entered_backward(name, g))  # type: ignore[no-untyped-call]
             self._note("<", name)
@@ -74,13 +73,13 @@ class Trail:
         return hook
 
     def around(self, method: Any, name: str) -> Any:
-        """`method`, whose calls are noted as those of a part."""
+        """`method`, whose calls are noted like those of a submodule."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             self._note(">", name)
-            found = method(*args, **kwargs)
+            output = method(*args, **kwargs)
             self._note("<", name)
-            return found
+            return output
 
         return run
 
@@ -96,13 +95,18 @@ class Trail:
             self.broken.append(("backward", name))
 
     def first_broken(self) -> tuple[str, str] | None:
-        """Where a value first was not finite: forward before backward, a part before what contains it."""
+        """Where a value first was not finite: forward before backward, a submodule before what contains it."""
         if not self.broken:
             return None
         phase = self.broken[0][0]
         names = [name for p, name in self.broken if p == phase]
         inner = [n for n in names if not any(other.startswith(f"{n}.") for other in names)]
         return phase, inner[0]
+
+
+def named(module: nn.Module, root: str) -> list[tuple[str, nn.Module]]:
+    """A module and its submodules, called `root` and `root.path.in.module`."""
+    return [(f"{root}.{path}" if path else root, part) for path, part in module.named_modules()]
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
@@ -123,8 +127,8 @@ def finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.detach()).all())
 
 
-def last_place(path: Path) -> tuple[str, str]:
-    """(what was done to the whole, the innermost part that had begun and not ended) when the trail broke off."""
+def last_module(path: Path) -> tuple[str, str]:
+    """(phase of the whole, the innermost module that had begun and not ended) when the trace broke off."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -147,19 +151,21 @@ def last_place(path: Path) -> tuple[str, str]:
     if inside or not back:
         return phase, inside[-1] if inside else ""
     newest = max(back.values())
-    # The output of a part is also the output of what contains it: their notes follow each other.
-    together = [name for name, number in back.items() if newest - number < len(back) and _run(lines, number, newest)]
+    # The output of a module is also the output of what contains it: their notes follow each other.
+    together = [
+        name for name, number in back.items() if newest - number < len(back) and _all_entered(lines, number, newest)
+    ]
     return phase, max(together, key=lambda name: name.count("."))
 
 
-def _run(lines: list[str], first: int, last: int) -> bool:
+def _all_entered(lines: list[str], first: int, last: int) -> bool:
     return all(line.startswith("}") for line in lines[first : last + 1])
 
 
-def other_sums(mine: list[Sums], theirs: list[Sums], near: float) -> tuple[str, float] | None:
-    """The first part whose output differs by more than `near`, and by how much; None where none does."""
-    for (name, a, size), (known, b, other) in zip(mine, theirs, strict=False):
-        gap = abs(a - b) / max(size, other, 1e-30)
-        if name != known or not math.isfinite(gap) or gap > near:
+def first_difference(ours: list[Sums], theirs: list[Sums], near: float) -> tuple[str, float] | None:
+    """The first module whose output differs by more than `near`, and by how much; None where none does."""
+    for (name, a, size), (their_name, b, their_size) in zip(ours, theirs, strict=False):
+        gap = abs(a - b) / max(size, their_size, 1e-30)
+        if name != their_name or not math.isfinite(gap) or gap > near:
             return name, gap
     return None

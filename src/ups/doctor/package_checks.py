@@ -1,4 +1,4 @@
-"""Versions: of Python, of what is required, of what is optional, against the ranges the package itself states."""
+"""Checks of versions: Python, required and optional packages against the ranges that the package states."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import platform
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -33,54 +33,55 @@ def installed(name: str) -> str | None:
 def python() -> Finding:
     """Python against what the package asks for."""
     wanted = stated()[0]
-    found = platform.python_version()
-    if not within(found, wanted):
-        return bad(f"{found}, but {wanted} is needed", f"make an environment with Python {wanted}.", version=found)
-    return good(f"{found} ({sys.executable})", version=found)
+    version = platform.python_version()
+    if not within(version, wanted):
+        return bad(f"{version}, but {wanted} is needed", f"make an environment with Python {wanted}.", version=version)
+    return good(f"{version} ({sys.executable})", version=version)
 
 
 def required(version: Version = installed) -> Finding:
     """Everything the package cannot do without."""
     wanted = {name: clauses for name, (clauses, extra) in requirements().items() if not extra}
-    found = {name: version(name) for name in wanted}
-    wrong = [
-        f"{name} {there or 'is missing'}{f' is not {clauses}' if there else ''}"
-        for name, clauses in wanted.items()
-        if (there := found[name]) is None or not within(there, clauses)
-    ]
+    versions = {name: version(name) for name in wanted}
+    wrong = [n for n, clauses in wanted.items() if (there := versions[n]) is None or not within(there, clauses)]
     if wrong:
-        spoilt = " ".join(f"'{n}{wanted[n]}'" for n in wanted if not within(found[n] or "0", wanted[n]) or not found[n])
-        return bad("; ".join(wrong), f"pip install {spoilt}.", versions=found)
-    differ = _other_than_pinned(found)
-    main = ", ".join(f"{name} {found[name]}" for name in ("torch", "numpy", "h5py") if found.get(name))
+        named = [f"{n} {versions[n]} is not {wanted[n]}" if versions[n] else f"{n} is missing" for n in wrong]
+        return bad("; ".join(named), f"pip install {_quoted(wrong, wanted)}.", versions=versions)
+    differ = _other_than_pinned(versions)
+    main = ", ".join(f"{name} {versions[name]}" for name in ("torch", "numpy", "h5py") if versions.get(name))
     if differ:
-        said = f"{main}; all {len(wanted)} in range, but not as tested: {', '.join(differ)}"
-        return doubtful(said, "pip install -c constraints.txt -e . gives the tested versions.", versions=found)
-    return good(f"ups {ups.__version__}, {main}; all {len(wanted)} in range", versions=found, ups=ups.__version__)
+        words = f"{main}; all {len(wanted)} in range, but not as tested: {', '.join(differ)}"
+        return doubtful(words, "pip install -c constraints.txt -e . gives the tested versions.", versions=versions)
+    return good(f"ups {ups.__version__}, {main}; all {len(wanted)} in range", versions=versions, ups=ups.__version__)
 
 
 def optional(version: Version = installed) -> Finding:
     """What only some commands need: missing is well, out of range is not."""
-    wanted = {n: (clauses, extra) for n, (clauses, extra) in requirements().items() if extra in EXTRAS}
-    found = {name: version(name) for name in wanted}
-    wrong = [n for n, (clauses, _) in wanted.items() if (there := found[n]) is not None and not within(there, clauses)]
+    extras = {name: extra for name, (_, extra) in requirements().items() if extra in EXTRAS}
+    wanted = {name: requirements()[name][0] for name in extras}
+    versions = {name: version(name) for name in wanted}
+    wrong = [n for n, clauses in wanted.items() if (there := versions[n]) is not None and not within(there, clauses)]
     if wrong:
-        named = ", ".join(f"{n} {found[n]} is not {wanted[n][0]}" for n in wrong)
-        again = " ".join(f"'{n}{wanted[n][0]}'" for n in wrong)
-        return doubtful(named, f"pip install {again}.", versions=found)
-    said = [f"{n} {found[n] or 'not installed'} ({extra})" for n, (_, extra) in wanted.items()]
-    return good(", ".join(said) or "none", versions=found)
+        named = ", ".join(f"{n} {versions[n]} is not {wanted[n]}" for n in wrong)
+        return doubtful(named, f"pip install {_quoted(wrong, wanted)}.", versions=versions)
+    words = [f"{n} {versions[n] or 'not installed'} ({extra})" for n, extra in extras.items()]
+    return good(", ".join(words) or "none", versions=versions)
+
+
+def _quoted(names: Sequence[str], clauses: Mapping[str, str]) -> str:
+    """Requirements as one writes them behind `pip install`."""
+    return " ".join(f"'{name}{clauses[name]}'" for name in names)
 
 
 def requirements() -> dict[str, tuple[str, str]]:
     """What the package asks for: version clauses and extra (or nothing), by name."""
-    found = {}
+    wanted = {}
     for text in stated()[1]:
         match = _REQUIREMENT.match(text)
         if match:
             name, clauses, extra = match.groups()
-            found[name] = (clauses.strip("() "), extra or "")
-    return found
+            wanted[name] = (clauses.strip("() "), extra or "")
+    return wanted
 
 
 def stated() -> tuple[str, list[str]]:
@@ -111,11 +112,11 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", re.split(r"[+a-z]", version)[0]))
 
 
-def _other_than_pinned(found: Mapping[str, str | None]) -> list[str]:
-    """Where the code is a checkout that states the versions it is tested with: those that differ here."""
+def _other_than_pinned(versions: Mapping[str, str | None]) -> list[str]:
+    """In a checkout that states the versions it is tested with: those that differ here."""
     pins = CHECKOUT / "constraints.txt"
     if not pins.is_file():
         return []
     stated = dict(line.strip().lower().split("==") for line in pins.read_text().splitlines() if "==" in line)
-    pairs = {name: (str(there).partition("+")[0], stated.get(name.lower())) for name, there in found.items()}
+    pairs = {name: (str(there).partition("+")[0], stated.get(name.lower())) for name, there in versions.items()}
     return [f"{name} {a} instead of {b}" for name, (a, b) in pairs.items() if b and a != b]

@@ -1,4 +1,4 @@
-"""What real ranks are asked to do: exchange numbers, share files, train a small real model, save it and go on."""
+"""What the ranks of a check do: exchange numbers, share files, train a small real model, save it and go on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as c10d
 from torch import Tensor
 
+from ups.doctor.config_stages import make_stage, plan_of
 from ups.engine.dist import Dist, DistConfig
 from ups.engine.faults import Fault, Plan
 from ups.engine.loop import Trainer
@@ -22,7 +24,6 @@ from ups.engine.train import TrainConfig
 from ups.engine.vault import Vault
 from ups.heartbeat import Pulse
 from ups.jobs.plan import Planned, planned, simulator_of
-from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.tensors import Window
 
@@ -40,7 +41,7 @@ TINY: dict[str, Any] = {
 
 def devices() -> dict[str, Any]:
     """What torch sees here."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "torch": torch.__version__,
         "gloo": c10d.is_gloo_available(),
         "nccl": c10d.is_nccl_available(),
@@ -51,11 +52,11 @@ def devices() -> dict[str, Any]:
         free, total = torch.cuda.mem_get_info(index)
         one = torch.ones(1024, device=f"cuda:{index}").sum().item()
         name, kind = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
-        found["cuda"].append({"name": name, "free": free, "total": total, "capability": kind, "works": one == 1024})
-    if found["cuda"]:
-        found["driver"] = _driver()
-        found["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version())) if found["nccl"] else ""  # type: ignore[no-untyped-call]
-    return found
+        facts["cuda"].append({"name": name, "free": free, "total": total, "capability": kind, "works": one == 1024})
+    if facts["cuda"]:
+        facts["driver"] = _driver()
+        facts["nccl_version"] = ".".join(map(str, torch.cuda.nccl.version())) if facts["nccl"] else ""  # type: ignore[no-untyped-call]
+    return facts
 
 
 def _driver() -> str:
@@ -65,14 +66,18 @@ def _driver() -> str:
         return "unknown"
 
 
+def _start(device: str, world: int, strategy: Strategy = "ddp") -> AbstractContextManager[Dist]:
+    return Dist.start(device, DistConfig(ranks=world, strategy=strategy, timeout=30, vote_timeout=30))
+
+
 def collectives(device: str, world: int) -> dict[str, Any]:
     """Each collective on numbers whose result is known exactly; the names of those that gave another."""
-    with Dist.start(device, DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+    with _start(device, world) as ranks:
         rank, at = ranks.rank, ranks.device
         wrong: list[str] = []
 
-        def expect(name: str, found: Tensor, wanted: Tensor) -> None:
-            if not torch.equal(found.cpu(), wanted.cpu()):
+        def expect(name: str, result: Tensor, wanted: Tensor) -> None:
+            if not torch.equal(result.cpu(), wanted.cpu()):
                 wrong.append(name)
 
         steps = torch.arange(1000, device=at)
@@ -90,9 +95,9 @@ def collectives(device: str, world: int) -> dict[str, Any]:
             c10d.reduce_scatter_tensor(piece, whole)
             wanted = sum((steps % 5 + r + rank for r in range(world)), torch.zeros_like(steps)).to(kind)
             expect(f"reduce-scatter of {kind}", piece, wanted)
-            told = mine.clone()
-            c10d.broadcast(told, world - 1)
-            expect(f"broadcast of {kind}", told, everyone[-1])
+            received = mine.clone()
+            c10d.broadcast(received, world - 1)
+            expect(f"broadcast of {kind}", received, everyone[-1])
         if [int(n) for n in ranks.gather(rank)] != list(range(world)) or ranks.agree(7.5 - rank) != 7.5:
             wrong.append("votes")
         return {"wrong": wrong, "backend": c10d.get_backend(), "device": str(at)}
@@ -100,7 +105,7 @@ def collectives(device: str, world: int) -> dict[str, Any]:
 
 def bandwidth(device: str, world: int, size: int = 2**22) -> dict[str, Any]:
     """Bytes a second through an all-reduce of 16 MiB, and seconds for one vote."""
-    with Dist.start(device, DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+    with _start(device, world) as ranks:
         data = torch.ones(size, device=ranks.device)
         times = []
         for _ in range(5):
@@ -119,23 +124,21 @@ def bandwidth(device: str, world: int, size: int = 2**22) -> dict[str, Any]:
 
 def share_files(folder: Path, world: int) -> dict[str, Any]:
     """Whether each rank at once sees what the others write, and a lock that one holds keeps the others out."""
-    with Dist.start("cpu", DistConfig(ranks=world, timeout=30, vote_timeout=30)) as ranks:
+    with _start("cpu", world) as ranks:
         (folder / f"from-{ranks.rank}").write_text(str(ranks.rank))
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         if ranks.rank == 0:
             fcntl.flock(handle, fcntl.LOCK_EX)
         ranks.barrier()
         seen = [r for r in range(world) if _reads(folder / f"from-{r}", str(r))]
-        kept = True
+        kept_out = True
         if ranks.rank:
-            try:
+            with suppress(OSError):
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                kept = False
-            except OSError:
-                kept = True
+                kept_out = False
         ranks.barrier()
         os.close(handle)
-        return {"seen": seen, "kept_out": kept}
+        return {"seen": seen, "kept_out": kept_out}
 
 
 def _reads(path: Path, text: str) -> bool:
@@ -145,8 +148,8 @@ def _reads(path: Path, text: str) -> bool:
         return False
 
 
-class Shares:
-    """Batches of made-up numbers: the same for any number of ranks, each of which gets its rows."""
+class MadeUpBatches:
+    """Batches of random numbers: the same for any number of ranks, each of which gets its rows."""
 
     def __init__(self, data: Planned, ranks: Dist) -> None:
         self.data, self.ranks = data, ranks
@@ -167,16 +170,16 @@ class Shares:
         yield self.whole(10**6, 2)
 
 
-class Rows:
-    """Keeps the losses and gradient norms it is told."""
+class LossRows:
+    """A tracker that keeps every loss and gradient norm."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[float, float]] = []
+        self.rows: list[tuple[float, float]] = []
 
     def log(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
         named = {name.rpartition("/")[2]: value for name, value in values.items()}
         if "loss" in named and "gradient" in named:
-            self.found.append((float(named["loss"]), float(named["gradient"])))
+            self.rows.append((float(named["loss"]), float(named["gradient"])))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -190,53 +193,51 @@ def train(
     folder: Path | None = None,
     stop: int | None = None,
 ) -> dict[str, Any]:
-    """One rank's part of a short training of the operator of a tiny simulator, by the trainer that runs use.
+    """One rank's part of a short training of the last stage of a tiny simulator, by the trainer that runs use.
 
     `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
     """
     config = RunConfig.model_validate(TINY)
     data = planned(config.data["tiny"])
-    flag, rows, said = StopFlag(), Rows(), list[str]()
-    with Dist.start(device, DistConfig(ranks=world, strategy=strategy, timeout=30, vote_timeout=30)) as ranks:
-        stage = STAGES["operator"].make(simulator_of(config, [data]).to(ranks.device), config)
-        batches = Shares(data, ranks)
+    flag, tracker = StopFlag(), LossRows()
+    with _start(device, world, strategy) as ranks:
+        stage = make_stage(config, plan_of(config)[-1], simulator_of(config, [data]).to(ranks.device))
+        batches = MadeUpBatches(data, ranks)
         stage.fit(batches.whole(10**6, 2).to(ranks.device))
-        plan = Plan([Fault(**fault)] if fault else [], ranks.rank, 1)
+        faults = Plan([Fault(**fault)] if fault else [], ranks.rank, 1)
 
         def fire(phase: str, step: int) -> None:
-            plan(phase, step)
+            faults(phase, step)
             if step == stop and phase == "forward" and ranks.rank == world - 1:
                 flag.raised, flag.signal = True, "SIGTERM"
 
-        store = Vault(folder, ranks.rank, world, ranks.saver, say=said.append) if folder else None
+        store = Vault(folder, ranks.rank, world, ranks.saver, say=lambda _: None) if folder else None
         settings = TrainConfig(
             steps=STEPS, lr=1e-2, ema=0.9, log_every=1, validate_every=0, prefetch=0, graph=False, drift_every=2
         )
         trainer = Trainer(
-            settings, stage, batches, ranks, store, [rows], pulse=Pulse(None, ranks.rank, fire), stop=flag
+            settings, stage, batches, ranks, store, [tracker], pulse=Pulse(None, ranks.rank, fire), stop=flag
         )
         try:
             outcome = trainer.fit()
         except Preempted:
-            return {"stopped": trainer.step, "said": said}
-        found = {
-            "rows": ranks.gather(rows.found)[0],
+            return {"stopped": trainer.step}
+        result = {
+            "rows": ranks.gather(tracker.rows)[0],
             "recovered": outcome.recovered,
             "digests": {name: digest(t) for name, t in trainer.weights().items()},
-            "said": said,
         }
         if ranks.device.type == "cuda":
             torch.cuda.synchronize()
-        return found
+        return result
 
 
-def damaged(folder: Path) -> dict[str, Any]:
-    """What the vault does with a checkpoint in which one bit has been turned over."""
-    said: list[str] = []
+def takes_damaged(folder: Path) -> bool:
+    """Turn one bit of the newest checkpoint over; whether it is then taken for whole."""
     newest = max(path for path in folder.iterdir() if path.name.startswith("step-"))
     shard = max((p for p in newest.rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 1
     shard.write_bytes(content)
-    found = Vault(folder, say=said.append).newest()
-    return {"taken": found.path.name if found else None, "damaged": newest.name, "said": said}
+    saved = Vault(folder, say=lambda _: None).newest()
+    return saved is not None and saved.path == newest

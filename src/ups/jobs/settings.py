@@ -14,10 +14,10 @@ from ups.data.shards import Kind
 from ups.data.windows import Reduction
 from ups.engine.dist import DistConfig
 from ups.engine.train import TrainConfig
-from ups.supervise.limits import Limits
 from ups.models import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.stages.codec import CodecLoss
 from ups.stages.operator import OperatorLoss
+from ups.supervise.limits import Limits
 from ups.types import UpsError
 
 BUDGET = {"steps", "seconds"}

@@ -1,4 +1,4 @@
-"""One case: the run is disturbed as it says, goes on if it was stopped, and what is left is compared with the truth."""
+"""Runs one case: disturbs a run as the case says, resumes it if it was stopped, and checks what was promised."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from ups.engine.faults import VARIABLE
 from ups.jobs.settings import RunConfig
 from ups.jobs.supervise import supervise
 from ups.lab import disturbances, small_disks
-from ups.lab.case import BATCH, SAVED, STEPS, Case
-from ups.lab.fork_launcher import Forked
+from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
+from ups.lab.fork_launcher import ForkLauncher
 from ups.lab.rank_hooks import RECORDS, install
-from ups.supervise.forked import Ended
-from ups.supervise.rank_states import state_of
+from ups.rundir import RunDir, StartDir
+from ups.supervise.forked import CaughtExit
 from ups.supervise.job import NESTED, Start
+from ups.supervise.launchers.launcher import read_pids
+from ups.supervise.proc import alive
 from ups.types import UpsError
 from ups.verdict import Ending, read_json
 
@@ -39,17 +41,17 @@ CONFIG: dict[str, Any] = {
     "dist.vote_timeout": 60.0,
     "limits.echo": 1.0,
     "limits.teardown": 5.0,
-    **{f"{stage}.batch": BATCH for stage in STEPS},
-    **{f"{stage}.train.steps": steps for stage, steps in STEPS.items()},
-    **{f"{stage}.train.checkpoint_steps": every for stage, every in SAVED.items()},
-    **{f"{stage}.train.validate_every": 3 for stage in STEPS},
-    **{f"{stage}.train.log_every": 1 for stage in STEPS},
-    **{f"{stage}.train.drift_every": 2 for stage in STEPS},
+    **{key(stage, "train.steps"): steps for stage, steps in STEPS.items()},
+    **{key(stage, "train.checkpoint_steps"): every for stage, every in SAVED.items()},
+    **for_all_stages("batch", BATCH),
+    **for_all_stages("train.validate_every", 3),
+    **for_all_stages("train.log_every", 1),
+    **for_all_stages("train.drift_every", 2),
 }
 
 
 def limits(pace: float) -> dict[str, float]:
-    """Time limits where the undisturbed run takes `pace` seconds in all: short, and never too short."""
+    """Time limits for a run that takes `pace` seconds undisturbed: short, and never too short."""
     wait = max(4.0, 2 * pace)
     short = dict.fromkeys(("first", "phase"), wait)
     long = dict.fromkeys(("save", "validation", "judge", "grace"), 2 * wait)
@@ -57,7 +59,7 @@ def limits(pace: float) -> dict[str, float]:
 
 
 @dataclass
-class Found:
+class CaseResult:
     """How a case went. `broken`: promises that were not kept, in words; `hung`: it did not end in time."""
 
     case: dict[str, Any]
@@ -69,8 +71,8 @@ class Found:
     starts: int = 0
     lost: int = 0  # steps that had to be made again
     missing: int = 0  # samples that the undisturbed run has trained on and this one has not
-    repeated: bool = False  # the machine was too busy at first: ranks that were well stood still over their limits
     duplicated: int = 0  # and the other way round
+    repeated: bool = False  # the machine was too busy at first: ranks that were well stood still over their limits
     equal: bool = False  # the artifact is that of the undisturbed run, to the bit
     detection: float | None = None
     recovery: float | None = None
@@ -80,7 +82,7 @@ class Found:
         return asdict(self)
 
 
-def trial(case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
+def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
     """Run a case in `folder`; `reference` is the folder of the undisturbed run, which took `pace` seconds.
 
     Where there is none this is the undisturbed run itself.
@@ -92,32 +94,32 @@ def trial(case: Case, folder: Path, data: Path, reference: Path | None, pace: fl
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    home, found = folder / "run", Found(case.to_dict())
+    run, result = RunDir(folder / "run"), CaseResult(case.to_dict())
     config, limit = configured(case, folder, data, case.world, pace), 30 + 20 * pace
-    with disks.cleared(home):
+    with small_disks.unmounted_after(run):
         first = _command(config, case, folder, limit, resume=False)
-        found.endings.append(first)
-        verdict = read_json(home / "verdict.json")
-        found.starts = len(verdict.get("attempts", ()))
+        result.endings.append(first)
+        verdict = read_json(run.verdict)
+        result.starts = len(verdict.get("attempts", ()))
         if first not in ("SUCCESS", "HUNG"):
             if case.setting.startswith("disk"):
-                disks.mend(home)
+                small_disks.mend(run)
             rest = configured(case, folder, data, case.onto or case.world, pace)
-            found.endings.append(_command(rest, None, folder, limit, resume=(home / "config.yaml").exists()))
-    found.hung = found.endings[-1] == "HUNG"
-    _judge(case, found, verdict, home, folder)
+            result.endings.append(_command(rest, None, folder, limit, resume=run.config.exists()))
+    result.hung = result.endings[-1] == "HUNG"
+    _judge(case, result, verdict, run, folder)
     if reference is not None:
-        _compare(case, found, home, reference / "run")
-    found.seconds = time.monotonic() - began
-    found.starved = bool(found.broken) and _starved(case, home)
-    if not found.broken and reference is not None:
+        _compare(case, result, run, RunDir(reference / "run"))
+    result.seconds = time.monotonic() - began
+    result.starved = bool(result.broken) and _starved(case, run)
+    if not result.broken and reference is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    return found.to_dict()
+    return result.to_dict()
 
 
-def _starved(case: Case, home: Path) -> bool:
+def _starved(case: Case, run: RunDir) -> bool:
     """Whether a rank stood still that nothing had been done to."""
-    still = any(path.read_text().strip() for path in home.glob("logs/*/stack-*"))
+    still = any(path.read_text().strip() for path in run.logs.glob("*/stack-*"))
     return still and not any(fault.kind in ("stop", "hang", "grip") for fault in case.faults)
 
 
@@ -149,55 +151,53 @@ def _command(config: RunConfig, case: Case | None, folder: Path, limit: float, r
 
 
 def _be_command(config: RunConfig, case: Case | None, folder: Path, resume: bool) -> None:
-    with Ended() as ended:
+    with CaughtExit() as caught:
         output = os.open(folder / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
         before: Callable[[Start], None] = lambda start: None  # noqa: ARG005, E731
         if case is not None:
             os.environ[VARIABLE] = json.dumps([fault.to_dict() for fault in case.faults])
-            before = around.before(case, folder / "run")
-            around.surround(case, config)
+            before = disturbances.before_start(case, RunDir(folder / "run"))
+            disturbances.before_run(case, config, RunDir(folder / "run"))
         try:
-            ending = supervise(config, command="ups.cli.worker", resume=resume, launcher=Forked(install, before))
+            ending = supervise(config, command="ups.cli.worker", resume=resume, launcher=ForkLauncher(install, before))
         except UpsError as error:
             print(f"ups: {error}", file=sys.stderr)
             ending = Ending.USER
         raise SystemExit(int(ending))
-    if ended.code not in Ending._value2member_map_ or ended.code == 1:
-        print(ended.told.traceback, file=sys.stderr)
+    if caught.code not in Ending._value2member_map_ or caught.code == 1:
+        print(caught.result.traceback, file=sys.stderr)
     sys.stderr.flush()
-    os._exit(ended.code)
+    os._exit(caught.code)
 
 
 def _await_death(supervisor: int) -> None:
-    """Ranks do not outlive their supervisor; those that do are left to be found by the next start."""
-    said = [path.read_text() for path in Path("/dev/shm").glob(f"ups-{supervisor}-*/attempt-*/pid-*")]
-    ranks = [int(text.split()[0]) for text in said if text]
+    """Ranks must not outlive their supervisor."""
+    ranks = [pid for owner, files in StartDir.all() if owner == supervisor for pid in read_pids(files).values()]
     end = time.monotonic() + 3
-    while time.monotonic() < end and any(state_of(pid) not in ("", "Z") for pid in ranks):
+    while time.monotonic() < end and any(map(alive, ranks)):
         time.sleep(0.02)
-    left = [pid for pid in ranks if state_of(pid) not in ("", "Z")]
-    if left:
+    if left := [pid for pid in ranks if alive(pid)]:
         print(f"processes {left} outlived their supervisor {supervisor}.", file=sys.stderr, flush=True)
         raise RuntimeError(f"processes {left} outlived their supervisor")
 
 
-def _judge(case: Case, found: Found, verdict: Mapping[str, Any], home: Path, folder: Path) -> None:
-    """What was promised of the ends of the commands."""
-    broken = found.broken
-    first, attempts = found.endings[0], verdict.get("attempts", [])
-    if found.hung:
+def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], run: RunDir, folder: Path) -> None:
+    """Note which promises about the ends of the commands were broken."""
+    broken = result.broken
+    first, attempts = result.endings[0], verdict.get("attempts", [])
+    if result.hung:
         broken.append("it did not end in time")
     if first not in case.endings:
         broken.append(f"it ended with {first}, not {' or '.join(case.endings)}: {verdict.get('cause', '')}")
-    if first != "SUCCESS" and found.endings[-1] != "SUCCESS":
-        again = read_json(home / "verdict.json")
-        broken.append(f"going on ended with {found.endings[-1]}: {again.get('cause', '')}")
-    if case.starts is not None and first in case.endings and found.starts != case.starts:
+    if first != "SUCCESS" and result.endings[-1] != "SUCCESS":
+        again = read_json(run.verdict)
+        broken.append(f"going on ended with {result.endings[-1]}: {again.get('cause', '')}")
+    if case.starts is not None and first in case.endings and result.starts != case.starts:
         struck = first == "SUCCESS" and "PREEMPTED" in case.endings
         if not struck:
-            broken.append(f"the ranks were started {found.starts} times, not {case.starts}")
+            broken.append(f"the ranks were started {result.starts} times, not {case.starts}")
     failed = attempts[0] if attempts else {}
     if case.first and failed.get("verdict") not in case.first:
         broken.append(f"the first start ended as {failed.get('verdict')}, not {' or '.join(case.first)}")
@@ -206,37 +206,37 @@ def _judge(case: Case, found: Found, verdict: Mapping[str, Any], home: Path, fol
     if case.phase and failed.get("phase") != case.phase:
         broken.append(f"phase {failed.get('phase')} was named, and it was {case.phase}")
     if case.said:
-        said = (folder / "console.log").read_text() + "".join(p.read_text() for p in home.glob("logs/*/rank-*.log"))
-        if case.said not in said:
+        output = (folder / "console.log").read_text() + "".join(p.read_text() for p in run.logs.glob("*/rank-*.log"))
+        if case.said not in output:
             broken.append(f"nobody said '{case.said}'")
     if len(attempts) > 1 or first != "SUCCESS":
-        found.detection = failed.get("detection")
-    stages = read_json(home / "stages.json")
+        result.detection = failed.get("detection")
+    stages = read_json(run.stages)
     if case.skipped is not None and sum(s["skipped"] for s in stages.values()) != case.skipped:
         broken.append(f"{ {n: s['skipped'] for n, s in stages.items()} } steps were skipped, not {case.skipped}")
 
 
-def _compare(case: Case, found: Found, home: Path, reference: Path) -> None:
-    """The artifact and the samples of the undisturbed run."""
-    artifact = Path("artifacts") / "simulator.safetensors"
+def _compare(case: Case, result: CaseResult, run: RunDir, reference: RunDir) -> None:
+    """Note where the artifact or the samples differ from those of the undisturbed run."""
+    ours, theirs = run.artifact("simulator"), reference.artifact("simulator")
     with contextlib.suppress(OSError):
-        found.equal = _equal(home / artifact, reference / artifact, whole=not case.told)
-    if case.bits and not found.equal:
-        found.broken.append("its artifact is not that of the undisturbed run")
-        found.false_success = found.endings[-1] == "SUCCESS"
-    far = _distance(home / artifact, reference / artifact) if case.close and (home / artifact).exists() else 0.0
+        result.equal = _equal(ours, theirs, whole=not case.told)
+    if case.bits and not result.equal:
+        result.broken.append("its artifact is not that of the undisturbed run")
+        result.false_success = result.endings[-1] == "SUCCESS"
+    far = _distance(ours, theirs) if case.close and ours.exists() else 0.0
     if far > 1e-4:
-        found.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
-    mine, truth = trained_on(home), trained_on(reference)
-    for key, ids in truth.items():
-        got = mine.get(key, [])
-        found.missing += len(set(ids) - set(got))
-        found.duplicated += len(got) - len(set(got) & set(ids))
-    if found.missing or found.duplicated:
-        found.broken.append(f"{found.missing} samples are missing and {found.duplicated} are too many")
-    found.lost, found.recovery = _again(home)
-    if found.lost > 2 * max(SAVED.values()) and len(case.faults) == 1 and case.family not in ("F11", "F16"):
-        found.broken.append(f"{found.lost} steps had to be made again")
+        result.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
+    samples = trained_on(run)
+    for step, ids in trained_on(reference).items():
+        mine = samples.get(step, [])
+        result.missing += len(set(ids) - set(mine))
+        result.duplicated += len(mine) - len(set(mine) & set(ids))
+    if result.missing or result.duplicated:
+        result.broken.append(f"{result.missing} samples are missing and {result.duplicated} are too many")
+    result.lost, result.recovery = _again(run)
+    if result.lost > 2 * max(SAVED.values()) and len(case.faults) == 1 and case.family not in ("F11", "F16"):
+        result.broken.append(f"{result.lost} steps had to be made again")
 
 
 def _equal(one: Path, other: Path, whole: bool) -> bool:
@@ -258,35 +258,34 @@ def _distance(one: Path, other: Path) -> float:
     return max(float((a[name] - b[name]).double().norm()) / size for name, size in sizes.items())
 
 
-def records(home: Path) -> list[tuple[int, int, dict[str, Any]]]:
-    """Every line that ranks have written of what they trained on: start, rank, line."""
-    found = []
-    for path in sorted((home / RECORDS).glob("*.jsonl")):
-        start, rank = map(int, path.stem.split("-"))
+def records(run: RunDir) -> list[tuple[int, dict[str, Any]]]:
+    """Every line that ranks have written of what they trained on, each with the number of the start."""
+    lines = []
+    for path in sorted((run.folder / RECORDS).glob("*.jsonl")):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
-                found.append((start, rank, json.loads(line)))
-    return found
+                lines.append((int(path.stem.partition("-")[0]), json.loads(line)))
+    return lines
 
 
-def trained_on(home: Path) -> dict[tuple[str, int], list[int]]:
-    """The samples of every step, over all ranks, in the last start that made it."""
-    found: dict[tuple[str, int], tuple[int, list[int]]] = {}
-    for start, _, line in records(home):
-        key = (line["stage"], line["step"])
-        if start > found.get(key, (0, []))[0]:
-            found[key] = (start, [])
-        found[key][1].extend(line["ids"])
-    return {key: ids for key, (_, ids) in found.items()}
+def trained_on(run: RunDir) -> dict[tuple[str, int], list[int]]:
+    """The samples of every step (stage, number), over all ranks, in the last start that made it."""
+    steps: dict[tuple[str, int], tuple[int, list[int]]] = {}
+    for start, line in records(run):
+        step = (line["stage"], line["step"])
+        if start > steps.get(step, (0, []))[0]:
+            steps[step] = (start, [])
+        steps[step][1].extend(line["ids"])
+    return {step: ids for step, (_, ids) in steps.items()}
 
 
-def _again(home: Path) -> tuple[int, float | None]:
+def _again(run: RunDir) -> tuple[int, float | None]:
     """Most steps that a start made again after the one before it, and the longest time from step to step between."""
     offsets, before = {}, 0
     for stage, steps in STEPS.items():
         offsets[stage], before = before, before + steps
     starts: dict[int, list[tuple[int, float]]] = {}
-    for start, _, line in records(home):
+    for start, line in records(run):
         starts.setdefault(start, []).append((offsets[line["stage"]] + line["step"], line["time"]))
     order = [starts[n] for n in sorted(starts)]
     pairs = list(itertools.pairwise(order))

@@ -1,10 +1,10 @@
-"""Cases in which nothing strikes a rank at a place, but what surrounds the run is not as it should be."""
+"""Recipes for cases in which something around the run is wrong: its clock, port, memory, disk or neighbours."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ups.lab.case import BATCH, STEPS, Case, Draw, Recipe, Strategy, case_of, step_of
+from ups.lab.case import BATCH, Case, Draw, Recipe, Strategy, case_of, for_all_stages, step_of
 from ups.lab.small_disks import can_mount
 
 
@@ -41,7 +41,7 @@ def _capped(for_good: bool) -> Recipe:
         share = BATCH // world
         promise = {"said": f"in microbatches of {share // 2}", "starts": 1}
         promise |= {"setting": f"cap of {rank} 0 {kind} {share} for good"}
-        promise |= {"told": {f"{stage}.train.microbatch": share // 2 for stage in STEPS}}
+        promise |= {"told": for_all_stages("train.microbatch", share // 2)}
         return case_of("F3", "memory capped for good", world, strategy, **promise)
 
     return recipe

@@ -1,4 +1,4 @@
-"""What surrounds a run: its disk, its clock, its neighbours, its memory, its port, what others have left behind."""
+"""Disturbs what is around a run: its disk, clock, neighbours, memory, port, checkpoints, what others left behind."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from typing import Any
 import torch
 
 from ups.engine.manifest import listing
-from ups.jobs.run import STAGES
 from ups.jobs.settings import RunConfig
 from ups.lab import small_disks
-from ups.lab.case import Case
-from ups.lab.fork_launcher import let_go
-from ups.supervise import launchers
-from ups.supervise.forked import Ended
-from ups.supervise.rank_states import state_of
+from ups.lab.case import STEPS, Case
+from ups.lab.fork_launcher import close_inherited
+from ups.rundir import RunDir, StartDir
+from ups.supervise import network
+from ups.supervise.forked import CaughtExit
 from ups.supervise.job import Start
+from ups.supervise.launchers.launcher import read_pids
+from ups.supervise.proc import alive
 from ups.supervise.rank_parent import die_with_parent
-from ups.rundir import RunDir
 
-VARIABLE = "UPS_LAB"  # what surrounds it, for the ranks to see
+VARIABLE = "UPS_LAB"  # the setting of the case, for the ranks
 HOURS = 3 * 3600.0
 ROOM = 256 << 20  # bytes that a capped rank may take: more than an allocator may have kept; they are not touched
 
-_held: list[Any] = []  # what is kept open as long as this process lives
+_kept_open: list[Any] = []  # as long as this process lives
 
 
-def before(case: Case, home: Path) -> Callable[[Start], None]:
-    """What happens to a run whenever its ranks are about to be started."""
+def before_start(case: Case, run: RunDir) -> Callable[[Start], None]:
+    """What to do to a run whenever its ranks are about to be started."""
     setting = case.setting
 
     def act(start: Start) -> None:
         if case.damage and start.attempt == 2:
-            damage(case.damage, home)
+            damage(case.damage, run)
         if setting.startswith("disk"):
-            disks.put(setting, home)
+            small_disks.mount(setting, run)
         elif setting == "log full":
-            (home / "metrics.jsonl").symlink_to("/dev/full")
+            run.metrics.symlink_to("/dev/full")
         elif setting == "log is a folder":
-            (home / "metrics.jsonl").mkdir()
+            run.metrics.mkdir()
         elif setting == "port taken":
             _take_port(start.attempt == 1)
         elif setting.startswith(("pulses", "crowd")):
@@ -57,9 +57,8 @@ def before(case: Case, home: Path) -> Callable[[Start], None]:
     return act
 
 
-def surround(case: Case, config: RunConfig) -> None:
-    """What is the matter before a run begins, in the process that will supervise it."""
-    home = Path(config.out) / config.name
+def before_run(case: Case, config: RunConfig, run: RunDir) -> None:
+    """Disturb the process that will supervise the run, before it begins."""
     os.environ[VARIABLE] = case.setting
     if case.setting == "nested":
         os.environ.update(RANK="0", WORLD_SIZE="2", TORCHELASTIC_RUN_ID="another")
@@ -68,13 +67,13 @@ def surround(case: Case, config: RunConfig) -> None:
     elif case.setting == "stale address":
         os.environ.update(MASTER_ADDR="198.51.100.7", MASTER_PORT="1", LOCAL_WORLD_SIZE="8")
     elif case.setting == "second":
-        _held.append(RunDir.open(home, config))
+        _kept_open.append(RunDir.open(run.folder, config))
     elif case.setting.startswith("clock of supervisor"):
         shift_clock(case.setting.split()[-1])
 
 
 def enter(rank: int) -> Callable[[int, int], None]:
-    """What surrounds this rank. What is returned is called with the step and the samples of every loss."""
+    """Disturb this rank. What is returned is called with the step and the samples of every loss."""
     setting = os.environ.get(VARIABLE, "")
     words = setting.split()
     if setting.startswith(f"clock of {rank} "):
@@ -88,9 +87,9 @@ def enter(rank: int) -> Callable[[int, int], None]:
 
 
 class Cap:
-    """From a step on, memory is really asked for while the address space is really limited.
+    """From a step on, really allocates memory while the address space is really limited.
 
-    Once, and far too much; or, for good, so much that `most` samples at once are too many and half of them are not.
+    Once, and far too much; or, with `most`, at every step, so much that `most` samples are too many and half are not.
     """
 
     def __init__(self, step: int, python: bool, most: int) -> None:
@@ -107,7 +106,7 @@ class Cap:
 
 @contextlib.contextmanager
 def _limited(room: int) -> Iterator[None]:
-    """No more than `room` bytes beyond what this process has now."""
+    """This process gets no more than `room` bytes beyond what it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room, hard))
@@ -126,11 +125,11 @@ def shift_clock(how: str) -> None:
 
 
 def _take_port(taken: bool) -> None:
-    """The port that the launcher finds is no longer free when the ranks want it; or it is again."""
+    """Make the launcher choose a port that is no longer free when the ranks want it; or give it a free one again."""
     if taken:
-        _held.extend((launchers.free_port, socket.create_server(("", 0))))
-    port, server = _held[-2:]
-    launchers.free_port = (lambda: int(server.getsockname()[1])) if taken else port
+        _kept_open.extend((network.free_port, socket.create_server(("", 0))))
+    port, server = _kept_open[-2:]
+    network.free_port = (lambda: int(server.getsockname()[1])) if taken else port
     if not taken:
         server.close()
 
@@ -145,33 +144,32 @@ def _beside(start: Start, setting: str) -> None:
     supervisor = os.getpid()
     if os.fork():
         return
-    with Ended() as ended:  # whatever happens to it, it is no second supervisor
+    with CaughtExit() as caught:  # whatever happens to it, it is no second supervisor
         for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         die_with_parent(signal.SIGKILL, supervisor)
-        let_go()
-        _disturb(start.folder, supervisor, *setting.split(" of "))
-    os.write(2, ended.told.traceback.encode())
-    os._exit(ended.code)
+        close_inherited()
+        _disturb(start.files, supervisor, *setting.split(" of "))
+    os.write(2, caught.result.traceback.encode())
+    os._exit(caught.code)
 
 
-def _disturb(folder: Path, supervisor: int, how: str, who: str) -> None:
+def _disturb(files: StartDir, supervisor: int, how: str, who: str) -> None:
     """Until the ranks are gone: `pulses` stop one, all or the supervisor; a `crowd` has one's core half the time."""
     if how == "crowd":
         os.sched_setaffinity(0, {_core(int(who))})
     draw, seen = random.Random(f"{how} {who}"), False
     while True:
-        pids = launchers.read_pids(folder)
-        alive = {rank: pid for rank, pid in pids.items() if state_of(pid) not in ("", "Z")}
-        if seen and not alive:
+        living = {rank: pid for rank, pid in read_pids(files).items() if alive(pid)}
+        if seen and not living:
             return
-        seen = seen or bool(alive)
+        seen = seen or bool(living)
         if how == "crowd":
             _spin(0.1)
         elif who == "supervisor":
             _pulse([supervisor], draw)
         else:
-            _pulse([pid for rank, pid in alive.items() if who in ("all", str(rank))], draw)
+            _pulse([pid for rank, pid in living.items() if who in ("all", str(rank))], draw)
         time.sleep(0.1)
 
 
@@ -190,10 +188,10 @@ def _pulse(pids: list[int], draw: random.Random) -> None:
         time.sleep(seconds)
 
 
-def damage(kind: str, home: Path) -> None:
+def damage(kind: str, run: RunDir) -> None:
     """Do to the newest checkpoint what disks and people do."""
-    found = [listing(home / "checkpoints" / stage) for stage in reversed(STAGES)]
-    newest = next((paths[0] for paths in found if paths), None)
+    checkpoints = [listing(run.checkpoints(stage)) for stage in reversed(STEPS)]
+    newest = next((paths[0] for paths in checkpoints if paths), None)
     if newest is None:
         return
     largest = max((p for p in newest.iterdir()), key=lambda p: p.stat().st_size)

@@ -1,4 +1,4 @@
-"""The fault matrix: how each case is drawn at random."""
+"""The fault matrix: how each case of a fault is drawn at random."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ups.lab import disturbance_recipes
 from ups.lab.case import (
     BY_ALL,
     BY_FIRST,
+    EARLIER,
     ELSEWHERE,
     IN_STEP,
     LAST,
-    STEPS,
     Case,
     Draw,
     Recipe,
     Strategy,
     case_of,
+    for_all_stages,
     step_of,
 )
 
@@ -53,9 +54,7 @@ def _memory(phase: str, ranks: str) -> Recipe:
             return None
         step, who = step_of(d), d.sample(range(world), 1 if ranks == "one" else world)
         faults = [Fault("oom", rank, phase, step) for rank in who]
-        changes: dict[str, Any] = {}
-        if phase == "recompute":
-            changes = {"codec.train.activations": "recompute", "operator.train.activations": "recompute"}
+        changes = for_all_stages("train.activations", "recompute") if phase == "recompute" else {}
         family, name = ("F1" if ranks == "one" else "F3"), f"oom {phase}, {ranks}"
         return case_of(family, name, world, strategy, *faults, starts=1, changes=changes)
 
@@ -91,10 +90,10 @@ def _error(phase: str) -> Recipe:
 
 def _not_finite(kind: Kind, times: int) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
-        fault = Fault(kind, d.randrange(world), "loss", d.randrange(STEPS["codec"], LAST), times=times)
+        fault = Fault(kind, d.randrange(world), "loss", d.randrange(EARLIER, LAST), times=times)
         if times == 1:
             return case_of("F5", kind, world, strategy, fault, starts=1, bits=False, skipped=1)
-        changes = {"operator.train.max_bad": 0, "codec.train.max_bad": 0}
+        changes = for_all_stages("train.max_bad", 0)
         promise = {"endings": ("NOT_FINITE",), "starts": 1, "bits": False, "changes": changes}
         return case_of("F5", f"{kind} for good", world, strategy, fault, **promise)
 
@@ -127,15 +126,14 @@ def _unlike(kind: Kind) -> Recipe:
 def _uneven(ranks: str) -> Recipe:
     """Batches that ranks cannot share evenly, cut so that some run out of samples before the others.
 
-    They make of it what one process makes, and sharded to the bit what replicated on two; also after a death.
+    Their result is that of one process; sharded on two ranks that of replicated ones to the bit, also after a kill.
     """
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
         if world == 1:
             return None
         size, micro = d.choice([n for n in (5, 7, 9) if n % world]), d.choice([1, 2])
-        changes: dict[str, Any] = {f"{stage}.batch": size for stage in STEPS}
-        changes |= {f"{stage}.train.microbatch": micro for stage in STEPS}
+        changes = for_all_stages("batch", size) | for_all_stages("train.microbatch", micro)
         if ranks == "killed":
             fault = Fault("kill", d.randrange(world), d.choice(IN_STEP), step_of(d))
             promise: dict[str, Any] = {"first": ("RANK_DIED",), "named": fault.rank, "starts": 2}
@@ -147,7 +145,7 @@ def _uneven(ranks: str) -> Recipe:
     return recipe
 
 
-def _asked(whom: str) -> Recipe:
+def _stopped(whom: str) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         phase, step = d.choice([*IN_STEP, "start", "log", "validate", "save"]), step_of(d)
         rank = d.randrange(world)
@@ -191,7 +189,7 @@ def _damaged(damage: str) -> Recipe:
 
 def _resized(d: Draw, world: int, strategy: Strategy) -> Case | None:
     others = [n for n in (1, 2, 3, 4) if n != world]
-    fault = Fault("term", d.randrange(world), "forward", d.randrange(STEPS["codec"], LAST - 1))
+    fault = Fault("term", d.randrange(world), "forward", d.randrange(EARLIER, LAST - 1))
     promise = {"endings": ("PREEMPTED",), "bits": False, "close": True, "onto": d.choice(others)}
     return None if strategy == "single" and not others else case_of("F12", "resized", world, strategy, fault, **promise)
 
@@ -259,7 +257,7 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("F8", "uneven, killed"): _uneven("killed"),
     ("F8", "seed"): _unlike("seed"),
     ("F8", "rate"): _unlike("rate"),
-    **{("F9", w): _asked(w) for w in ("one", "all", "supervisor")},
+    **{("F9", w): _stopped(w) for w in ("one", "all", "supervisor")},
     ("F10", "kill"): _interrupted_save("kill"),
     ("F10", "full"): _interrupted_save("full"),
     ("F10", "full for good"): _no_space,
@@ -272,5 +270,5 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("F16", "series"): _series,
     ("F17", "slow"): _slow_log,
     ("F18", "teardown"): _teardown,
-    **surroundings.RECIPES,
+    **disturbance_recipes.RECIPES,
 }

@@ -1,4 +1,4 @@
-"""What the lab puts into a rank: places for faults that no heartbeat names, and a record of every sample trained on."""
+"""What the lab adds to a rank: places for faults that no heartbeat names, and a record of every sample trained on."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from ups.jobs import run
 from ups.jobs.sets import Screen
 from ups.jobs.settings import RunConfig
 from ups.lab import disturbances
+from ups.lab.case import LAST_STAGE, key
 from ups.models import Simulator
 from ups.rundir import RunDir
 from ups.tensors import Losses, Window
@@ -32,12 +33,12 @@ RECORDS = "samples"
 
 
 def install() -> Callable[[], None]:
-    """Prepare this rank: its trainer is watched and can be struck. What is returned strikes after its work is done."""
+    """Have this rank record and disturb its training. What is returned is called after its work: faults in teardown."""
     plan = Plan.from_environment() or Plan([], 0, 0)
-    press = around.enter(int(os.environ["RANK"]))
+    press = disturbances.enter(int(os.environ["RANK"]))
 
     class Watched(Trainer):
-        """The real one, around a stage whose steps are written down and may be struck."""
+        """The real trainer, around a stage whose samples are recorded and whose steps may be struck."""
 
         def __init__(self, config: Any, stage: Stage, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
             records = Records(stage.name, dist.rank)
@@ -70,7 +71,7 @@ class Records:
 
 
 class Disturbed:
-    """A stage that writes down what it is trained on, with a place for faults in its transform and in its loss."""
+    """A stage that records its samples, with places for faults in its transform and in its loss."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Disturbed:
 
 
 def place_hooks(module: nn.Module, plan: Plan, step: Callable[[], int]) -> None:
-    """Places inside a block: in its backward, in its recomputation, before the buffers of a collective are there."""
+    """Places for faults inside a block: in its backward, in its recomputation, before a collective's buffers."""
     units = units_of(module)
     unit = units[-1] if units else module
     if plan.at("block"):
@@ -179,7 +180,7 @@ def _misread(load: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
             if fault.kind == "seed":
                 config = config.model_copy(update={"seed": config.seed + 1})
             else:
-                more["overrides"] = {"operator.train.lr": 0.123}
+                more["overrides"] = {key(LAST_STAGE, "train.lr"): 0.123}
                 config = load(model, *args, **more)
         return config
 
@@ -187,6 +188,6 @@ def _misread(load: Callable[..., Any], plan: Plan) -> Callable[..., Any]:
 
 
 def _brief(config: RunConfig, folder: RunDir, screen: Screen) -> Report:  # noqa: ARG001
-    """In the place of the judgement, which takes longer than the training here: the simulator loads."""
+    """Instead of the judgement, which takes longer than the training here: check that the simulator loads."""
     Simulator.load(folder.artifact("simulator"), torch.device("cpu"))
     return Report(config.name, (), "", fingerprint(config), config.seed, ())

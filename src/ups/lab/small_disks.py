@@ -1,4 +1,4 @@
-"""Disks that are too small or cannot be written: a file system of its own where a run keeps its checkpoints."""
+"""Disks that are too small or read-only, mounted where a run keeps its checkpoints."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
+
+from ups.rundir import RunDir
 
 
 def can_mount() -> bool:
-    """Whether this process may."""
+    """Whether this process may mount a file system."""
     return os.geteuid() == 0 and shutil.which("mount") is not None
 
 
-def put(setting: str, home: Path) -> None:
-    """A disk as `setting` says ("disk of 200k", "disk that is read-only") for the checkpoints of the run at `home`."""
-    place = home / "checkpoints"
-    place.mkdir()
+def mount(setting: str, run: RunDir) -> None:
+    """A disk as `setting` says ("disk of 200k", "disk that is read-only") for the checkpoints of a run."""
+    folder = run.checkpoints()
+    folder.mkdir()
     size = setting.rpartition(" ")[2] if setting.startswith("disk of") else "64m"
-    _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place))
+    _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
     if setting.endswith("read-only"):
-        _mount("-o", "remount,ro", str(place))
+        _mount("-o", "remount,ro", str(folder))
 
 
-def mend(home: Path) -> None:
+def mend(run: RunDir) -> None:
     """Make it large and writable, keeping what it holds."""
-    _mount("-o", "remount,rw,size=64m", str(home / "checkpoints"))
+    _mount("-o", "remount,rw,size=64m", str(run.checkpoints()))
 
 
 @contextlib.contextmanager
-def cleared(home: Path) -> Iterator[None]:
-    """Nothing is mounted below `home` afterwards."""
+def unmounted_after(run: RunDir) -> Iterator[None]:
+    """Nothing is mounted in the run's folder afterwards."""
     try:
         yield
     finally:
-        if os.path.ismount(home / "checkpoints"):
-            subprocess.run(["umount", "-l", str(home / "checkpoints")], check=False, capture_output=True)
+        if os.path.ismount(run.checkpoints()):
+            subprocess.run(["umount", "-l", str(run.checkpoints())], check=False, capture_output=True)
 
 
 def _mount(*words: str) -> None:

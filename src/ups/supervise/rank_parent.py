@@ -99,7 +99,7 @@ def execute(command: list[str], parent: int, log: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Whole or not at all. A disk that takes nothing must not end this process: its exit code still says how the rank ended."""
+    """Whole or not at all. A full disk must not end this process: its exit code still says how the rank ended."""
     try:
         with open(f"{path}.new", "w") as file:
             file.write(text)

@@ -138,7 +138,7 @@ class Supervisor:
         return False
 
     def _compare(self, verdict: Verdict, number: int) -> Verdict:
-        """Tell the other nodes how this start ended here; if that was only an echo, the verdict of the first to fail."""
+        """Tell the other nodes how this start ended here; if only by an echo, take the verdict of another node."""
         logs = self.run.attempt_logs(number)
         if not verdict.echo:
             with contextlib.suppress(OSError):

@@ -170,7 +170,7 @@ class RankWatch:
         return False
 
     def _look(self) -> None:
-        """Read all that is known of the ranks. Exits first: what a rank wrote before it left is then seen with its exit."""
+        """Read all that is known of the ranks. Exits first: what a rank wrote before it left is then seen too."""
         self._exits = self._launcher.exits()
         self._pids = self._launcher.pids()
         files = self._start.files

@@ -8,6 +8,8 @@ from ups.supervise.launchers.processes import Processes
 from ups.supervise.launchers.torchrun import Torchrun
 from ups.types import ConfigError
 
+__all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
+
 LAUNCHERS: dict[str, type[Launcher]] = {
     "processes": Processes,
     "torchrun": Torchrun,
