@@ -98,7 +98,7 @@ def imports_of(path: Path, *, at_import_time: bool = False) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_every_file_imports_only_downwards(path: Path) -> None:
     room = room_of(module_of(path))
-    if room == "ups":
+    if room in ("ups", "__main__"):
         return
     assert room in FLOORS, f"{room} is a new room: say in FLOORS what it may import"
     for imported in imports_of(path):
