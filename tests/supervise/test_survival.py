@@ -142,15 +142,6 @@ def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_under_torchrun_a_killed_rank_is_found_named_and_restarted(tmp_path: Path) -> None:
-    supervisor = start(tmp_path, command("signal-once", "KILL"), launcher="torchrun")
-    assert supervisor.wait(timeout=60) == Ending.SUCCESS
-    first = json.loads((tmp_path / "verdict.json").read_text())["attempts"][0]
-    assert (first["verdict"], first["rank"], first["kind"]) == ("RANK_DIED", 1, "SIGKILL")
-    assert first["detection"] < 1.0
-
-
-@pytest.mark.slow
 def test_under_torchrun_nobody_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor = start(tmp_path, command("slow"), launcher="torchrun")
     until(beating(tmp_path), limit=40)
