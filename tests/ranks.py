@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ups.doctor.rounds import PRELOAD
+from ups.doctor.rank_checks import PRELOAD
 from ups.lab.lab import NEEDED
-from ups.launch.children import Result, run, values, warm
-from ups.launch.launchers import free_port
+from ups.supervise.forked import Result, run, values, warm
+from ups.supervise.network import free_port
 
 __all__ = ["Result", "free_port", "run_ranks", "values", "warm_up"]
 

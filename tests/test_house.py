@@ -16,12 +16,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
-    "cli": {"doctor", "jobs", "lab", "engine", "launch", "rundir", "verdict", "screen", "config", "types"},
+    "cli": {"doctor", "jobs", "lab", "bench", "engine", "supervise", "rundir", "verdict", "screen", "config", "types"},
     "screen": {"jobs", "engine"},
     "doctor": {
         "jobs",
         "engine",
-        "launch",
+        "supervise",
         "models",
         "stages",
         "data",
@@ -32,16 +32,18 @@ FLOORS = {
         "types",
     },
     "jobs": {"stages", "eval", "engine", "tracking", "models", "physics", "data", "pages", "rundir", "config", "types"}
-    | {"launch", "verdict", "heartbeat"},
+    | {"supervise", "verdict", "heartbeat"},
     "lab": {"jobs", "stages", "eval", "engine", "models", "physics", "rundir", "config", "types"}
-    | {"launch", "verdict", "heartbeat"},
-    "launch": {"rundir", "config", "heartbeat", "verdict", "types"},
+    | {"supervise", "verdict", "heartbeat"},
+    "bench": {"jobs", "stages", "eval", "engine", "models", "physics", "data", "rundir", "config", "types"}
+    | {"supervise", "verdict", "heartbeat"},
+    "supervise": {"rundir", "config", "heartbeat", "verdict", "types"},
     "stages": {"eval", "models", "physics", "types"},
     "eval": {"models", "physics", "pages", "types"},
     "models": {"physics", "types"},
     "engine": {"rundir", "heartbeat", "verdict", "types"},
     "tracking": {"rundir", "types"},
-    "rundir": {"config", "types"},
+    "rundir": {"config", "verdict", "types"},
     "pages": {"types"},
     "physics": {"types"},
     "data": {"types"},
@@ -96,7 +98,7 @@ def imports_of(path: Path, *, at_import_time: bool = False) -> set[str]:
 @pytest.mark.parametrize("path", FILES, ids=module_of)
 def test_every_file_imports_only_downwards(path: Path) -> None:
     room = room_of(module_of(path))
-    if room == "ups":
+    if room in ("ups", "__main__"):
         return
     assert room in FLOORS, f"{room} is a new room: say in FLOORS what it may import"
     for imported in imports_of(path):

@@ -10,6 +10,7 @@ import pytest
 from ups.config import Config
 from ups.rundir import RunDir, write_atomic
 from ups.types import ConfigError, DataError
+from ups.verdict import Ending, Verdict
 
 
 class Inner(Config):
@@ -32,29 +33,39 @@ def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
         assert {"ups", "python", "torch"} <= set(facts["versions"])
         assert run.ended() is None
         run.succeed(score=0.5)
-    assert run.ended() == "SUCCESS"
+    assert run.ended() == Ending.SUCCESS
     assert json.loads(run.verdict.read_text())["score"] == 0.5
-    assert RunDir.at(run.folder).ended() == "SUCCESS"
+    assert RunDir.at(run.folder).ended() == Ending.SUCCESS
 
 
 def test_no_success_without_a_word_of_it(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "silent", Settings()) as run:
         pass
-    assert run.ended() == "FAILED"
+    assert run.ended() == Ending.RANK_DIED
     with pytest.raises(ZeroDivisionError), RunDir.open(tmp_path / "crash", Settings()) as run:
         _ = 1 / 0
-    assert run.ended() == "FAILED"
+    assert run.ended() == Ending.CRASH
     assert "ZeroDivisionError: division by zero" in run.verdict.read_text()
     with pytest.raises(KeyboardInterrupt), RunDir.open(tmp_path / "stop", Settings()) as run:
         raise KeyboardInterrupt
-    assert run.ended() == "INTERRUPTED"
+    assert run.ended() == Ending.INTERRUPTED
+
+
+def test_a_run_in_this_process_has_the_verdict_of_one_under_a_supervisor(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError), RunDir.open(tmp_path / "run", Settings()) as run:
+        raise ConfigError("no such key; mend it.")
+    written = json.loads(run.verdict.read_text())
+    Verdict(Ending.HANG, "it stood still.", 1, "data", 5).write(tmp_path / "supervised.json")
+    assert written.keys() == json.loads((tmp_path / "supervised.json").read_text()).keys()
+    assert (written["verdict"], written["code"], written["cause"]) == ("USER", 2, "no such key; mend it.")
+    assert "in test_a_run_in_this_process" in written["traceback"]
 
 
 def test_a_crash_after_success_is_no_success(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="late"), RunDir.open(tmp_path, Settings()) as run:  # noqa: PT012
         run.succeed()
         raise ValueError("late")
-    assert run.ended() == "FAILED"
+    assert run.ended() == Ending.CRASH
 
 
 def test_an_old_run_is_neither_mixed_with_nor_lost_by_accident(tmp_path: Path) -> None:
@@ -69,7 +80,7 @@ def test_an_old_run_is_neither_mixed_with_nor_lost_by_accident(tmp_path: Path) -
             RunDir.open(folder, OTHER, resume=resume)
     with pytest.raises(ConfigError, match="exclude each other"):
         RunDir.open(folder, Settings(), resume=True, overwrite=True)
-    assert run.ended() == "SUCCESS"
+    assert run.ended() == Ending.SUCCESS
 
 
 def test_resuming_keeps_what_is_there_and_reopens_the_verdict(tmp_path: Path) -> None:
@@ -79,7 +90,7 @@ def test_resuming_keeps_what_is_there_and_reopens_the_verdict(tmp_path: Path) ->
         assert again.checkpoints("codec").is_dir()
         assert again.ended() is None
         again.succeed()
-    assert again.ended() == "SUCCESS"
+    assert again.ended() == Ending.SUCCESS
 
 
 def test_resuming_nothing_is_starting(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ups.types import ConfigError, UpsError
-from ups.verdict import MEANING, Ending, Failure, Verdict, classify, failures
+from ups.verdict import MEANING, Ending, Failure, Verdict, classify, read_failures
 
 
 class LostPeer(UpsError):  # noqa: N818
@@ -94,10 +94,10 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
         raise ValueError("two\nlines")
     except ValueError as error:
         record = Failure.of(error, rank=3, step=9, phase="data", microbatch=4)
-    record.write(tmp_path)
+    record.write(tmp_path / "failure-3.json")
     (tmp_path / "failure-7.json").write_text('{"rank": 7}')  # from somebody else
     (tmp_path / "failure-8.json").write_text("{")
-    assert failures(tmp_path) == [record]
+    assert read_failures(tmp_path.glob("failure-*.json")) == [record]
     assert record.sentence == "two lines"
     assert "test_verdict.py" in record.traceback
 

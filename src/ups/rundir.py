@@ -1,4 +1,4 @@
-"""The run directory: the only file that knows paths; refuses to mix two runs, and says how a run ended."""
+"""The folder of a run: the only file that knows its paths; it refuses to mix two runs and records how each ended."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import platform
 import shutil
 import subprocess
 import sys
-import time
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 
@@ -22,8 +22,8 @@ from ups import __version__
 from ups.config import Config, dump, fingerprint
 from ups.files import write_atomic
 from ups.types import ConfigError, DataError, UpsError
+from ups.verdict import Ending, Verdict, now, read_json
 
-Verdict = Literal["SUCCESS", "FAILED", "INTERRUPTED"]
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
@@ -31,21 +31,27 @@ class RunDir:
     """A folder that explains itself: config, environment, logs, checkpoints, artifacts, report, results, verdict.
 
     As a context it holds a lock, so that two processes never write one run. It ends with a verdict: SUCCESS only
-    where `succeed` was called, FAILED or INTERRUPTED with the cause otherwise.
+    where `succeed` was called, otherwise what the exception means that left the block.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.config = folder / "config.yaml"
         self.environment = folder / "environment.json"
-        self.log = folder / "log.jsonl"
         self.metrics = folder / "metrics.jsonl"
         self.report = folder / "report.html"
         self.results = folder / "results.json"
         self.stages = folder / "stages.json"
-        self.statistics = folder / "statistics.json"
-        self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
+        self.statistics = folder / "statistics.json"  # of the training data
+        self.phases = folder / "phases.json"
         self.verdict = folder / "verdict.json"
+        self.logs = folder / "logs"
+        self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
+        self.microbatch = folder / "ledger.json"  # what the next starts of the ranks must keep to
+        self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
+        self.success = folder / ".success.json"  # rank 0: everything is written and verified
+        self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
+        self.lock = folder / ".lock"
         self._lock: int | None = None
 
     @classmethod
@@ -74,8 +80,8 @@ class RunDir:
             raise DataError(f"{folder}: is not a run folder (it has no config.yaml); check the path.")
         return run
 
-    def checkpoints(self, stage: str) -> Path:
-        """Where a stage keeps its checkpoints."""
+    def checkpoints(self, stage: str = "") -> Path:
+        """The folder of a stage's checkpoints; without a name, of those of all stages."""
         return self.folder / "checkpoints" / stage
 
     def artifact(self, name: str) -> Path:
@@ -86,6 +92,32 @@ class RunDir:
         """What can be made again: data and latents."""
         return self.folder / "cache" / name
 
+    def attempt_logs(self, number: int) -> Path:
+        """The folder for the logs of one start of the ranks."""
+        return self.logs / f"attempt-{number}"
+
+    def attempts(self) -> dict[int, Path]:
+        """The log folders of all starts of the ranks so far, by number."""
+        numbers = {path.name.removeprefix("attempt-"): path for path in self.logs.glob("attempt-*")}
+        return {int(number): path for number, path in numbers.items() if number.isdigit()}
+
+    def node_verdict(self, node: int | str) -> Path:
+        """Where a node other than the first writes why it left for good; `*` for the pattern of all."""
+        return self.folder / f".node-{node}.json"
+
+    def node_verdicts(self) -> list[Path]:
+        """What the nodes that left for good have written."""
+        return sorted(self.folder.glob(self.node_verdict("*").name))
+
+    def prepared(self, port: str) -> Path:
+        """Rank 0 has made the data. Named by the port where the ranks of one start meet."""
+        return self.folder / f".prepared-{port}"
+
+    def forget_prepared(self) -> None:
+        """Remove the marks of earlier starts."""
+        for mark in self.folder.glob(self.prepared("*").name):
+            mark.unlink(missing_ok=True)
+
     def write(self, path: Path, values: Mapping[str, Any]) -> None:
         """A JSON file of this run, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,24 +126,25 @@ class RunDir:
     def read(self, path: Path) -> dict[str, Any]:
         """A JSON file of this run; a DataError where it is missing or damaged."""
         try:
-            found = json.loads(path.read_text())
+            values = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); the run has not come that far, --resume it.") from None
-        if not isinstance(found, dict):
+        if not isinstance(values, dict):
             raise DataError(f"{path}: holds no facts of a run, so it is damaged; --resume the run to write it again.")
-        return found
+        return values
 
     def succeed(self, **facts: Any) -> None:
         """The last act of a run whose artifacts are written."""
-        self._conclude("SUCCESS", facts)
+        Verdict(Ending.SUCCESS, "done.", facts=facts).write(self.verdict)
 
-    def ended(self) -> Verdict | None:
+    def ended(self) -> Ending | None:
         """How the run ended; None while it has not, or if it was killed."""
-        return _read(self.verdict).get("verdict")
+        verdict = Verdict.read(self.verdict)
+        return verdict.ending if verdict else None
 
     def known(self) -> str | None:
         """The fingerprint of the config that the run was begun with."""
-        return _read(self.environment).get("fingerprint")
+        return read_json(self.environment).get("fingerprint")
 
     def close(self) -> None:
         if self._lock is not None:
@@ -124,34 +157,31 @@ class RunDir:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if error is not None:
-                ending: Verdict = "INTERRUPTED" if isinstance(error, KeyboardInterrupt) else "FAILED"
-                self._conclude(ending, {"cause": f"{type(error).__name__}: {error}"})
+                Verdict.of(error).write(self.verdict)
             elif self.ended() is None:
-                self._conclude("FAILED", {"cause": "the run ended without saying that it succeeded"})
+                cause = "the run ended without saying that it succeeded"
+                Verdict(Ending.RANK_DIED, cause).write(self.verdict)
         finally:
             self.close()
 
-    def _conclude(self, verdict: Verdict, facts: Mapping[str, Any]) -> None:
-        self.write(self.verdict, {"verdict": verdict, "time": _now(), **facts})
-
     def _hold(self) -> None:
         """An exclusive lock that the system releases when the process ends, however it ends."""
-        self._lock = os.open(self.folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
 
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
-        held = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+        names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
         known = self.known()
-        if held and known is None and held != [self.config.name]:  # a kill may have left the config alone
+        if names and known is None and names != [self.config.name]:  # a kill may have left the config alone
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:
             self._check(config, known, resume)
             self.verdict.unlink(missing_ok=True)
             return
-        for name in held:
+        for name in names:
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         write_atomic(self.config, dump(config))
@@ -166,15 +196,77 @@ class RunDir:
                 "overwrite it, or choose another name."
             )
         if not resume:
-            state = "a finished run" if self.ended() == "SUCCESS" else "an unfinished run"
+            state = "a finished run" if self.ended() == Ending.SUCCESS else "an unfinished run"
             raise ConfigError(f"{self.folder}: holds {state} with this config; --resume it, --overwrite it, or rename.")
+
+
+class StartDir:
+    """The folder, in memory, of one start of the ranks: what they and their parents write while they run.
+
+    `rank_parent.py` runs without this package and spells the same names.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @staticmethod
+    def parent() -> Path:
+        """Where supervisors make these folders: in memory, where a full or slow disk cannot stop a heartbeat."""
+        shm = Path("/dev/shm")
+        return shm if os.access(shm, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
+
+    @classmethod
+    def create(cls, number: int) -> StartDir:
+        """A folder for start `number` of the ranks of this process."""
+        return cls(Path(tempfile.mkdtemp(prefix=f"ups-{os.getpid()}-{number}-", dir=cls.parent())))
+
+    @classmethod
+    def all(cls) -> list[tuple[int, StartDir]]:
+        """Those of all supervisors of this machine, each with the process that made it."""
+        owners = [(folder.name.split("-")[1], folder) for folder in cls.parent().glob("ups-*-*")]
+        return [(int(owner), cls(folder)) for owner, folder in owners if owner.isdigit()]
+
+    def heartbeat(self, rank: int) -> Path:
+        return self.folder / f"heartbeat-{rank}"
+
+    def stack(self, rank: int) -> Path:
+        """The stacks of a rank's threads; there from the moment it can be asked for them."""
+        return self.folder / f"stack-{rank}"
+
+    def flight(self, rank: int | str) -> Path:
+        """The last collectives of a rank."""
+        return self.folder / f"flight-{rank}.json"
+
+    def failure(self, rank: int) -> Path:
+        return self.folder / f"failure-{rank}.json"
+
+    def failures(self) -> list[Path]:
+        return list(self.folder.glob("failure-*.json"))
+
+    def where(self, node: int) -> Path:
+        """Which rank of a node was where when it failed."""
+        return self.folder / f"where-{node}.txt"
+
+    def pids(self) -> dict[int, Path]:
+        """By rank: the file with the number of its process."""
+        names = {path.name.removeprefix("pid-"): path for path in self.folder.glob("pid-*")}
+        return {int(rank): path for rank, path in names.items() if rank.isdigit()}
+
+    def exits(self) -> list[Path]:
+        """One file for each rank that is gone."""
+        return list(self.folder.glob("exit-*.json"))
+
+    def evidence(self) -> list[Path]:
+        """What is worth keeping beside the logs: records, stacks, collectives, who was where."""
+        kinds = ("failure-", "stack-", "flight-", "where")
+        return sorted(path for path in self.folder.iterdir() if path.name.startswith(kinds))
 
 
 def environment() -> dict[str, Any]:
     """What a number depends on beside the config: versions, machine, device, git state."""
     versions = {name: _version(name) for name in PACKAGES}
     return {
-        "started": _now(),
+        "started": now(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {
             "ups": __version__,
@@ -211,18 +303,6 @@ def _git() -> dict[str, Any] | None:
         return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:

@@ -1,4 +1,4 @@
-"""How a run ended and why: exit codes, the record a failing rank leaves, and verdict.json."""
+"""How a run ended and why: exit codes, the record that a failing rank leaves, and verdict.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import errno
 import json
 import time
 import traceback as traces
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import IntEnum
 from pathlib import Path
@@ -75,7 +75,7 @@ _MACHINE = {"DistBackendError", "AcceleratorError"}
 
 @dataclass(frozen=True)
 class Kind:
-    """What an exception means: the ending, whether it began here or echoes a peer's death, whether a restart helps."""
+    """What an exception means. `first_hand`: it is no echo of a peer's end; `transient`: a restart may help."""
 
     ending: Ending
     first_hand: bool = True
@@ -83,11 +83,11 @@ class Kind:
 
 
 def classify(error: BaseException) -> Kind:
-    """The kind of an exception: one with an `ending` speaks for itself, others are known by name and text."""
+    """What an exception means: by its own `ending` attribute if it has one, else by its class name and its text."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    stated = getattr(error, "ending", None)
-    if isinstance(stated, Ending):
-        return Kind(stated, first_hand=getattr(error, "first_hand", not names & _ECHOES))
+    own = getattr(error, "ending", None)
+    if isinstance(own, Ending):
+        return Kind(own, first_hand=getattr(error, "first_hand", not names & _ECHOES))
     if names & _ECHOES:
         # A port that somebody else has is this rank's own trouble, although its kind is that of a lost connection.
         if _TAKEN in str(error):
@@ -113,7 +113,7 @@ def classify(error: BaseException) -> Kind:
 
 @dataclass(frozen=True)
 class Failure:
-    """What a failing rank says of itself. `clock` is CLOCK_MONOTONIC: a wall clock may be wrong or jump."""
+    """The record that a failing rank leaves. `clock` is CLOCK_MONOTONIC: a wall clock may be wrong or jump."""
 
     rank: int
     step: int
@@ -130,8 +130,8 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, rank: int, step: int, phase: str, microbatch: int = 0) -> Failure:
-        """The record of an exception; of the one being handled, where the last is only an echo met on the way out."""
-        error = next((e for e in _handled(error) if classify(e).first_hand), error)
+        """The record of an exception. An echo raised while another exception was handled gives way to that one."""
+        error = next((e for e in _with_context(error) if classify(e).first_hand), error)
         kind = classify(error)
         text = "".join(traces.format_exception(error))
         sentence = " ".join(str(error).split()) or type(error).__name__
@@ -150,26 +150,43 @@ class Failure:
             microbatch=microbatch,
         )
 
-    def write(self, folder: Path) -> None:
-        """As `failure-<rank>.json`, whole or not at all."""
-        write_atomic(folder / f"failure-{self.rank}.json", json.dumps(asdict(self), indent=2, ensure_ascii=False))
+    def write(self, path: Path) -> None:
+        """As JSON, whole or not at all."""
+        write_atomic(path, json.dumps(asdict(self), indent=2, ensure_ascii=False))
+
+    def verdict(self) -> Verdict:
+        """The verdict on this failure. A user's mistake is told in its own words: it would be one on any rank."""
+        where = f"rank {self.rank}, {self.phase} of step {self.step}: {self.kind}: "
+        return Verdict(
+            self.ending,
+            self.sentence if self.ending == Ending.USER else where + self.sentence,
+            rank=self.rank,
+            phase=self.phase,
+            step=self.step,
+            kind=self.kind,
+            traceback=self.traceback,
+            transient=self.transient,
+            echo=not self.first_hand,
+            microbatch=self.microbatch,
+        )
 
 
-def failures(folder: Path) -> list[Failure]:
-    """The records in a folder, by rank."""
-    found = []
-    for path in folder.glob("failure-*.json"):
+def read_failures(paths: Iterable[Path]) -> list[Failure]:
+    """The records in these files, by rank; a file that holds none is passed over."""
+    records = []
+    for path in paths:
         values = read_json(path)
         if values.keys() >= {f.name for f in fields(Failure)}:
-            found.append(Failure(**{**values, "ending": Ending(values["ending"])}))
-    return sorted(found, key=lambda record: record.rank)
+            records.append(Failure(**{**values, "ending": Ending(values["ending"])}))
+    return sorted(records, key=lambda record: record.rank)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How it ended, in one sentence, and who was first. `attempts` has one entry per start of the ranks.
+    """How a run ended, its cause in one sentence, and the rank that failed first; verdict.json holds one.
 
-    `transient`: a restart may mend it although the ending alone does not say so. `echo`: nobody here failed first.
+    `attempts` has one entry per start of the ranks. `transient`: a restart may mend it although the ending alone does
+    not say so. `echo`: nobody here failed first.
     """
 
     ending: Ending
@@ -185,6 +202,13 @@ class Verdict:
     time: str = ""
     attempts: tuple[Mapping[str, Any], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, error: BaseException) -> Verdict:
+        """The verdict on an exception that ended a run in this process, which has no ranks."""
+        record = Failure.of(error, rank=0, step=0, phase="")
+        words = record.sentence if record.ending == Ending.USER else f"{record.kind}: {record.sentence}"
+        return cls(record.ending, words, kind=record.kind, traceback=record.traceback)
 
     @property
     def restarts(self) -> bool:
@@ -212,30 +236,25 @@ class Verdict:
 
     @classmethod
     def read(cls, path: Path) -> Verdict | None:
-        """A written verdict; None where there is none, or none that names an ending."""
+        """A written verdict; None where there is no file, or one that names no ending."""
         values = read_json(path)
         if values.get("verdict") not in Ending.__members__:
             return None
-        known = {"rank", "phase", "step", "kind", "traceback", "time"}
-        told = {key: values.pop(key) for key in known & values.keys()}
+        names = {"rank", "phase", "step", "kind", "traceback", "time"} & values.keys()
+        about = {name: values.pop(name) for name in names}
         ending, attempts = Ending[values.pop("verdict")], tuple(values.pop("attempts", ()))
         cause = str(values.pop("cause", ""))
         values.pop("code", None)
-        return cls(ending, cause, attempts=attempts, facts=values, **told)
-
-
-def succeed(path: Path, **facts: Any) -> None:
-    """Rank 0's last act before teardown: everything is written and verified. What comes after cannot undo it."""
-    write_atomic(path, json.dumps({"time": now(), "facts": facts}, ensure_ascii=False, default=str))
+        return cls(ending, cause, attempts=attempts, facts=values, **about)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or something else in it."""
     try:
-        found = json.loads(path.read_text())
+        values = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def now() -> str:
@@ -243,9 +262,9 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def _handled(error: BaseException) -> Iterator[BaseException]:
-    """The error, then those it was raised while handling; not those it names as its own reason."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = None if found.__suppress_context__ else found.__context__
+def _with_context(error: BaseException) -> Iterator[BaseException]:
+    """The error, then those it was raised while handling; not those it was raised `from`."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = None if link.__suppress_context__ else link.__context__

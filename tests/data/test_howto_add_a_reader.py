@@ -8,13 +8,13 @@ import types
 from pathlib import Path
 
 import pytest
-from ups.jobs.settings import RunConfig
 
 from data import test_every_reader as every
 from ups.config import load
 from ups.data import READERS, open_source
 from ups.data.windows import Reduction, Trajectories, Windows
 from ups.physics import TASKS
+from ups.run.config import RunConfig
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto-add-a-reader.md"
 BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | re.S) for kind in ("python", "yaml")}

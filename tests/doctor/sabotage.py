@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ups.doctor import exercises
+from ups.doctor import rank_exercises
 
 PART = "core.blocks.1.mlp"
 
@@ -90,7 +90,7 @@ def complex_parameter(module: nn.Module) -> None:
 
 
 def collectives(device: str, world: int) -> dict[str, object]:
-    found = exercises.collectives(device, world)
+    found = rank_exercises.collectives(device, world)
     return {**found, "wrong": ["all-reduce of torch.float32"] if os.environ["RANK"] == "1" else []}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ups.doctor.exercises import STEPS, train
+from ups.doctor.rank_exercises import STEPS, train
 from ups.engine.profile import VARIABLE, WARM, NoProfile, profile, request
 
 

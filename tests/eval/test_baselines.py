@@ -6,9 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from ups.jobs.settings import EvalConfig
 
 from ups.eval.baselines import BASELINES, Baseline, check_names, require
+from ups.run.config import EvalConfig
 from ups.types import ConfigError, TaskSpec
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from ups.engine.faults import Fault, FaultPlan
-from ups.lab.around import Cap, damage, shift_clock
-from ups.lab.cases import STEPS, Case
+from ups.lab.case import STEPS, Case
+from ups.lab.case_run import CaseResult
+from ups.lab.disturbances import Cap, damage, shift_clock
+from ups.lab.fault_recipes import RECIPES, draw
 from ups.lab.lab import Lab, same_samples, summary, write
-from ups.lab.recipes import RECIPES, draw
-from ups.lab.trial import Found
-from ups.launch.children import run
+from ups.rundir import RunDir
+from ups.supervise.forked import run
 from ups.verdict import classify
 
 FLIPPED = Case(
@@ -52,12 +53,12 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 
 @pytest.fixture(scope="module")
-def quick(lab: Lab) -> list[Found]:
+def quick(lab: Lab) -> list[CaseResult]:
     return lab.run([*QUICK, WRONG])
 
 
 def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(
-    lab: Lab, quick: list[Found], tmp_path: Path
+    lab: Lab, quick: list[CaseResult], tmp_path: Path
 ) -> None:
     found = [r for r in quick if r.case["name"] != "wrong"]
     assert [(r.case["name"], r.broken) for r in found if r.broken] == []
@@ -68,7 +69,7 @@ def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(
     assert told["environment"]["versions"]["torch"]
 
 
-def test_the_lab_notices_what_was_not_promised(quick: list[Found]) -> None:
+def test_the_lab_notices_what_was_not_promised(quick: list[CaseResult]) -> None:
     """A fault promised to be mended in place, on another rank, with other words: each is seen to be untrue, no more."""
     [found] = [r for r in quick if r.case["name"] == "wrong"]
     words = ("2 times, not 1", "RANK_DIED, not HANG", "rank 1 was named, and it was 0", "nobody said")
@@ -118,13 +119,16 @@ def test_damage_changes_the_newest_checkpoint_and_no_other(tmp_path: Path, kind:
         return {path.name: path.read_bytes() for path in folder.iterdir()}
 
     before: dict[int, Any] = {step: content(step) for step in (3, 6)}
-    damage(kind, tmp_path)
+    damage(kind, RunDir(tmp_path))
     assert content(3) == before[3]
     assert content(6) != before[6]
 
 
 def test_the_table_has_a_row_per_family_and_one_for_all() -> None:
-    found = [Found(FLIPPED.to_dict(), ["SUCCESS"], equal=True, detection=0.2, lost=2), Found(QUICK[1].to_dict())]
+    found = [
+        CaseResult(FLIPPED.to_dict(), ["SUCCESS"], equal=True, detection=0.2, lost=2),
+        CaseResult(QUICK[1].to_dict()),
+    ]
     head, first, second, whole = summary(found)
     assert (first[0], second[0], whole[0]) == ("F1", "F11", "all")
     assert dict(zip(head, whole, strict=True))["equal bits"] == "1 of 2"

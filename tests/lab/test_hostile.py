@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lab.home import ENV, command, saved, simulator
-from ups.launch.evidence import owned
+from ups.supervise.proc import owned
 from ups.verdict import Ending
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def victims(folder: Path) -> dict[str, int]:
     found = {}
     for pid in owned("UPS_HOME", str((folder / "run").resolve())):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
-        kind = "torchrun" if "torch.distributed.run" in line else "nanny" if "nanny.py" in line else "rank"
+        kind = "torchrun" if "torch.distributed.run" in line else "parent" if "rank_parent.py" in line else "rank"
         found[kind] = pid
     return found
 
@@ -45,7 +45,7 @@ def victims(folder: Path) -> dict[str, int]:
     [
         ("rank", signal.SIGKILL),
         ("rank", signal.SIGSTOP),
-        ("nanny", signal.SIGKILL),
+        ("parent", signal.SIGKILL),
         ("torchrun", signal.SIGKILL),
         ("torchrun", signal.SIGSTOP),
         ("supervisor", signal.SIGKILL),

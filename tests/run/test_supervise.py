@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ups.config import load
-from ups.launch.launchers import answers, free_port, interface_of
 from ups.run.config import RunConfig, run_config
 from ups.run.run import Run
 from ups.run.supervised import join
+from ups.supervise.network import answers, free_port, interface_of
 from ups.types import ConfigError
 
 

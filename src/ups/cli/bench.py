@@ -33,7 +33,7 @@ def bench_generate(
     json_out
         Also write the numbers, with their provenance, to this file.
     """
-    from ups.jobs.bench import bench_generate as job
+    from ups.bench.generate import bench_generate as job
 
     job(task, device, seconds, json_out, say=print)
 
@@ -60,7 +60,7 @@ def bench_engine(
     json_out
         Also write the numbers, with their provenance, to this file.
     """
-    from ups.lab.cost import bench_engine as job
+    from ups.bench.engine import bench_engine as job
 
     job(rounds, batch, json_out, say=print)
 
@@ -92,6 +92,6 @@ def bench_cache(
     json_out
         Also write the numbers, with their provenance, to this file.
     """
-    from ups.jobs.bench_cache import bench_cache as job
+    from ups.bench.cache import bench_cache as job
 
     job(samples, seconds, dim, device, json_out, say=print)

@@ -14,7 +14,7 @@ from ups.types import ConfigError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ups.doctor.lines import Line
+    from ups.doctor.findings import Line
 
 MARKS = {"good": ("✓", "green"), "doubtful": ("!", "yellow"), "bad": ("✗", "red")}
 
@@ -61,8 +61,8 @@ def doctor(
         raise ConfigError(f"--{next(iter(overrides))} is a key of a config; write `ups doctor CONFIG` before it.")
     if (ranks is not None and ranks < 1) or limit <= 0:
         raise ConfigError("--ranks and --limit must be above 0.")
-    from ups.doctor.lines import passed, write
-    from ups.doctor.visit import visit
+    from ups.doctor.all_checks import all_checks
+    from ups.doctor.findings import passed, write
 
     kind: str = device or "auto"
     place, asked, config = folder or Path("runs"), ranks or 2, None
@@ -74,7 +74,7 @@ def doctor(
             raise ConfigError("the config names no data; add a data set under `data:`.")
         place, asked = folder or Path(config.out), ranks or max(2, config.dist.ranks)
         kind = device or config.device
-    lines = _show(visit(asked, kind, place, rendezvous, limit, config))
+    lines = _show(all_checks(asked, kind, place, rendezvous, limit, config))
     if json_out is not None:
         write(json_out, lines, ranks=asked, device=kind, folder=str(place), config=str(file) if file else None)
     return 0 if passed(lines) else 1

@@ -48,8 +48,8 @@ def faults(
     import tempfile
     import time
 
+    from ups.lab.fault_recipes import RECIPES, draw
     from ups.lab.lab import Lab, same_samples, summary, write
-    from ups.lab.recipes import RECIPES, draw
 
     worlds = _numbers(ranks)
     kinds = [word for word in strategies.split(",") if word]

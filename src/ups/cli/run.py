@@ -67,16 +67,17 @@ def run(
         run_config(), file, {**overrides, **{key: value for key, value in given.items() if value is not None}}
     )
     if debug:
-        from ups.launch.job import debugging
+        from ups.supervise.job import debugging
 
         os.environ.update(debugging(settings.device))
     if profile is not False:
         from ups.engine.profile import request
+        from ups.rundir import RunDir
 
         steps = 3 if profile is True else profile
         if steps < 1:
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
-        os.environ.update(request(steps, Path(settings.out) / settings.name / "profile"))
+        os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
         from ups.run.datasets import Screen
         from ups.run.run import run_alone as job

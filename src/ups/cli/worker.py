@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
-from ups.launch.worker import Seat
+from ups.rundir import RunDir
 from ups.screen import following, show, training
+from ups.supervise.seat import Seat
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 
@@ -19,16 +20,14 @@ LOOK = 0.05  # seconds between two looks for what rank 0 prepares
 class Seated:
     """A rank's place in its run: rank 0 prepares, and the others wait for it."""
 
-    def __init__(self, seat: Seat, folder: Path) -> None:
+    def __init__(self, seat: Seat, folder: RunDir) -> None:
         self.rank, self.pulse, self.limit = seat.rank, seat.pulse, seat.limit
         self.folder = folder
-        # Named by where the ranks of this start meet; one left over from another start would only end the idling.
-        self.ready = folder / f".prepared-{os.environ.get('MASTER_PORT', '0')}"
+        self.ready = folder.prepared(os.environ.get("MASTER_PORT", "0"))
 
     def prepared(self, prepare: Callable[[], None]) -> None:
         if self.rank == 0:
-            for old in self.folder.glob(".prepared-*"):
-                old.unlink(missing_ok=True)
+            self.folder.forget_prepared()
             prepare()
             self.ready.touch()
         with STOP.at_once("data were made"):
@@ -47,8 +46,8 @@ def main(folder: Path) -> None:
 
         with following() as progress:
             screen = Screen(print, progress, training()) if seat.rank == 0 else Screen.silent()
-            place = Seated(seat, folder)
             with Run.join(folder, screen) as run:
+                place = Seated(seat, run.folder)
                 report = run.carry_out(place)
             if report is not None:
                 show(report.headline(), report.said(), run.folder.report)

@@ -1,4 +1,4 @@
-"""The lab: undisturbed runs first, then disturbed ones, several at a time; what came of them in a table and as JSON."""
+"""The lab: undisturbed runs first, then disturbed ones, several at a time; their results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.lab.cases import Case, Strategy
-from ups.lab.trial import Found, trained_on, trial
-from ups.launch.children import run
+from ups.lab.case import Case, Strategy
+from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.run.config import GenerateConfig
 from ups.run.generate import generate
-from ups.rundir import environment
+from ups.rundir import RunDir, environment
+from ups.supervise.forked import run
 
 # All that a rank would import, so that none has to.
-NEEDED = ("ups.lab.trial", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
-PATIENCE = 10.0  # seconds that the undisturbed run is given to begin with; how long it takes is what others are given
+NEEDED = ("ups.lab.case_run", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
+PATIENCE = 10.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
 
 
 @dataclass(frozen=True)
@@ -31,29 +31,29 @@ class Lab:
     folder: Path
     jobs: int = 2
 
-    def run(self, cases: Sequence[Case], say: Callable[[str], None] = lambda sentence: None) -> list[Found]:  # noqa: ARG005
-        """Every case, in order of its end."""
+    def run(self, cases: Sequence[Case], say: Callable[[str], None] = lambda sentence: None) -> list[CaseResult]:  # noqa: ARG005
+        """The result of every case, in the order in which they ended."""
         data = self.data()
-        found: list[Found] = []
+        results: list[CaseResult] = []
         with ThreadPoolExecutor(self.jobs) as pool:
             plain = {_reference(case) for case in cases}
             pace = dict(pool.map(lambda kind: (kind, self._undisturbed(data, *kind)), sorted(plain, key=str)))
 
-            def one(numbered: tuple[int, Case]) -> Found:
+            def one(numbered: tuple[int, Case]) -> CaseResult:
                 number, case = numbered
-                place, plain = self.folder / f"case-{number:04d}", _reference(case)
-                result = self._try(case, place, data, self._plain(*plain), pace[plain])
+                folder, plain = self.folder / f"case-{number:04d}", _reference(case)
+                result = self._try(case, folder, data, self._plain(*plain), pace[plain])
                 if result.starved:
-                    result = self._try(case, place, data, self._plain(*plain), 4 * pace[plain])
+                    result = self._try(case, folder, data, self._plain(*plain), 4 * pace[plain])
                     result.repeated = True
-                found.append(result)
+                results.append(result)
                 what = f"{case.family:4} {case.name:22} {case.world} × {case.strategy:7}"
                 how = "; ".join(result.broken) or " → ".join(result.endings)
-                say(f"{len(found):4d}/{len(cases)}  {what} {result.seconds:5.1f} s  {how}")
+                say(f"{len(results):4d}/{len(cases)}  {what} {result.seconds:5.1f} s  {how}")
                 return result
 
             list(pool.map(one, enumerate(cases, 1)))
-        return found
+        return results
 
     def data(self) -> Path:
         """A few small trajectories, made once and shared by all."""
@@ -65,23 +65,24 @@ class Lab:
     def _undisturbed(self, data: Path, world: int, strategy: Strategy, changes: tuple[Any, ...]) -> float:
         """Seconds that it takes."""
         case = Case("F13", "reference", world, strategy, starts=1, changes=dict(changes))
-        place = self._plain(world, strategy, changes)
-        found = self._try(case, place, data, None, PATIENCE)
-        if found.broken or found.endings != ["SUCCESS"]:
-            raise RuntimeError(f"the undisturbed run on {world} ranks ({strategy}) failed: {found.broken}; {place}")
-        return found.seconds
+        folder = self._plain(world, strategy, changes)
+        result = self._try(case, folder, data, None, PATIENCE)
+        if result.broken or result.endings != ["SUCCESS"]:
+            raise RuntimeError(f"the undisturbed run on {world} ranks ({strategy}) failed: {result.broken}; {folder}")
+        return result.seconds
 
     def _plain(self, world: int, strategy: Strategy, changes: tuple[Any, ...]) -> Path:
+        """The folder of the undisturbed run."""
         kind = "-".join(str(value) for _, value in changes)
         return self.folder / f"plain-{world}-{strategy}{'-' if kind else ''}{kind}"
 
-    def _try(self, case: Case, place: Path, data: Path, reference: Path | None, pace: float) -> Found:
-        args = (case, place, data, reference, pace)
-        [ended] = run(trial, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
+    def _try(self, case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
+        args = (case, folder, data, reference, pace)
+        [ended] = run(run_case, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
         if not ended.well:
-            told = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
-            return Found(case.to_dict(), ["HUNG"], [told], hung=True)
-        return Found(**ended.value)
+            failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
+            return CaseResult(case.to_dict(), ["HUNG"], [failure], hung=True)
+        return CaseResult(**ended.value)
 
 
 def _reference(case: Case) -> tuple[int, Strategy, tuple[Any, ...]]:
@@ -90,20 +91,23 @@ def _reference(case: Case) -> tuple[int, Strategy, tuple[Any, ...]]:
 
 
 def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
-    """The sampler's proof over all worlds: every rank's samples apart, together the batches of one process."""
+    """What is wrong with the samples of the undisturbed runs, over all worlds; nothing if all is well.
+
+    Well: no two ranks share a sample of a step, and together they have the batches of one process.
+    """
     kinds = sorted({_reference(case) for case in cases}, key=str)
-    told = []
+    problems = []
     alike: dict[tuple[Any, ...], dict[tuple[str, int], list[int]]] = {}
     for kind in kinds:
-        steps = trained_on(lab._plain(*kind) / "run")
+        steps = trained_on(RunDir(lab._plain(*kind) / "run"))
         sizes = tuple(change for change in kind[2] if change[0].endswith(".batch"))
         first = alike.setdefault(sizes, steps)
         for key, ids in steps.items():
             if sorted(ids) != sorted(first[key]):
-                told.append(f"{kind[0]} ranks ({kind[1]}) saw other samples than others in step {key}")
+                problems.append(f"{kind[0]} ranks ({kind[1]}) saw other samples than others in step {key}")
             if len(set(ids)) != len(ids):
-                told.append(f"{kind[0]} ranks ({kind[1]}) saw a sample twice in step {key}")
-    return told
+                problems.append(f"{kind[0]} ranks ({kind[1]}) saw a sample twice in step {key}")
+    return problems
 
 
 COLUMNS = (
@@ -120,13 +124,12 @@ COLUMNS = (
 TIMES = ("detected", "recovered", "per case")
 
 
-def summary(found: Iterable[Found]) -> list[tuple[str, ...]]:
+def summary(results: Sequence[CaseResult]) -> list[tuple[str, ...]]:
     """One row per family and one for all; times are medians, lost steps the most of any case."""
-    rows = list(found)
-    families = sorted({r.case["family"] for r in rows}, key=lambda name: int(name[1:]))
+    families = sorted({r.case["family"] for r in results}, key=lambda name: int(name[1:]))
     table: list[tuple[str, ...]] = [(*COLUMNS, *TIMES)]
     for name in [*families, "all"]:
-        some = [r for r in rows if name in (r.case["family"], "all")]
+        some = [r for r in results if name in (r.case["family"], "all")]
         wanted = [r for r in some if r.case["bits"]]
         table.append(
             (
@@ -152,15 +155,15 @@ def _median(values: Iterable[float | None]) -> str:
     return f"{statistics.median(known):.2f} s" if known else "-"
 
 
-def write(path: Path, found: Sequence[Found], asked: dict[str, Any], seconds: float) -> None:
-    """Everything, with what it depends on."""
-    head, *rows = summary(found)
+def write(path: Path, results: Sequence[CaseResult], request: dict[str, Any], seconds: float) -> None:
+    """All results as JSON, with what was asked for and the environment."""
+    head, *rows = summary(results)
     values = {
-        "asked": asked,
+        "asked": request,
         "environment": environment(),
         "load": os.getloadavg(),
         "seconds": round(seconds, 1),
         "summary": [dict(zip(head, row, strict=True)) for row in rows],
-        "cases": [r.to_dict() for r in found],
+        "cases": [r.to_dict() for r in results],
     }
     write_atomic(path, json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")

@@ -15,9 +15,9 @@ from ups.data.sampler import Mix
 from ups.data.windows import Reduction
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
-from ups.launch.limits import Limits
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.stages import STAGES, Stage, StageConfig
+from ups.supervise.limits import Limits
 from ups.tracking import TRACKERS
 from ups.types import UpsError
 

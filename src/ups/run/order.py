@@ -7,7 +7,7 @@ from typing import Any
 
 from ups.data.draw_checksum import WRAP, expected, share
 from ups.data.loader import AHEAD, Loader
-from ups.data.sampler import LEAD, Sampler
+from ups.data.sampler import LEAD, Sampler, Validations
 from ups.data.windows import Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker

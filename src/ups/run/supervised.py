@@ -11,12 +11,13 @@ from pathlib import Path
 from ups.config import dump, fingerprint
 from ups.engine.checkpoint.manifest import newest_verified
 from ups.files import write_atomic
-from ups.launch.job import Job
-from ups.launch.launchers import Launcher, answers
-from ups.launch.supervisor import Supervisor
 from ups.run.config import RunConfig
 from ups.run.run import Run
 from ups.rundir import RunDir
+from ups.supervise.job import Job
+from ups.supervise.launchers import Launcher
+from ups.supervise.network import answers
+from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json
 
@@ -59,7 +60,7 @@ def supervise(
         say(verdict.cause)
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
-        say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.folder / 'logs'}.")
+        say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
     return verdict.ending
 
 
@@ -81,7 +82,7 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
     if known is None:
         cause = f"{folder.folder}: node {node} does not see the run's folder; put `out` where all nodes see it."
     with contextlib.suppress(OSError):  # so that the others do not wait for this node
-        Verdict(Ending.USER, cause).write(folder.folder / f".node-{node}.json")
+        Verdict(Ending.USER, cause).write(folder.node_verdict(node))
     raise ConfigError(cause)
 
 

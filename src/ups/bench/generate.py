@@ -1,0 +1,185 @@
+"""`ups bench generate`: trajectories per second, and the ratio to exponax measured in the same run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ups import __version__
+from ups.engine.ranks.dist import device_of
+from ups.physics import EQUATIONS
+from ups.physics.random import Draw
+from ups.physics.solver import Equation, initial_states
+from ups.run.config import GenerateConfig
+from ups.run.generate import DTYPES, batch_of
+from ups.types import ConfigError, Domain
+
+Say = Callable[[str], None]
+STEP = 5e-4  # of exponax: 20 per frame, as our scheme takes 21
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast one scheme of one task is at its default resolution: measured over `frames` frames, scaled to all."""
+
+    task: str
+    scheme: str
+    cells: str
+    frames: int
+    batch: int
+    per_second: float
+
+
+def bench_generate(
+    tasks: Sequence[str] | None, device_name: str, seconds: float, json_path: Path | None, say: Say
+) -> None:
+    """Measure each task (all by default), then Burgers beside exponax; print a table, and write the numbers."""
+    device = device_of(device_name)
+    unknown = set(tasks or ()) - set(EQUATIONS)
+    if unknown:
+        raise ConfigError(f"there is no task '{min(unknown)}'; the tasks are {', '.join(EQUATIONS)}.")
+    rates = []
+    say(f"{'task':<12} {'scheme':<9} {'cells':<10} {'batch':>5} {'trajectories/s':>15}")
+    for name in tasks or EQUATIONS:
+        for scheme in EQUATIONS[name].schemes:
+            rates.append(rate := measure(EQUATIONS[name](), scheme, device, seconds))
+            say(f"{rate.task:<12} {rate.scheme:<9} {rate.cells:<10} {rate.batch:>5} {rate.per_second:>15.4g}")
+    peer = None
+    if device.type == "cpu" and "burgers1d" in (tasks or EQUATIONS):
+        peer = against_exponax(say)
+    if json_path:
+        found = {"rates": [asdict(rate) for rate in rates], "exponax": peer, "provenance": provenance(device)}
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+        json_path.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def measure(equation: Equation, scheme: str, device: torch.device, seconds: float) -> Rate:
+    """Solve the first frames of a batch, more and more of them, until the time is up; scale to the whole trajectory."""
+    task, times = equation.task, equation.times()
+    domain = equation.domain(task.resolution)
+    config = GenerateConfig(task=task.name, samples=10_000)
+    batch = batch_of(config, len(times), domain, len(task.channels), device)
+    batch = min(batch, 32 if device.type == "cpu" and task.ndim == 1 else 4) if device.type == "cpu" else batch
+    frames = 2
+    while True:
+        elapsed = _timed(lambda n=frames: _run(equation, scheme, device, batch, domain, times[:n]))  # type: ignore[misc]
+        if task.steady or frames >= len(times) or elapsed > seconds / 4:
+            break
+        frames = min(len(times), max(frames + 1, int(frames * min(8.0, seconds / 2 / max(elapsed, 1e-3)))))
+    share = 1.0 if task.steady else (frames - 1) / (len(times) - 1)
+    cells = "×".join(map(str, domain.shape))
+    return Rate(task.name, scheme, cells, frames, batch, batch * share / elapsed)
+
+
+def _run(
+    equation: Equation, scheme: str, device: torch.device, batch: int, domain: Domain, times: Sequence[float]
+) -> None:
+    equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), domain, times, scheme)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def against_exponax(say: Say, batch: int = 128, rounds: int = 5, frames: int = 41) -> dict[str, float] | None:
+    """Burgers 1024 cells, ν = 0.01, the accurate scheme and exponax in turns on the same states and processor.
+
+    exponax (ETDRK4 as well, JAX, both precisions) takes as many steps as we do; errors are against our scheme at a
+    quarter of the step. Its compilation is not counted.
+    """
+    if importlib.util.find_spec("exponax") is None:
+        say("exponax is not installed, so there is no ratio; `pip install -c constraints.txt -e '.[bench]'` brings it.")
+        return None
+    equation = EQUATIONS["burgers1d"]()
+    domain, times = equation.domain(1024), equation.times()[:frames]
+    draw = Draw(0, range(batch))
+    u0 = initial_states(equation, draw, domain)
+    reference = _reference(equation, domain, u0, times)
+    ours = _error(equation.simulate(draw, domain, times, "accurate"), reference)
+    peers = {}
+    for precision in ("float32", "float64"):
+        run = exponax_burgers(u0, STEP, frames - 1, precision, equation.params()["nu"])
+        peers[precision] = (run, _error(torch.as_tensor(run()), reference))
+    found: dict[str, float] = {"our error": ours}
+    seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
+    for _ in range(rounds):
+        seconds["ours"].append(_timed(lambda: equation.simulate(draw, domain, times, "accurate")))
+        for name, (run, _) in peers.items():
+            seconds[name].append(_timed(run))
+    scale = batch * (frames - 1) / 200
+    rate = scale / statistics.median(seconds["ours"])
+    found["our trajectories/s"] = rate
+    say(f"\nBurgers 1024×201, ν = 0.01, {batch} at once: {rate:.3g} trajectories/s, error {ours:.1e}")
+    for name, (_, error) in peers.items():
+        theirs = scale / statistics.median(seconds[name])
+        found |= {
+            f"exponax {name} trajectories/s": theirs,
+            f"exponax {name} error": error,
+            f"ratio {name}": rate / theirs,
+        }
+        say(f"exponax {name}, step {STEP:g}: {theirs:.3g} trajectories/s, error {error:.1e}; ratio {rate / theirs:.2f}")
+    return found
+
+
+def _reference(equation: Equation, domain: Domain, u0: Tensor, times: Sequence[float]) -> Tensor:
+    from ups.physics.solver import solve
+    from ups.physics.spectral import ETDRK4
+
+    stepper = equation.stepper("accurate", domain, u0)
+    assert isinstance(stepper, ETDRK4)
+    stepper.step /= 4
+    return solve(stepper, u0, times)
+
+
+def _error(found: Tensor, reference: Tensor) -> float:
+    """Mean over samples of the relative L2 error at the final frame."""
+    gap = (found[:, -1].double() - reference[:, -1]).flatten(1).norm(dim=1) / reference[:, -1].flatten(1).norm(dim=1)
+    return float(gap.mean())
+
+
+def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: float | str) -> Callable[[], Any]:
+    """A compiled exponax rollout of the same states, giving `(B, T, N, 1)`."""
+    import exponax
+    import jax
+
+    jax.config.update("jax_enable_x64", precision == "float64")
+    stepper = exponax.stepper.Burgers(
+        1, 1.0, u0.shape[1], step, diffusivity=float(nu) / math.pi, convection_scale=1.0, conservative=True, order=4
+    )
+    many = exponax.RepeatedStepper(stepper, round(0.01 / step))
+    rollout = jax.jit(jax.vmap(exponax.rollout(many, frames, include_init=True)))
+    start = jax.numpy.asarray(u0[..., 0].unsqueeze(1).numpy(), dtype=precision)
+
+    def run() -> Any:
+        jax.config.update("jax_enable_x64", precision == "float64")
+        return np.array(rollout(start).block_until_ready())[:, :, 0, :, None]
+
+    run()
+    return run
+
+
+def provenance(device: torch.device) -> dict[str, str | int]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "version": __version__,
+        "torch": torch.__version__,
+        "device": name,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,99 @@
+"""Findings of the doctor: a line per check, good, doubtful or bad, with one sentence of advice if it is not good."""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from ups import __version__
+from ups.files import write_atomic
+from ups.verdict import now
+
+
+class State(StrEnum):
+    """How a check ended. Only BAD makes the doctor's exit code 1."""
+
+    GOOD = "good"
+    DOUBTFUL = "doubtful"
+    BAD = "bad"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check: `found` in words; `facts` are its numbers, for programs."""
+
+    state: State
+    found: str
+    advice: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def good(found: str, **facts: Any) -> Finding:
+    return Finding(State.GOOD, found, "", facts)
+
+
+def doubtful(found: str, advice: str, **facts: Any) -> Finding:
+    return Finding(State.DOUBTFUL, found, advice, facts)
+
+
+def bad(found: str, advice: str, **facts: Any) -> Finding:
+    return Finding(State.BAD, found, advice, facts)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something to check. `work` must guard itself against crashes and hangs."""
+
+    group: str
+    name: str
+    work: Callable[[], Finding]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A check that was made, and its finding."""
+
+    group: str
+    name: str
+    state: State
+    found: str
+    advice: str
+    seconds: float
+    facts: Mapping[str, Any]
+
+
+def run_check(check: Check) -> Line:
+    """Make a check and time it."""
+    began = time.monotonic()
+    try:
+        finding = check.work()
+    except OSError as error:
+        finding = bad(str(error), "repair what is named here; without it this cannot be looked at.")
+    seconds = round(time.monotonic() - began, 3)
+    return Line(check.group, check.name, finding.state, finding.found, finding.advice, seconds, dict(finding.facts))
+
+
+def passed(lines: Sequence[Line]) -> bool:
+    """Whether nothing is bad."""
+    return all(line.state != State.BAD for line in lines)
+
+
+def write(path: Path, lines: Sequence[Line], **facts: Any) -> None:
+    """All lines as JSON, whole or not at all."""
+    counts = {str(state): sum(line.state == state for line in lines) for state in State}
+    values = {
+        "time": now(),
+        "ups": __version__,
+        "host": platform.node(),
+        **facts,
+        "passed": passed(lines),
+        "counts": counts,
+        "checks": [asdict(line) for line in lines],
+    }
+    write_atomic(path, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")

@@ -1,0 +1,111 @@
+"""A launcher that forks its ranks from this process, which has imported everything: a start takes milliseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ups.supervise import rank_parent
+from ups.supervise.forked import CaughtExit
+from ups.supervise.job import Start
+from ups.supervise.launchers.processes import Child, Processes
+
+
+class ForkLauncher(Processes):
+    """Ranks of a command `python -m MODULE FOLDER`, without the start of an interpreter: `MODULE.main(FOLDER)`.
+
+    Everything else is as under other launchers: a parent per rank, sessions, logs, exit records. `before` is called at
+    every start of the ranks; `hooks` in every rank, before its work, and returns what is called after it. This process
+    must have no other thread: a lock that one holds would stay closed in the ranks for ever.
+    """
+
+    def __init__(
+        self,
+        hooks: Callable[[], Callable[[], None]] = lambda: lambda: None,
+        before: Callable[[Start], None] = lambda start: None,  # noqa: ARG005
+    ) -> None:
+        super().__init__()
+        self._hooks = hooks
+        self._before = before
+
+    def start(self, start: Start) -> None:
+        self._before(start)
+        super().start(start)
+
+    def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.freeze()  # a collection in the child would copy every page it looks at
+        pid = os.fork()
+        if pid == 0:
+            self._be_parent(list(command), env, log.fileno())
+        gc.unfreeze()
+        return _Process(pid)
+
+    def _be_parent(self, command: list[str], env: Mapping[str, str], log: int) -> None:
+        with CaughtExit() as caught:
+            os.setsid()
+            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            os.environ.clear()
+            os.environ.update(env)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            close_inherited()
+            raise SystemExit(rank_parent.rank(command, self._be_rank))
+        if caught.code == 1:
+            os.write(2, caught.result.traceback.encode())
+        os._exit(caught.code)
+
+    def _be_rank(self, command: list[str], parent: int, log: str) -> None:
+        with CaughtExit() as caught:
+            rank_parent.settle(parent, log)
+            after = self._hooks()
+            importlib.import_module(command[2]).main(*map(Path, command[3:]))
+        with contextlib.suppress(OSError, ValueError):
+            if caught.code == 1:
+                print(caught.result.traceback, file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        if not caught.code:
+            after()
+        os._exit(caught.code)
+
+
+def close_inherited() -> None:
+    """Point every file that the parent has open, above all its lock, to /dev/null; the numbers stay taken."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != null:
+            with contextlib.suppress(OSError):
+                os.fstat(int(name))
+                os.dup2(null, int(name))
+
+
+class _Process:
+    """A forked child of this process, with the methods of subprocess.Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        return self._wait(os.WNOHANG)
+
+    def wait(self) -> int:
+        code = self._wait(0)
+        assert code is not None
+        return code
+
+    def _wait(self, how: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, how)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code

@@ -1,0 +1,1 @@
+"""Processes on this machine: starting ranks and watching over them from outside."""

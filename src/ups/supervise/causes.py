@@ -1,0 +1,147 @@
+"""Who failed first: from the records, exits and heartbeats of all ranks to one verdict."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+
+from ups.heartbeat import Beat
+from ups.supervise.launchers.launcher import Exit
+from ups.supervise.log_tail import FATAL, innermost_line
+from ups.supervise.rank_states import RankState
+from ups.verdict import Ending, Failure, Verdict
+
+STOP_SIGNALS = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, -signal.SIGUSR1)
+
+
+def first_cause(
+    records: Sequence[Failure],
+    exits: Mapping[int, Exit],
+    beats: Mapping[int, Beat],
+    states: Sequence[RankState] = (),
+    overdue: bool = False,
+    out_of_memory: bool = False,
+) -> Verdict:
+    """The verdict on a start of the ranks that failed. It names the rank that failed first, not the one that noticed.
+
+    In this order: the earliest of what began on a rank itself (an exception, a signal, leaving without a word); a rank
+    that stands still while the others wait for it; those that were asked to stop; the earliest echo of another rank's
+    end. `overdue`: a rank is over its time limit. `out_of_memory`: the kernel has killed for lack of memory since then.
+    """
+    echoes = {r.rank: r for r in records if not r.first_hand}
+    began: list[tuple[float, Verdict]] = [(r.clock, r.verdict()) for r in records if r.first_hand]
+    recorded = {r.rank for r in records}
+    for rank, end in exits.items():
+        if rank not in recorded and not leaves(end, beats.get(rank)):
+            began.append((end.clock, _silent_end(end, beats.get(rank), out_of_memory)))
+    if began:
+        return min(began, key=lambda pair: pair[0])[1]
+    stuck = culprit([state for state in states if state.rank not in recorded])
+    if stuck and (echoes or overdue) and _stands(stuck, overdue):
+        return _hang(stuck)
+    stopped = [e for e in exits.values() if e.code in (Ending.PREEMPTED, Ending.INTERRUPTED, *STOP_SIGNALS)]
+    echo = min(echoes.values(), key=lambda r: r.clock, default=None)
+    first = min(stopped, key=lambda e: e.clock, default=None)
+    # A launcher asks the others to stop once one has failed: whoever was asked before that was asked by somebody else.
+    if first and (echo is None or first.clock < echo.clock):
+        return _stopped(first, beats)
+    if echo:
+        return echo.verdict()
+    last = max(exits.values(), key=lambda e: e.clock, default=None)
+    where = beats.get(last.rank) if last else None
+    return Verdict(
+        Ending.RANK_DIED,
+        "every rank left without an error, and none said that the run succeeded.",
+        rank=last.rank if last else None,
+        phase=where.phase if where else None,
+        step=where.step if where else None,
+    )
+
+
+def culprit(states: Sequence[RankState]) -> RankState | None:
+    """Of ranks that still exist, the one the others wait for: stopped, else busy rather than waiting, else behind."""
+
+    def order(state: RankState) -> tuple[bool, bool, bool, int, float]:
+        beat = state.beat
+        waits, inside = beat is not None and beat.waiting, beat is not None and beat.waits
+        return not state.stopped, waits, inside, beat.step if beat else -1, -state.silent
+
+    return min((state for state in states if not state.gone), key=order, default=None)
+
+
+def _stands(state: RankState, overdue: bool) -> bool:
+    """Whether this rank holds the others up: over its limit, stopped, or still in a phase where nobody waits."""
+    busy = state.beat is None or not state.beat.waiting
+    return overdue or state.stopped or (busy and state.silent >= 1.0)
+
+
+def leaves(end: Exit, beat: Beat | None) -> bool:
+    """Whether an exit is no failure by itself: its last beat said that it leaves on purpose, or it was asked to."""
+    if beat is not None and beat.done:
+        return True
+    return end.code in (Ending.PREEMPTED, Ending.INTERRUPTED, *STOP_SIGNALS)
+
+
+def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
+    ending, kind, at = Ending.RANK_DIED, "", ""
+    if end.code < 0:
+        kind = signal_name(-end.code)
+        what, at = f"was killed by {kind}", innermost_line(end.tail) if FATAL in end.tail else ""
+        if out_of_memory and -end.code == signal.SIGKILL:
+            ending, what = Ending.OOM, "was killed by the kernel because the machine ran out of memory"
+    elif end.code == 0:
+        what = "left with code 0 without having finished"
+    else:
+        known = end.code in Ending._value2member_map_
+        ending = Ending(end.code) if known else Ending.CRASH
+        what = f"left with code {end.code}" + (f" ({ending.name})" if known else "") + " and no record of why"
+    return Verdict(
+        ending,
+        f"rank {end.rank} {what} {_where(beat)}{at}.",
+        rank=end.rank,
+        phase=beat.phase if beat else "start",
+        step=beat.step if beat else 0,
+        kind=kind,
+        traceback=end.tail,
+        microbatch=beat.microbatch if beat else 0,
+    )
+
+
+def _hang(state: RankState) -> Verdict:
+    how = {"T": ", its process is stopped", "t": ", its process is traced", "D": ", waiting for a disk or a driver"}
+    op = f" ({state.beat.op})" if state.beat and state.beat.op else ""
+    return Verdict(
+        Ending.HANG,
+        f"rank {state.rank} stood still for {state.silent:.1f} s {_where(state.beat)}{op}{how.get(state.state, '')}.",
+        rank=state.rank,
+        phase=state.beat.phase if state.beat else "start",
+        step=state.beat.step if state.beat else 0,
+        traceback=state.stack,
+        microbatch=state.beat.microbatch if state.beat else 0,
+    )
+
+
+def _stopped(end: Exit, beats: Mapping[int, Beat]) -> Verdict:
+    """Somebody other than the supervisor told the ranks to stop."""
+    by_keyboard = end.code in (Ending.INTERRUPTED, -signal.SIGINT)
+    step = max((beat.step for beat in beats.values()), default=0)
+    how = "interrupted" if by_keyboard else "asked to stop"
+    return Verdict(
+        Ending.INTERRUPTED if by_keyboard else Ending.PREEMPTED,
+        f"the ranks were {how} and left at step {step}; --resume goes on.",
+        rank=end.rank,
+        step=step,
+        phase=beats[end.rank].phase if end.rank in beats else None,
+    )
+
+
+def _where(beat: Beat | None) -> str:
+    return f"in {beat.phase} of step {beat.step}" if beat else "before its first heartbeat"
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,75 @@
+"""What a launcher must do: start the ranks of a job, and know which of them are there and which are gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from ups.rundir import StartDir
+from ups.supervise.job import Start
+from ups.verdict import read_json
+
+
+@dataclass(frozen=True)
+class Exit:
+    """A rank that is gone: its exit code (negative: the signal that killed it), when, and the end of its log."""
+
+    rank: int
+    code: int
+    clock: float
+    pid: int = 0
+    tail: str = ""
+
+
+class Launcher(Protocol):
+    """Made without arguments. One start at a time: `start`, then `poll` until it is not None, or `kill`."""
+
+    several_nodes: ClassVar[bool]
+    """Whether it can bring the ranks of several machines together."""
+
+    def start(self, start: Start) -> None:
+        """Start `start.job.ranks` processes, each with `start.env` and its own RANK, under `parent_command`."""
+        ...
+
+    def poll(self) -> int | None:
+        """None while anything runs; then 0 if all was well and another number if not."""
+        ...
+
+    def pids(self) -> dict[int, int]:
+        """The processes of the ranks that have begun, by rank."""
+        ...
+
+    def exits(self) -> dict[int, Exit]:
+        """The ranks that are gone, by rank."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL to what it started, which takes the ranks with it."""
+        ...
+
+
+def read_pids(files: StartDir) -> dict[int, int]:
+    """What the parents of the ranks wrote: the process of each rank that has begun."""
+    pids = {}
+    for rank, path in files.pids().items():
+        try:
+            pids[rank] = int(path.read_text().partition(" ")[0])
+        except (OSError, ValueError):
+            continue  # being replaced
+    return pids
+
+
+def read_exits(files: StartDir) -> dict[int, Exit]:
+    """What the parents of the ranks wrote: how each rank ended."""
+    records = [read_json(path) for path in files.exits()]
+    return {r["rank"]: Exit(r["rank"], r["code"], r["clock"], r["pid"]) for r in records if r}
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a session's first process and its group, where it still exists."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return

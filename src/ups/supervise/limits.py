@@ -1,0 +1,120 @@
+"""Time limits: how long a rank may stay in a phase, learnt from how long it took before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from pydantic import Field
+
+from ups.config import Config
+from ups.heartbeat import PHASES, Beat
+
+
+class Limits(Config):
+    """Seconds. A phase seen at least `enough` times after warm-up may take `factor` times its longest stay so far.
+
+    The result is never below `floor` nor above the phase's ceiling; until then the ceiling alone holds. In the first
+    steps, where allocation, compilation and graph capture happen, `first` is the ceiling.
+    """
+
+    factor: float = Field(default=10, gt=1)
+    """How many times its longest stay a phase may take."""
+    enough: int = Field(default=3, ge=1)
+    """How often a phase must have been seen before its limit is learnt."""
+    floor: float = Field(default=30, gt=0)
+    """No learnt limit is shorter."""
+    start: float = Field(default=900, gt=0)
+    """From the start of a process to its first phase: imports, reading data, building the model."""
+    first: float = Field(default=1800, gt=0)
+    """One phase of the first steps."""
+    phase: float = Field(default=600, gt=0)
+    """One phase of any later step."""
+    save: float = Field(default=1800, gt=0)
+    """Writing a checkpoint."""
+    validation: float = Field(default=3600, gt=0)
+    """One validation."""
+    judge: float = Field(default=7200, gt=0)
+    """Judging a finished run."""
+    idle: float = Field(default=7200, gt=0)
+    """Waiting for something outside the run."""
+    grace: float = Field(default=120, ge=0)
+    """From a request to stop to the last rank's leaving."""
+    echo: float = Field(default=2, ge=0)
+    """From the first failure to the end of all: time for the others to say what they saw."""
+    teardown: float = Field(default=30, ge=0)
+    """From a written success to the last rank's leaving."""
+    attempts: int = Field(default=3, ge=1)
+    """Starts in a row that may end without a newer verified checkpoint."""
+    rejoin: float = Field(default=900, gt=0)
+    """How long a node goes on looking for the others after it has lost them."""
+
+    def ceiling(self, phase: str, warm: bool) -> float:
+        """The longest stay that is ever allowed."""
+        named = {
+            "start": self.start,
+            "save": self.save,
+            "validate": self.validation,
+            "judge": self.judge,
+            "idle": self.idle,
+        }
+        return named.get(phase, max(self.first, self.phase) if warm else self.phase)
+
+    def of(self, beat: Beat | None) -> float:
+        """How long a rank whose last beat is `beat` may stay silent."""
+        if beat is None:
+            return self.start
+        ceiling = self.ceiling(beat.phase, beat.warm)
+        index = PHASES.index(beat.phase)
+        if beat.warm or beat.seen[index] < self.enough:
+            return ceiling
+        return min(max(self.floor, self.factor * beat.longest[index]), ceiling)
+
+
+class Silence:
+    """How long each rank has been silent, by this process's own clock: no other clock is trusted.
+
+    `whole`: all ranks of the job are seen; otherwise those seen may be waiting for one that is not.
+    A gap in the watching itself (this process was stopped, the machine slept) is nobody's silence and is not counted.
+    """
+
+    GAP = 1.0
+
+    def __init__(self, limits: Limits, whole: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._whole = whole
+        self._clock = clock
+        self._last = clock()
+        self._heard: dict[int, tuple[int, int, float]] = {}
+
+    def look(self, ranks: Iterable[int], beats: dict[int, Beat]) -> None:
+        """Note who has moved since the last look."""
+        now = self._clock()
+        if now - self._last > self.GAP:
+            lost = now - self._last
+            self._heard = {rank: (pid, count, at + lost) for rank, (pid, count, at) in self._heard.items()}
+        self._last = now
+        for rank in ranks:
+            beat = beats.get(rank)
+            latest = (beat.pid, beat.count) if beat else (0, 0)
+            before = self._heard.get(rank)
+            if before is None or before[:2] != latest:
+                self._heard[rank] = (*latest, now)
+
+    def silent(self, rank: int) -> float:
+        """Seconds without a beat."""
+        heard = self._heard.get(rank)
+        return self._last - heard[2] if heard else 0.0
+
+    def overdue(self, ranks: Iterable[int], beats: dict[int, Beat]) -> list[int]:
+        """Ranks that are over their limit. One that waits for a busy peer is excused: the peer's limit counts."""
+        present = list(ranks)
+        waiting = [rank for rank in present if rank in beats and beats[rank].waiting]
+        judged = [rank for rank in present if rank not in waiting] or waiting
+        if judged is waiting:
+            late = [rank for rank in waiting if self.silent(rank) > self._patience(beats[rank])]
+            return late if len(late) == len(waiting) else []
+        return [rank for rank in judged if self.silent(rank) > self._limits.of(beats.get(rank))]
+
+    def _patience(self, beat: Beat) -> float:
+        return self._limits.of(beat) if self._whole else self._limits.ceiling(beat.phase, beat.warm)

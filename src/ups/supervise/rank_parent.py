@@ -1,0 +1,133 @@
+"""The parent process of one rank: starts it in a session of its own, logs its output, writes down how it ended."""
+
+# Run as a file by a bare interpreter (`python -I -S rank_parent.py ROLE COMMAND …`), hence nothing outside the standard
+# library, and the file names of `rundir.StartDir` are spelt again: it starts in milliseconds, one per rank.
+# As `launcher` it only makes the command die with the supervisor.
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+Become = Callable[[list[str], int, str], None]  # the command, the process to die with, the log to write to
+
+PR_SET_PDEATHSIG = 1
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Have the kernel send `number` when the parent dies; leave at once where `parent` is already gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def launcher(command: list[str]) -> None:
+    """Become a launcher whose ranks know it as their parent."""
+    die_with_parent(signal.SIGKILL, int(os.environ["UPS_SUPERVISOR"]))
+    os.environ["UPS_PARENT"] = str(os.getpid())
+    os.execvp(command[0], command)
+
+
+def rank(command: list[str], become: Become | None = None) -> int:
+    """Run one rank to its end; how it ended stands in exit-<rank>.json, and is this process's own exit code.
+
+    `become` makes a rank of a fresh child and never returns; by default it executes the command.
+    """
+    number, folder, parent = os.environ["RANK"], os.environ["UPS_RUN"], int(os.environ["UPS_PARENT"])
+    slot = os.environ.get("LOCAL_RANK", number)
+    _forget_slot(folder, slot)
+    mine = os.getpid()
+    child = 0
+
+    def pass_on(sent: int, _frame: object) -> None:
+        if os.getppid() != parent:
+            if child:
+                os.killpg(child, signal.SIGKILL)
+            os._exit(1)
+        if child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, sent)
+
+    for one in FORWARDED:
+        signal.signal(one, pass_on)
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+    child = os.fork()
+    if child == 0:
+        (become or execute)(command, mine, f"{os.environ['UPS_LOGS']}/rank-{number}.log")
+    _write(f"{folder}/pid-{number}", f"{child} {slot}")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    die_with_parent(signal.SIGTERM, parent)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    clock = time.monotonic()
+    with contextlib.suppress(OSError):  # while the dead rank still holds its number: nobody else's group can be meant
+        os.killpg(child, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    child = 0
+    _write(f"{folder}/exit-{number}.json", json.dumps({"rank": int(number), "code": code, "clock": clock, "pid": mine}))
+    return code if code >= 0 else 128 - code
+
+
+def settle(parent: int, log: str) -> None:
+    """In the child: a session of its own (its children are found by it), death with its parent, output to its log."""
+    os.setsid()
+    die_with_parent(signal.SIGKILL, parent)
+    for one in FORWARDED:
+        signal.signal(one, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
+def execute(command: list[str], parent: int, log: str) -> None:
+    """In the child: become the command."""
+    try:
+        settle(parent, log)
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: could not be started ({error})\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _write(path: str, text: str) -> None:
+    """Whole or not at all. A full disk must not end this process: its exit code still says how the rank ended."""
+    try:
+        with open(f"{path}.new", "w") as file:
+            file.write(text)
+        os.replace(f"{path}.new", path)
+    except OSError as error:
+        os.write(2, f"{path}: {error}\n".encode())
+
+
+def _forget_slot(folder: str, slot: str) -> None:
+    """Remove what an earlier rank of this slot has left: a launcher that lets a node join renumbers the ranks."""
+    names = [name for name in os.listdir(folder) if name.startswith("pid-") and not name.endswith(".new")]
+    gone = {name[4:] for name in names if _slot(f"{folder}/{name}") == slot}
+    for number in gone:
+        for name in ("exit-{}.json", "failure-{}.json", "heartbeat-{}", "stack-{}", "pid-{}"):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/{name.format(number)}")
+
+
+def _slot(path: str) -> str:
+    """The slot in a pid file; empty where another rank's parent is just removing it."""
+    try:
+        with open(path) as file:
+            return file.read().partition(" ")[2]
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launcher":
+        launcher(sys.argv[2:])
+    sys.exit(rank(sys.argv[2:]))

@@ -1,0 +1,108 @@
+"""A rank's side of the supervision: heartbeat, stacks on request, the record of a failure, the mark of success."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ups.heartbeat import Fire, Pulse
+from ups.rundir import RunDir, StartDir
+from ups.supervise import flight_recorder
+from ups.types import UpsError
+from ups.verdict import Ending, Failure, classify, now, read_json
+
+PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)
+
+_open_files: list[Any] = []  # stay open as long as the process: signal handlers write to their descriptors
+
+
+class Seat:
+    """A rank under its supervisor. Without one (no UPS_RUN in the environment) its beats and records go nowhere.
+
+    As a context it turns whatever leaves the block into the right exit: a failure record and the code of its ending
+    for an exception, a last beat "left on purpose" otherwise, also after a request to stop. Code after the block is
+    teardown: it cannot undo a success.
+    """
+
+    def __init__(self, environ: Mapping[str, str] | None = None, fire: Fire | None = None) -> None:
+        env = os.environ if environ is None else environ
+        self.rank = int(env.get("RANK", "0"))
+        self.attempt = int(env.get("UPS_ATTEMPT", "0"))
+        self.files = StartDir(Path(env["UPS_RUN"])) if "UPS_RUN" in env else None
+        self.run = RunDir(Path(env["UPS_HOME"])) if "UPS_HOME" in env else None
+        if self.files is not None:
+            flight_recorder.answer(self.files.flight(self.rank))
+            _write_stacks_on_request(self.files.stack(self.rank))
+        self.pulse = Pulse(self.files.heartbeat(self.rank) if self.files else None, self.rank, fire)
+
+    def limit(self) -> int | None:
+        """The largest microbatch that earlier starts of the ranks leave to this one; None where there is none."""
+        microbatch = read_json(self.run.microbatch).get("microbatch") if self.run else None
+        return int(microbatch) if microbatch else None
+
+    @property
+    def microbatch(self) -> int:
+        """The samples this rank takes at once; 0 before it has noted any."""
+        return self.pulse.microbatch
+
+    def note(self, microbatch: int) -> None:
+        """This rank now takes so many samples at once; rank 0 writes it down for later starts."""
+        self.pulse.note(microbatch)
+        if self.run is not None and self.rank == 0 and self.limit() != microbatch:
+            write_microbatch(self.run, microbatch)
+
+    def succeed(self, **facts: Any) -> None:
+        """Everything is written and verified: rank 0 says so, durably, before any teardown."""
+        if self.run is not None and self.rank == 0:
+            self.run.write(self.run.success, {"time": now(), "facts": facts})
+
+    def fail(self, error: BaseException) -> Ending:
+        """Leave the record of an exception; its ending is the exit code of this rank."""
+        record = Failure.of(error, self.rank, self.pulse.step, self.pulse.phase, self.microbatch)
+        if self.files is not None:
+            with contextlib.suppress(OSError):  # the exit code says it too
+                record.write(self.files.failure(self.rank))
+            if not record.first_hand:  # what it did last with the peer that it lost
+                flight_recorder.dump(self.files.flight(self.rank))
+        return record.ending
+
+    def __enter__(self) -> Seat:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None or (isinstance(error, SystemExit) and error.code in (0, None, *PEACEFUL)):
+            self.pulse.close()
+            return
+        if isinstance(error, SystemExit) or self.files is None:
+            return
+        ending = classify(error).ending
+        if ending in PEACEFUL:
+            self.pulse.close()
+            raise SystemExit(int(ending)) from None
+        ending = self.fail(error)
+        if not isinstance(error, UpsError):
+            sys.excepthook(type(error), error, at)
+        elif ending != Ending.USER:  # one sentence here, the rest in the record; the supervisor tells a user's mistake
+            print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
+        sys.stderr.flush()
+        raise SystemExit(int(ending)) from None
+
+
+def write_microbatch(run: RunDir, microbatch: int) -> None:
+    """The largest microbatch that later starts of the ranks may take."""
+    run.write(run.microbatch, {**read_json(run.microbatch), "microbatch": microbatch})
+
+
+def _write_stacks_on_request(path: Path) -> None:
+    """On SIGUSR2 the stacks of all threads go to `path`; on a fatal signal they go to the log."""
+    file = path.open("ab", buffering=0)
+    _open_files.append(file)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR2, file=file, all_threads=True, chain=True)  # then the flight recorder's turn

@@ -1,0 +1,312 @@
+"""The supervisor: starts the ranks of a job, watches them from outside, restarts them, and writes the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ups.rundir import RunDir, StartDir
+from ups.supervise.job import Job, Start, environment, new_token, refuse_nesting
+from ups.supervise.launchers import Launcher, launcher_of
+from ups.supervise.limits import Limits
+from ups.supervise.network import port_taken
+from ups.supervise.proc import alive, owned, sweep
+from ups.supervise.seat import write_microbatch
+from ups.supervise.watch import RankWatch, StopRequests
+from ups.types import ConfigError
+from ups.verdict import Ending, Verdict, classify, now, read_json
+
+PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
+STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+
+
+class Supervisor:
+    """Runs `job` in the run folder `home` until it has succeeded or has failed for good.
+
+    `progress()` is the step of the newest verified checkpoint: starts of the ranks that do not raise it are counted,
+    and too many in a row end the run. `launcher`: what `launcher_of` chooses for the job, by default. `relay` gets
+    what rank 0 prints. To be called from the main thread: ranks die with the thread that started them, and requests to
+    stop (SIGTERM, SIGUSR1, SIGINT, SIGHUP) arrive there.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        home: Path,
+        limits: Limits | None = None,
+        say: Callable[[str], None] = print,
+        *,
+        progress: Callable[[], int] = lambda: 0,
+        launcher: Launcher | None = None,
+        relay: Callable[[bytes], None] | None = None,
+    ) -> None:
+        refuse_nesting()
+        self.job = job
+        self.run = RunDir(home.resolve())
+        self.limits = limits or Limits()
+        self.launcher = launcher or launcher_of(job)
+        self._print = say
+        self._progress = progress
+        self._relay = relay
+        self._stops = StopRequests([])
+        self._token = new_token()
+        self._attempts: list[dict[str, Any]] = []
+        self._stale = 0  # starts in a row without a newer checkpoint
+        self._reached = 0
+        self._lost_since: float | None = None
+
+    def supervise(self) -> Verdict:
+        """The verdict, which is also written to verdict.json; its `ending` is the exit code of the command."""
+        before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
+        with self._listening():
+            self._prepare()
+            try:
+                verdict = self._until_the_end()
+            finally:
+                sweep(self._token)
+            verdict = replace(verdict, time=now(), attempts=tuple(self._attempts))
+            return self._publish(verdict, before)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ask the ranks to make a checkpoint and leave; a second Ctrl-C does not wait."""
+        self._stops.add(number)
+
+    def _until_the_end(self) -> Verdict:
+        number = self._next_number()
+        while True:
+            before = self._step()
+            began = time.monotonic()
+            try:
+                verdict, detection = self._one_start(number)
+            except OSError as error:  # the disk or the process table is full
+                kind = classify(error)
+                verdict = Verdict(kind.ending, f"the ranks could not be started: {error}", kind=type(error).__name__)
+                detection = None
+            after = self._step()
+            if self.job.nodes > 1:
+                verdict = self._compare(verdict, number)
+            self._note(number, verdict, before, after, time.monotonic() - began, detection)
+            final = self._decide(verdict, before, after)
+            if final is not None:
+                return final
+            self._say(f"attempt {number} ended: {verdict.cause} Starting again from step {after}.")
+            time.sleep(min(PAUSE * 2**self._stale, 5.0))
+            number += 1
+
+    def _step(self) -> int:
+        """How far the run can be resumed from; what was known before, where the disk does not answer."""
+        with contextlib.suppress(OSError):
+            self._reached = self._progress()
+        return self._reached
+
+    def _one_start(self, number: int) -> tuple[Verdict, float | None]:
+        """How a start of the ranks ended, and after how many seconds a failure was noticed."""
+        files = StartDir.create(number)
+        try:
+            watch = RankWatch(
+                self._start(files, number),
+                self.run.success,
+                self.launcher,
+                self.limits,
+                self._stops,
+                self._say,
+                self._relay,
+                self._given_up,
+            )
+            verdict = watch.run()
+        finally:
+            shutil.rmtree(files.folder, ignore_errors=True)
+        if verdict.ending in (Ending.CRASH, Ending.RANK_DIED) and self._full():
+            cause = f"{self.run.folder}: its disk is full; free some space and --resume. {verdict.cause}"
+            verdict = replace(verdict, ending=Ending.STORAGE, cause=cause, transient=False)
+        return verdict, watch.detection
+
+    def _full(self) -> bool:
+        """Whether there is no room left for even a line: then every other failure is only its shadow."""
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(self.run.folder).free < 4096
+        return False
+
+    def _compare(self, verdict: Verdict, number: int) -> Verdict:
+        """Tell the other nodes how this start ended here; if only by an echo, take the verdict of another node."""
+        logs = self.run.attempt_logs(number)
+        if not verdict.echo:
+            with contextlib.suppress(OSError):
+                verdict.write(logs / f"verdict-{self.job.node}.json")
+            return verdict
+        end = time.monotonic() + self.limits.echo
+        while True:
+            others = [other for path in logs.glob("verdict-*.json") if (other := Verdict.read(path)) is not None]
+            if others:
+                return replace(others[0], echo=True, transient=True)
+            if time.monotonic() > end:
+                return verdict
+            time.sleep(0.1)
+
+    def _decide(self, verdict: Verdict, before: int, after: int) -> Verdict | None:
+        """The verdict to end with, or None to start again."""
+        if self._stops or not verdict.restarts:
+            return verdict
+        elsewhere = verdict.echo and self.job.nodes > 1
+        if after > before:
+            self._stale, self._lost_since = 0, None
+        if verdict.ending == Ending.OOM:
+            left = self._halve(verdict)
+            if left is not None:  # a smaller microbatch is another attempt, and there are only so many of them
+                return verdict if left == 0 else None
+        if elsewhere:
+            return self._without_others(verdict)
+        self._stale += after <= before
+        if self._stale < self.limits.attempts:
+            return None
+        return replace(
+            verdict,
+            ending=Ending.NO_PROGRESS,
+            cause=f"{self._stale} attempts in a row ended without a newer checkpoint than step {after}; "
+            f"the last one as {verdict.ending.name}: {verdict.cause}",
+            facts={**verdict.facts, "underlying": verdict.ending.name},
+        )
+
+    def _halve(self, verdict: Verdict) -> int | None:
+        """Half the microbatch for the next start; 0: no half is left; None: the microbatch is not known."""
+        size = verdict.microbatch or int(read_json(self.run.microbatch).get("microbatch") or 0)
+        if not size:
+            return None
+        if size > 1 and self.job.node == 0:
+            try:
+                write_microbatch(self.run, size // 2)
+            except OSError as error:
+                self._say(f"{self.run.microbatch}: could not be written ({error.strerror}).")
+                return None
+        return size // 2
+
+    def _without_others(self, verdict: Verdict) -> Verdict | None:
+        """Another node's fault uses up none of this one's attempts, only patience."""
+        given_up = self._given_up()
+        if given_up is not None:
+            return given_up
+        self._lost_since = self._lost_since or time.monotonic()
+        if time.monotonic() - self._lost_since < self.limits.rejoin:
+            return None
+        cause = f"the other nodes did not come back within {self.limits.rejoin:.0f} s: {verdict.cause}"
+        return replace(verdict, ending=Ending.RANK_DIED, cause=cause, transient=False)
+
+    def _given_up(self) -> Verdict | None:
+        """The verdict of a node that left for good, if too few are left without it."""
+        if self.job.nodes == 1:
+            return None
+        ours = self.run.node_verdict(self.job.node)
+        gone = [Verdict.read(path) for path in self.run.node_verdicts() if path != ours]
+        if not gone or self.job.nodes - len(gone) >= (self.job.least or self.job.nodes):
+            return None
+        return next((replace(v, echo=False) for v in gone if v is not None), None)
+
+    def _prepare(self) -> None:
+        """Remove what an earlier supervisor of this run left and could be mistaken for this one's."""
+        self.run.folder.mkdir(parents=True, exist_ok=True)
+        self.run.node_verdict(self.job.node).unlink(missing_ok=True)
+        if self.job.node == 0:
+            self.run.success.unlink(missing_ok=True)
+            self.run.verdict.unlink(missing_ok=True)
+        self._clear_orphans()
+        if self.job.nodes > 1 and self.job.node == 0 and port_taken(self.job.rendezvous):
+            raise ConfigError(f"{self.job.rendezvous}: the port is in use here; choose another for --rendezvous.")
+        with contextlib.suppress(OSError):  # on a full disk the verdict takes this place
+            self.run.reserve.write_bytes(bytes(64 * 1024))
+        user = pwd.getpwuid(os.getuid()).pw_name
+        for owner, old in StartDir.all():
+            if not alive(owner) and old.folder.owner() == user:
+                shutil.rmtree(old.folder, ignore_errors=True)
+
+    def _clear_orphans(self) -> None:
+        """Ranks of this run whose supervisor is gone are ended; a living supervisor is not to be disturbed."""
+        for pid, env in owned("UPS_HOME", str(self.run.folder)).items():
+            owner = int(env.get("UPS_SUPERVISOR", "0"))
+            if owner != os.getpid() and alive(owner):
+                if self.job.nodes > 1:
+                    continue
+                raise ConfigError(f"{self.run.folder}: process {owner} is running it; wait for it, or stop it.")
+            self._say(f"process {pid} was left over from an earlier start of this run and has been ended.")
+            sweep(env.get("UPS_TOKEN", ""))
+
+    def _start(self, files: StartDir, number: int) -> Start:
+        logs = self.run.attempt_logs(number)
+        logs.mkdir(parents=True, exist_ok=True)
+        env = environment(self.job, number, files, logs, self.run.folder, self._token)
+        return Start(self.job, number, files, logs, env, join=min(self.limits.start, 300))
+
+    def _next_number(self) -> int:
+        """Starts are counted over the life of a run, so that no log is ever written twice."""
+        attempts = self.run.attempts()
+        if self.job.nodes > 1:  # nodes start together and number alike: what another has just made is ours too
+            log = f"launcher-{self.job.node}.log"
+            attempts = {number: logs for number, logs in attempts.items() if (logs / log).exists()}
+        return max(attempts, default=0) + 1
+
+    def _note(
+        self, number: int, verdict: Verdict, before: int, after: int, seconds: float, detection: float | None
+    ) -> None:
+        long = ("attempts", "traceback", "where")
+        entry = {key: value for key, value in verdict.to_dict().items() if key not in long}
+        entry.update(attempt=number, from_step=before, to_step=after, seconds=round(seconds, 3))
+        entry["detection"] = None if detection is None else round(detection, 3)
+        self._attempts.append(entry)
+
+    def _publish(self, verdict: Verdict, before: bytes) -> Verdict:
+        """Node 0 writes the verdict; the others end with the same one."""
+        self.run.reserve.unlink(missing_ok=True)
+        ours = self.run.verdict if self.job.node == 0 else self.run.node_verdict(self.job.node)
+        try:
+            if self.job.node != 0:
+                if verdict.ending not in (Ending.SUCCESS, Ending.PREEMPTED, Ending.INTERRUPTED):
+                    verdict.write(ours)
+                return self._verdict_of_first_node(before) or verdict
+            verdict.write(self.run.verdict)
+        except OSError as error:
+            self._say(f"{ours}: the verdict could not be written ({error.strerror}); it was: {verdict.cause}")
+            if verdict.ending == Ending.SUCCESS:
+                return replace(
+                    verdict, ending=Ending.STORAGE, cause=f"{self.run.verdict}: {error.strerror}; free some space."
+                )
+        return verdict
+
+    def _verdict_of_first_node(self, before: bytes) -> Verdict | None:
+        """What node 0 writes in time; `before` is what stood there when this supervisor began."""
+        end = time.monotonic() + self.limits.teardown
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if self.run.verdict.read_bytes() != before:
+                    return Verdict.read(self.run.verdict)
+            time.sleep(0.1)
+        return None
+
+    def _say(self, text: str) -> None:
+        """Print a line; a closed terminal does not end a run."""
+        with contextlib.suppress(OSError, ValueError):
+            self._print(text)
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hear(number: int, _frame: FrameType | None) -> None:
+            self._stops.add(number)
+
+        old = {number: signal.signal(number, hear) for number in STOPS}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)

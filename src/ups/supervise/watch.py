@@ -1,0 +1,340 @@
+"""One start of the ranks, watched until it ends: exits, records and heartbeats become a verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ups.files import write_atomic
+from ups.heartbeat import Beat, read
+from ups.supervise import host_memory
+from ups.supervise.causes import STOP_SIGNALS, first_cause, leaves, signal_name
+from ups.supervise.job import Start
+from ups.supervise.launchers.launcher import Exit, Launcher
+from ups.supervise.limits import Limits, Silence
+from ups.supervise.log_tail import log_tail, tail
+from ups.supervise.proc import alive, sweep
+from ups.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
+from ups.verdict import Ending, Failure, Verdict, read_failures, read_json
+
+TICK = 0.1
+
+
+@dataclass
+class StopRequests:
+    """Signals that asked this process to stop, in the order of their arrival."""
+
+    signals: list[int]
+    since: float = 0.0
+
+    def add(self, number: int) -> None:
+        self.since = self.since or time.monotonic()
+        self.signals.append(number)
+
+    @property
+    def now(self) -> bool:
+        """A second Ctrl-C: no more patience."""
+        return self.signals.count(signal.SIGINT) > 1
+
+    def __bool__(self) -> bool:
+        return bool(self.signals)
+
+
+class RankWatch:
+    """Starts the ranks, looks at them ten times a second, and ends with every process dead and a verdict.
+
+    It ends when all ranks are gone, when a failure was seen and the others had time to say what they saw, when a rank
+    is over its time limit, when a request to stop was not followed in time, or when `given_up` gives a verdict.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        success: Path,
+        launcher: Launcher,
+        limits: Limits,
+        stops: StopRequests,
+        say: Callable[[str], None],
+        relay: Callable[[bytes], None] | None = None,
+        given_up: Callable[[], Verdict | None] = lambda: None,
+    ) -> None:
+        self._start = start
+        self._success = success
+        self._launcher = launcher
+        self._limits = limits
+        self._stops = stops
+        self._say = say
+        self._relay = relay
+        self._given_up = given_up
+        self._silence = Silence(limits, whole=start.job.nodes == 1)
+        self._pids: dict[int, int] = {}
+        self._exits: dict[int, Exit] = {}
+        self._beats: dict[int, Beat] = {}
+        self._records: list[Failure] = []
+        self._signalled: set[int] = set()
+        self._noticed: float | None = None
+        self._shown = 0  # bytes of rank 0's log
+        self._missing: dict[int, float] = {}
+        self._memory_low = False
+        self._looks = 0
+        self._kills_before = 0
+        self.detection: float | None = None
+
+    def run(self) -> Verdict:
+        """Start the ranks; how that ended."""
+        self._kills_before = host_memory.kills()
+        try:
+            self._launcher.start(self._start)
+            outcome = self._follow(time.monotonic())
+            self._look()
+            verdict = self._conclude(outcome)
+        finally:
+            self._launcher.kill()
+            left = sweep(self._start.env["UPS_TOKEN"])
+            self._show()
+        if left:
+            self._say(f"processes {left} do not go even when killed; they wait for a disk or a driver.")
+        with contextlib.suppress(OSError):  # evidence is worth a try, not a second failure
+            keep_evidence(self._start.files, self._start.logs)
+        return verdict
+
+    def _follow(self, began: float) -> str:
+        """Watch until there is nothing more to wait for; the name of the end."""
+        done_since = over_since = None
+        while True:
+            over = self._launcher.poll() is not None
+            self._look()
+            self._show()
+            now = time.monotonic()
+            over_since = (over_since or now) if over else None
+            # A rank whose parent was killed is noticed a little later than the others.
+            ended = over_since is not None and (now - over_since > 1.0 or not self._pids.keys() - self._exits.keys())
+            if self._success.exists():
+                done_since = done_since or now
+                if ended or now - done_since > self._limits.teardown:
+                    return "success"
+            elif self._failed():
+                self._notice(now)
+                assert self._noticed is not None
+                if ended or len(self._exits) == self._start.job.ranks or now - self._noticed > self._limits.echo:
+                    return "failed"
+            else:
+                self._noticed = None  # a launcher that replaced its ranks has mended what was seen
+                if end := self._other_end(ended, now, began):
+                    return end
+            self._tell_to_stop()
+            time.sleep(TICK)
+
+    def _other_end(self, ended: bool, now: float, began: float) -> str:
+        """The name of an end that is neither a success nor a failure of a rank; empty to go on."""
+        if ended:
+            waits = self._start.job.nodes > 1 and self._pids and all(e.code == 0 for e in self._exits.values())
+            self._noticed = now
+            if not waits:
+                return "ended"
+            return "" if self._wait_for_success() else "ended"
+        present = self._pids.keys() - self._exits.keys()
+        if self._regroups(present, now):
+            return "regroup"
+        if self._stops and (self._stops.now or not self._pids or now - self._stops.since > self._limits.grace):
+            return "stopped"
+        if (since := self._stopped_elsewhere()) is not None and now - since > self._limits.grace:
+            return "stopped"
+        if not self._pids and (self._given_up() is not None or now - began > self._limits.start):
+            return "nobody"
+        return "overdue" if self._silence.overdue(present, self._beats) else ""
+
+    def _regroups(self, present: Set[int], now: float) -> bool:
+        """Whether the launcher has sent all ranks away to let another node in, and stays.
+
+        Had somebody else sent them away, it would have left with them. What it does next does not always come to
+        an end, so the new group is made by a new start, from the checkpoint the ranks have just written.
+        """
+        if self._start.job.nodes == 1 or self._stops or present or not self._exits:
+            return False
+        return now - max(e.clock for e in self._exits.values()) > self._limits.echo
+
+    def _wait_for_success(self) -> bool:
+        """Rank 0 may live on another node, and a shared folder may be slow to show what it wrote."""
+        end = time.monotonic() + self._limits.teardown
+        while time.monotonic() < end and not self._stops:
+            os.listdir(self._success.parent)  # makes a network file system look again
+            if self._success.exists():
+                return True
+            time.sleep(TICK)
+        return False
+
+    def _look(self) -> None:
+        """Read all that is known of the ranks. Exits first: what a rank wrote before it left is then seen too."""
+        self._exits = self._launcher.exits()
+        self._pids = self._launcher.pids()
+        files = self._start.files
+        ranks = self._pids.keys() | self._exits.keys()
+        beats = {rank: read(files.heartbeat(rank)) for rank in ranks}
+        self._beats = {rank: beat for rank, beat in beats.items() if beat is not None}
+        self._find_missing()
+        self._records = read_failures(files.failures())
+        self._silence.look(ranks, self._beats)
+        self._looks += 1
+        if self._memory_low or self._looks % 10:
+            return
+        free, total = host_memory.available()
+        if total and free < 0.03 * total:
+            self._memory_low = True
+            self._say(f"memory is nearly full: {free / 2**30:.1f} of {total / 2**30:.0f} GiB are left on this machine.")
+
+    def _find_missing(self) -> None:
+        """A rank whose parent was killed is gone too, and nobody has written its exit."""
+        now = time.monotonic()
+        for rank, pid in self._pids.items():
+            if rank in self._exits or alive(pid):
+                self._missing.pop(pid, None)
+                continue
+            since = self._missing.setdefault(pid, now)
+            if now - since > 0.5:
+                left = rank in self._beats and self._beats[rank].done
+                self._exits[rank] = Exit(rank, 0 if left else -signal.SIGKILL, since, pid)
+
+    def _failed(self) -> bool:
+        """Whether something has happened from which the ranks cannot go on."""
+        gone = [e for rank, e in self._exits.items() if not leaves(e, self._beats.get(rank))]
+        # Killed by a request to stop that did not come from here: the others cannot go on without it.
+        stopped = [e for e in self._exits.values() if e.code in STOP_SIGNALS and not self._stops]
+        return bool(self._records or gone or stopped)
+
+    def _notice(self, now: float) -> None:
+        if self._noticed is None:
+            self._noticed = now
+            clocks = [e.clock for e in self._exits.values()] + [r.clock for r in self._records]
+            self.detection = max(0.0, now - min(clocks))
+
+    def _stopped_elsewhere(self) -> float | None:
+        """When the first rank left on somebody else's request: the others cannot go on without it, and may not know."""
+        stopped = (Ending.PREEMPTED, Ending.INTERRUPTED)
+        return min((e.clock for e in self._exits.values() if e.code in stopped), default=None)
+
+    def _tell_to_stop(self) -> None:
+        """SIGTERM to every rank, once, if they are to stop; directly, since a launcher adds habits of its own."""
+        if not self._stops and self._stopped_elsewhere() is None:
+            return
+        for rank, pid in self._pids.items():
+            if pid not in self._signalled and rank not in self._exits:
+                self._signalled.add(pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGTERM)
+
+    def _conclude(self, outcome: str) -> Verdict:
+        """The verdict, with the evidence; the ranks still exist."""
+        if outcome == "success":
+            return self._succeeded()
+        if outcome == "regroup":
+            return Verdict(Ending.RANK_DIED, "the ranks made room for another node to join.", echo=True)
+        if outcome == "nobody" or (not self._pids and not self._exits):
+            return self._nobody(outcome)
+        if outcome in ("ended", "failed") and not self._stops and (verdict := self._launcher_died()):
+            return verdict
+        ranks = self._pids.keys() | self._exits.keys()
+        states = rank_states(ranks, self._pids, self._beats, self._silence.silent)
+        states = [replace(s, state="") if s.rank in self._exits else s for s in states]
+        echoes = bool(self._records) and not any(r.first_hand for r in self._records)
+        if outcome == "overdue" or echoes:
+            states = with_stacks(states, self._start.files)
+        exits = {
+            rank: replace(e, tail=log_tail(self._start.logs / f"rank-{rank}.log")) for rank, e in self._exits.items()
+        }
+        out_of_memory = host_memory.kills() > self._kills_before
+        verdict = first_cause(self._records, exits, self._beats, states, outcome == "overdue", out_of_memory)
+        if outcome == "overdue":
+            self.detection = next((s.silent for s in states if s.rank == verdict.rank), None)
+        verdict = replace(verdict, facts={"where": rows(states)})
+        self._keep_table(states, show=not self._stops and verdict.ending != Ending.USER)
+        return self._as_stopped(verdict, outcome) if self._stops else verdict
+
+    def _keep_table(self, states: list[RankState], show: bool) -> None:
+        text = table(states)
+        stacks = "".join(f"\n\nrank {s.rank}:\n{s.stack or '(no answer)'}" for s in states if s.state)
+        with contextlib.suppress(OSError):
+            write_atomic(self._start.files.where(self._start.job.node), text + stacks + "\n")
+        if show:
+            self._say(text)
+
+    def _succeeded(self) -> Verdict:
+        """What happens after the mark of success cannot take it back."""
+        late = [f"rank {e.rank} ended with code {e.code}" for e in self._exits.values() if e.code]
+        late += [f"rank {rank} did not leave" for rank in sorted(self._pids.keys() - self._exits.keys())]
+        cause = "done" + (f"; in teardown {', '.join(late)}" if late and self._launcher.poll() != 0 else "") + "."
+        facts = read_json(self._success).get("facts", {})
+        return Verdict(
+            Ending.SUCCESS, cause, step=max((b.step for b in self._beats.values()), default=None), facts=facts
+        )
+
+    def _nobody(self, outcome: str) -> Verdict:
+        """No rank has ever begun."""
+        if self._stops:
+            return self._as_stopped(Verdict(Ending.PREEMPTED, "before any rank had begun"), "stopped")
+        given_up = self._given_up()
+        if given_up is not None:
+            return given_up
+        text = self._launcher_log()
+        last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
+        code = self._launcher.poll()
+        how = f"in {self._limits.start:.0f} s" if outcome == "nobody" else f"before the launcher ended with code {code}"
+        return Verdict(
+            Ending.CRASH, f"no rank began {how}: {last}", traceback=text, transient=True, echo=self._start.job.nodes > 1
+        )
+
+    def _launcher_died(self) -> Verdict | None:
+        """A launcher that was killed takes its ranks along; one that lost the parent of a rank ends the other ranks."""
+        code = self._launcher.poll()
+        begun, wanted = len(self._pids), self._start.job.ranks
+        if code and not self._launcher.exits():
+            how = signal_name(-code) if code < 0 else f"code {code}"
+            cause = f"the launcher ended with {how} and took its ranks with it."
+        elif code and begun < wanted and not self._records and not self._start.job.nodes > 1 and not self._one_failed():
+            cause = f"only {begun} of {wanted} ranks began before the launcher ended with code {code}."
+        else:
+            return None
+        return Verdict(Ending.RANK_DIED, cause, traceback=self._launcher_log())
+
+    def _one_failed(self) -> bool:
+        """Whether a rank ended other than by being stopped: then that is why the others never began."""
+        return any(e.code not in (*STOP_SIGNALS, Ending.SUCCESS, Ending.PREEMPTED) for e in self._exits.values())
+
+    def _launcher_log(self) -> str:
+        logs = self._start.logs
+        return tail(logs / f"launcher-{self._start.job.node}.log") or tail(logs / "launcher.log")
+
+    def _as_stopped(self, verdict: Verdict, outcome: str) -> Verdict:
+        """A run that was asked to stop ends as asked, unless something went wrong that a restart would not mend."""
+        if not verdict.restarts and verdict.ending not in (Ending.PREEMPTED, Ending.INTERRUPTED):
+            return verdict
+        by = signal.Signals(self._stops.signals[0])
+        step = max((beat.step for beat in self._beats.values()), default=0)
+        late = sorted(self._pids.keys() - self._exits.keys())
+        how = f"stopped by {by.name} at step {step}"
+        if outcome == "stopped" and late:
+            after = "a second Ctrl-C" if self._stops.now else f"{self._limits.grace:.0f} s"
+            how += f"; ranks {late} had not left after {after} and were killed"
+        elif verdict.restarts:
+            how += f"; on the way out: {verdict.cause.rstrip('.')}"
+        return replace(
+            verdict,
+            ending=Ending.INTERRUPTED if by == signal.SIGINT else Ending.PREEMPTED,
+            cause=how + "; --resume goes on from the last verified checkpoint.",
+            transient=False,
+        )
+
+    def _show(self) -> None:
+        """Pass on what rank 0 prints."""
+        if self._relay is None:
+            return
+        with contextlib.suppress(OSError), (self._start.logs / "rank-0.log").open("rb") as log:
+            log.seek(self._shown)
+            if text := log.read():
+                self._shown += len(text)
+                self._relay(text)

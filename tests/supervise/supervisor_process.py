@@ -1,0 +1,26 @@
+"""A supervisor in a process of its own: `supervisor_process.py HOME JOB-AS-JSON LIMITS-AS-JSON LAUNCHER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from ups.supervise.job import Job
+from ups.supervise.launchers.processes import Processes
+from ups.supervise.launchers.torchrun import Torchrun
+from ups.supervise.limits import Limits
+from ups.supervise.supervisor import Supervisor
+
+home, job, limits, launcher = sys.argv[1:]
+words = json.loads(job)
+verdict = Supervisor(
+    Job(**{**words, "command": tuple(words["command"])}),
+    Path(home),
+    Limits(**json.loads(limits)),
+    say=lambda text: print(text, flush=True),
+    launcher=Processes() if launcher == "processes" else Torchrun(last_call=1, join=30),
+).supervise()
+assert "torch" not in sys.modules, "a supervisor needs no torch"
+print(verdict.ending.name, verdict.cause)
+sys.exit(int(verdict.ending))

@@ -1,0 +1,98 @@
+"""A rank's seat: whatever leaves the block becomes the right record and the right exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ups.heartbeat import read
+from ups.rundir import RunDir, StartDir
+from ups.supervise.job import Job, environment
+from ups.supervise.seat import Seat, write_microbatch
+from ups.types import ConfigError, UpsError
+from ups.verdict import Ending, read_failures
+
+
+class Preempted(UpsError):  # noqa: N818
+    ending = Ending.PREEMPTED
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "now").mkdir()
+    return {"RANK": "1", "UPS_RUN": str(tmp_path / "now"), "UPS_HOME": str(tmp_path), "UPS_ATTEMPT": "2"}
+
+
+def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_path: Path) -> None:
+    seat = Seat(env)
+    seat.note(4)
+    seat.pulse.beat("data", 3)
+    with pytest.raises(SystemExit) as left, seat:
+        raise ConfigError("no such key; mend it.")
+    assert left.value.code == Ending.USER
+    (record,) = read_failures(StartDir(tmp_path / "now").failures())
+    assert (record.rank, record.step, record.phase, record.microbatch) == (1, 3, "data", 4)
+    beat = read(tmp_path / "now/heartbeat-1")
+    assert beat is not None
+    assert not beat.done
+
+
+def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as left, Seat(env):
+        raise Preempted("saved.")
+    assert left.value.code == Ending.PREEMPTED
+    assert read_failures(StartDir(tmp_path / "now").failures()) == []
+    beat = read(tmp_path / "now/heartbeat-1")
+    assert beat is not None
+    assert beat.done
+
+
+def test_only_rank_0_says_that_the_run_succeeded(env: dict[str, str], tmp_path: Path) -> None:
+    with Seat(env) as seat:
+        seat.succeed()
+    assert not (tmp_path / ".success.json").exists()
+    with Seat({**env, "RANK": "0"}) as seat:
+        seat.succeed(nrmse=0.1)
+    assert json.loads((tmp_path / ".success.json").read_text())["facts"] == {"nrmse": 0.1}
+
+
+def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], tmp_path: Path) -> None:
+    assert Seat(env).limit() is None
+    write_microbatch(RunDir(tmp_path), 8)
+    assert Seat(env).limit() == 8
+    Seat({**env, "RANK": "0"}).note(4)
+    assert Seat(env).limit() == 4
+
+
+def test_without_a_supervisor_an_error_is_only_itself() -> None:
+    seat = Seat({})
+    seat.pulse.beat("data", 1)
+    seat.note(2)
+    seat.succeed()
+    with pytest.raises(ValueError, match="mine"), seat:
+        raise ValueError("mine")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"ranks": 0}, "at least one each"),
+        ({"nodes": 2}, "give --rendezvous HOST:PORT"),
+        ({"nodes": 2, "rendezvous": "here"}, "give --rendezvous HOST:PORT"),
+        ({"nodes": 2, "node": 2, "rendezvous": "here:1"}, "counted from 0"),
+        ({"nodes": 2, "least": 3, "rendezvous": "here:1"}, "ask for fewer"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused_with_a_sentence(words: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Job(("x",), **words)  # type: ignore[arg-type]
+
+
+def test_ranks_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    job = Job(("x",), ranks=1000)
+    assert environment(job, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "1"
+    told = Job(("x",), env={"OMP_NUM_THREADS": "7"})
+    assert environment(told, 1, StartDir(tmp_path), tmp_path, tmp_path, "t")["OMP_NUM_THREADS"] == "7"
