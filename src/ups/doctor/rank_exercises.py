@@ -15,7 +15,7 @@ import torch.distributed as c10d
 from torch import Tensor
 
 from ups.engine.checkpoint.vault import Vault
-from ups.engine.faults import Fault
+from ups.engine.faults import Fault, FaultPlan
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist
