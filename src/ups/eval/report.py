@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,15 +67,25 @@ class Report:
     phases: tuple[tuple[str, float], ...] = ()
 
     @cached_property
+    def _measured(self) -> list[Record]:
+        """A record for every number but the times of the phases."""
+        records = [self._record(e, p) for task in self.tasks for e in task.entries() for p in points_of(task, e)]
+        return records + [self._drawn_record(d, n, value) for d in self.drawn for n, value in d.numbers().items()]
+
+    @property
     def records(self) -> list[Record]:
         """Every number, one record each."""
-        records = [self._record(e, p) for task in self.tasks for e in task.entries() for p in points_of(task, e)]
-        records += [self._drawn_record(d, name, value) for d in self.drawn for name, value in d.numbers().items()]
-        return records + [self._phase_record(name, seconds) for name, seconds in self.phases]
+        return self._measured + [self._phase_record(name, seconds) for name, seconds in self.phases]
+
+    def with_phases(self, phases: tuple[tuple[str, float], ...]) -> Report:
+        """The same report, its times replaced; nothing is measured again."""
+        report = dataclasses.replace(self, phases=phases)
+        vars(report)["_measured"] = self._measured
+        return report
 
     def find(self, task: str, predictor: str, metric: str = "nrmse", mode: str = "strict", split: str = "") -> Record:
         """The one record that answers; the first split unless it is named."""
-        for r in self.records:
+        for r in self._measured:
             if (r.task, r.predictor, r.metric, r.mode) == (task, predictor, metric, mode) and split in ("", r.split):
                 return r
         raise DataError(f"the report has no {metric} ({mode}) of {predictor} on {task}.")

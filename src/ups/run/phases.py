@@ -42,5 +42,13 @@ class Phases:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
+    def divide(self, name: str, parts: Mapping[str, float]) -> None:
+        """Say of a phase what its time was spent on; what `parts` do not account for is the rest of it."""
+        whole = self.seconds.pop(name)
+        rest = max(0.0, whole - sum(parts.values()))
+        for part, seconds in (*parts.items(), ("the rest", rest)):
+            key = f"{name}: {part}"
+            self.seconds[key] = self.seconds.get(key, 0.0) + seconds
+
     def rows(self) -> tuple[tuple[str, float], ...]:
         return tuple(self.seconds.items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
@@ -12,13 +13,15 @@ from typing import Protocol
 from ups.config import fingerprint, load
 from ups.engine.preemption import STOP
 from ups.engine.ranks.dist import Dist, device_of
+from ups.engine.train import Outcome
 from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
+from ups.eval.results import StageFact, rows_of, write_results
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit
 from ups.models.simulator import rebuilt
-from ups.run.check import check, new_simulator
+from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, opened
 from ups.run.judge import judge
@@ -29,6 +32,7 @@ from ups.run.training import Learnt, Training
 from ups.rundir import RunDir
 from ups.tracking import Tracker, open_trackers
 from ups.tracking import require as require_trackers
+from ups.verdict import Ending, classify
 
 
 class Seat(Protocol):
@@ -91,6 +95,9 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        ending = Ending.SUCCESS if error is None else classify(error).ending
+        while self.trackers:
+            self.trackers.pop().close(ending.name)
         self._opened.close()
 
     def carry_out(self, seat: Seat) -> Report | None:
@@ -103,9 +110,7 @@ class Run:
             return None
         seat.pulse.beat("judge")
         with STOP.at_once("the simulator was judged"):
-            report = self.judge()
-            self.report(report)
-        return report
+            return self.report(self.judge())
 
     @cached_property
     def sets(self) -> list[DataSet]:
@@ -149,6 +154,7 @@ class Run:
                 learnt[name], weights = training.learn(stage, known)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
+            self.phases.divide(f"stage {name}", learnt[name].outcome.phases)
             del stage
         if dist.leads:
             with self.phases("artifact"):
@@ -162,12 +168,25 @@ class Run:
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            return judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+        return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
 
-    def report(self, report: Report) -> None:
-        """Write what was judged as a page and as numbers."""
+    def report(self, report: Report) -> Report:
+        """Write what was judged as a page and as numbers, and where the time went; the report with all of it."""
         with self.phases("report"):
-            report.write(self.folder.folder)
+            report.with_phases(self.phases.rows()).write(self.folder.folder)
+        report = report.with_phases(self.phases.rows())
+        write_results(self.folder.results, rows_of(report.records))
+        self.folder.write(self.folder.phases, self.phases.seconds)
+        return report
+
+    def _stages(self, simulator: Simulator, outcomes: Mapping[str, Outcome]) -> tuple[StageFact, ...]:
+        """What each stage took, whatever stages there were."""
+        facts = []
+        for name, o in outcomes.items():
+            part = simulator.parts[self.config.stages[name].makes]
+            facts.append(StageFact(name, sum(p.numel() for p in part.parameters()), o.steps, o.seconds, o.score))
+        return tuple(facts)
 
     def untrained(self, dist: Dist) -> Simulator:
         """The simulator before training, of which this rank holds what it needs.
@@ -178,9 +197,7 @@ class Run:
         """
         config, sharded = self.config, dist.config.strategy == "fsdp"
         made = {stage.makes for stage in config.stages.values()}
-        names = (
-            list(config.parts) if self.parent is None else list({**dict.fromkeys(config.parts), **self.parent.parts})
-        )
+        names = parts_of(config, self.parent)
         first = next(i for i, name in enumerate(names) if name in made)
         simulator = new_simulator(config, self.sets, self.parent, names[first:] if sharded and not dist.leads else ())
         statistics = statistics_of(self.folder, self.sets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from ups.config import dump, fingerprint
 from ups.engine.checkpoint.manifest import newest_verified
 from ups.files import write_atomic
 from ups.run.config import RunConfig
+from ups.run.phases import STARTED, process_started
 from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher
 from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor
+from ups.tracking import open_trackers
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json
 
@@ -39,6 +42,7 @@ def supervise(
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
     d = config.dist
+    os.environ.setdefault(STARTED, str(process_started()))
     folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
     try:
         if not node:
@@ -56,6 +60,10 @@ def supervise(
         ).supervise()
     finally:
         folder.close()
+    if verdict.ending != Ending.SUCCESS and not node:
+        # The rank that owned them may have had no time to: mirrors are told how the run really ended.
+        for tracker in open_trackers(config.trackers, folder.folder, say):
+            tracker.close(verdict.ending.name)
     if verdict.ending == Ending.USER:
         say(verdict.cause)
     elif verdict.ending != Ending.SUCCESS:
