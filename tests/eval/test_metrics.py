@@ -218,3 +218,13 @@ def test_an_error_over_nothing_is_infinite_in_a_judgement_and_finite_in_a_valida
     pred[0, 1] = 0.5
     assert measure(pred, true).frames("nrmse").ravel().tolist() == [0.0, np.inf]
     assert nrmse(torch.from_numpy(pred), torch.from_numpy(true)).ravel().tolist() == [0.0, 0.5 / 1e-12]
+
+
+@pytest.mark.parametrize("name", list(METRICS))
+def test_every_metric_is_zero_for_the_truth_and_knows_no_batches(name: str) -> None:
+    true, pred = noise(4, 3, 32, 32, 2), noise(4, 3, 32, 32, 2)
+    exact = measure(true, true, dt=0.5).per_sample(name)
+    assert exact == pytest.approx(np.full(4, 1.5 if name == "correlation-time" else 0.0))
+    parts = Errors.join([measure(pred[i : i + 2], true[i : i + 2]) for i in (0, 2)])
+    assert parts.per_sample(name) == pytest.approx(measure(pred, true).per_sample(name))
+    assert METRICS[name].meaning

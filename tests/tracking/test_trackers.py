@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import sys
@@ -17,8 +18,22 @@ from ups.verdict import Ending
 VALUES = {"codec/loss": 0.5, "codec/Fehler ü/µ": 1e-30, "codec/bad": float("nan"), "codec/worse": -float("inf")}
 
 
-@pytest.fixture(params=list(TRACKERS))
-def kind(request: pytest.FixtureRequest) -> type[Tracker]:
+PAGE = Path(__file__).parents[2] / "docs" / "howto-add-a-tracker.md"
+
+
+def of_the_page() -> dict[str, type[Tracker]]:
+    """The tracker of docs/howto-add-a-tracker.md, its blocks executed as they are written."""
+    module, line = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    namespace: dict[str, object] = {}
+    exec(module, namespace)
+    found: dict[str, type[Tracker]] = eval(f"{{{line}}}", namespace)
+    return found
+
+
+@pytest.fixture(params=[*TRACKERS, *of_the_page()])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[Tracker]:
+    for name, tracker in of_the_page().items():
+        monkeypatch.setitem(TRACKERS, name, tracker)
     found = TRACKERS[request.param]
     try:
         found.require()
@@ -31,8 +46,8 @@ def files(place: Path) -> list[Path]:
     return sorted(p for p in [place, *place.rglob("*")] if p.is_file())
 
 
-def size(place: Path) -> int:
-    return sum(path.stat().st_size for path in files(place))
+def content(place: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in files(place))
 
 
 def refused(sentence: str) -> None:
@@ -52,25 +67,27 @@ def full_disk() -> Iterator[None]:
 
 def test_every_line_is_on_disk_when_log_returns_and_a_resumed_run_appends(kind: type[Tracker], tmp_path: Path) -> None:
     place = tmp_path / kind.place
-    sizes = [0]
+    seen = [b""]
     for ending in (Ending.PREEMPTED, Ending.OOM, Ending.SUCCESS):
         tracker = kind(tmp_path, refused)
         for step in (1, 2):
             tracker.log(step, {**VALUES, "codec/note": f"{ending.name}, 'ä' \n\"b\"", "count": step})
-            sizes.append(size(place))
+            seen.append(content(place))
         tracker.close(ending.name)
         assert tracker.lost == 0
-    assert sizes == sorted(set(sizes)), "each line makes it longer"
-    assert any("µ".encode() in path.read_bytes() or b"\\u00b5" in path.read_bytes() for path in files(place))
+    assert len(set(seen)) == len(seen), "each line is there when log returns"
+    assert "µ".encode() in content(place)
+    names = [name for name, other in TRACKERS.items() if other is kind]
+    assert kind in [type(tracker) for tracker in open_trackers(names, tmp_path, refused)]
 
 
 def test_a_tracker_that_is_killed_needs_no_close(kind: type[Tracker], tmp_path: Path) -> None:
     kind(tmp_path, refused).log(1, VALUES)
-    before = size(tmp_path / kind.place)
-    assert before > 0
+    before = content(tmp_path / kind.place)
+    assert before
     later = kind(tmp_path, refused)
     later.log(2, VALUES)
-    assert size(tmp_path / kind.place) > before
+    assert content(tmp_path / kind.place) != before
     later.close("SUCCESS")
 
 
@@ -80,13 +97,13 @@ def test_torn_files_cost_no_further_line(kind: type[Tracker], tmp_path: Path) ->
     first.close("RANK_DIED")
     for path in files(tmp_path / kind.place):
         path.write_bytes(path.read_bytes()[:-3])
-    before = size(tmp_path / kind.place)
+    before = content(tmp_path / kind.place)
     later = kind(tmp_path, refused)
     for step in (2, 3):
         later.log(step, VALUES)
     later.close("SUCCESS")
     assert later.lost == 0
-    assert size(tmp_path / kind.place) > before
+    assert content(tmp_path / kind.place) != before
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -112,7 +129,7 @@ def test_a_disk_that_recovers_is_written_again(kind: type[Tracker], tmp_path: Pa
     folder.unlink()
     tracker.log(1, VALUES)
     assert tracker.lost == 1
-    assert size(folder / kind.place) > 0
+    assert content(folder / kind.place)
     tracker.close("SUCCESS")
     assert said[1:] == [f"{folder / kind.place}: 1 line could not be written."]
 

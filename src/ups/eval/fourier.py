@@ -104,12 +104,12 @@ class NeuralOpBaseline(nn.Module):
         self._same_task(window)
         if window.context.shape[1] < self.context:
             raise DataError(f"{self.name} needs {self.context} given frames, but there are {window.context.shape[1]}.")
-        frames, made = window.context[:, -self.context :], []
+        frames, predicted = window.context[:, -self.context :], []
         numbers = _numbers(window)
         for _ in range(steps):
-            made.append(self(frames, window.inputs, numbers, window.periodic))
-            frames = torch.cat([frames[:, 1:], made[-1].unsqueeze(1)], 1)
-        return torch.stack(made, 1)
+            predicted.append(self(frames, window.inputs, numbers, window.periodic))
+            frames = torch.cat([frames[:, 1:], predicted[-1].unsqueeze(1)], 1)
+        return torch.stack(predicted, 1)
 
     def loss(self, window: Window) -> Losses:
         """`nmse`: squared error over the truth's mean square, per sample, frame and channel; through the rollout."""

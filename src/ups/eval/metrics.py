@@ -279,10 +279,10 @@ def summary(errors: Errors, protocol: str, context: int, seed: int = 0) -> list[
     Left out are metrics that are nan: Fourier bands that the grid does not resolve.
     """
     samples = {name: errors.per_sample(name) for name in errors.tables}
-    found = all_strict({name: row for name, row in samples.items() if not np.isnan(np.mean(row))}, protocol, seed)
+    numbers = all_strict({name: row for name, row in samples.items() if not np.isnan(np.mean(row))}, protocol, seed)
     for mode, counted in (("pdebench-0.1.0", 0), ("pdebench-paper", context)):
         for name in errors.batch_tables:
             value = errors.batch_mean(name, counted)
             if not np.isnan(value):
-                found.append(Number(name, mode, protocol, value, value, value, len(errors)))
-    return found
+                numbers.append(Number(name, mode, protocol, value, value, value, len(errors)))
+    return numbers

@@ -263,10 +263,10 @@ class _Batches:
             )
         dt = _numpy(window.dt)
         errors = measure(predicted, truth, dt)
-        whole = ~errors.diverged
-        if whole.any():
-            both = np.stack([spectrum(truth[whole, -1]), spectrum(predicted[whole, -1])])
-            self.spectra.append((both, int(whole.sum())))
+        good = ~errors.diverged
+        if good.any():
+            both = np.stack([spectrum(truth[good, -1]), spectrum(predicted[good, -1])])
+            self.spectra.append((both, int(good.sum())))
         for i in range(min(self.count - len(self.examples), len(truth))):
             times = dt[i] * np.arange(1, truth.shape[1] + 1)
             name = window.ids[i] if window.ids else str(i)

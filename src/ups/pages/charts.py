@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from PIL import Image, ImageDraw
+from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
 
-from ups.pages.figures import ACCENTS, INK, Film, _balanced, _map, _picked, _png, _uri, moving
+from ups.pages.drawing import (
+    ACCENTS,
+    INK,
+    Film,
+    balanced,
+    captions,
+    drawing,
+    heading,
+    map_picture,
+    moving,
+    picked,
+    row_of,
+    tile,
+)
 from ups.types import Array
 
 
@@ -30,29 +44,33 @@ class Curve:
 
 def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False) -> str:
     """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap."""
-    figure = Figure(figsize=(7.2, 3.1), layout="constrained")
-    panel = figure.subplots()
+    figure = Figure(figsize=(7.2, 3.1), dpi=110)
+    panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
     panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log", xscale="log" if log_x else "linear")
     colours = itertools.cycle(ACCENTS)
     for curve in curves:
         colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
         # A point between two gaps has no line to be seen by.
-        panel.plot(curve.x, _shown(curve.y), style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
+        panel.plot(curve.x, _positive(curve.y), style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
         if curve.low is not None and curve.high is not None:
-            panel.fill_between(curve.x, _shown(curve.low), _shown(curve.high), color=colour, alpha=0.18, lw=0)
+            panel.fill_between(curve.x, _positive(curve.low), _positive(curve.high), color=colour, alpha=0.18, lw=0)
+    for axis, ends in ((panel.yaxis, panel.get_ylim()), (panel.xaxis, panel.get_xlim()))[: 1 + log_x]:
+        _plain_ticks(axis, ends)
     panel.grid(alpha=0.25)
     panel.legend(frameon=False, fontsize=8)
-    return _png(figure)
+    return drawing(figure)
 
 
 def film_forecast_lines(
     truth: Array, forecast: Array, x: Array, times: Array, channels: Sequence[str], alt: str, frames: int = 31
 ) -> Film:
     """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`."""
-    shown = _picked(len(times), frames)
+    shown = picked(len(times), frames)
     count = min(len(channels), 3)
-    figure = Figure(figsize=(3.6 * count + 3.6 * (count == 1), 3.6), dpi=80, layout="constrained")
+    width = 3.6 * count + 3.6 * (count == 1)
+    figure = Figure(figsize=(width, 3.6), dpi=80)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
+    figure.subplots_adjust(left=0.75 / width, right=1 - 0.1 / width, bottom=0.13, top=0.93, hspace=0.25, wspace=0.35)
     lines: list[Line2D] = []
     heights: list[Array] = []
     for c in range(count):
@@ -71,7 +89,7 @@ def film_forecast_lines(
             panel.grid(alpha=0.25)
     panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
-    return Film(pictures, _at(times, shown), alt)
+    return Film(pictures, captions(times, shown), alt)
 
 
 def film_forecast_maps(
@@ -84,38 +102,30 @@ def film_forecast_maps(
     if truth.ndim == 5:
         middle = truth.shape[3] // 2
         truth, forecast = truth[:, :, :, middle], forecast[:, :, :, middle]
-    shown = _picked(len(times), frames)
+    shown = picked(len(times), frames)
     count = min(len(channels), 3)
-    scales = [_balanced(float(truth[..., c].min()), float(truth[..., c].max())) for c in range(count)]
+    scales = [balanced(float(truth[..., c].min()), float(truth[..., c].max())) for c in range(count)]
     errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
     worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
     pictures = []
     for t in shown:
-        rows = [_heading(("truth", "prediction", "error"), size)]
+        rows = [heading(("truth", "prediction", "error"), size)]
         for c in range(count):
-            tiles = [_tile(values[t, ..., c], scales[c], _map(scales[c]), size) for values in (truth, forecast)]
-            tiles.append(_tile(errors[c][t], (-worst[c], worst[c]), "RdBu_r", size))
-            gap = np.full((size, 8, 3), 255, np.uint8)
-            rows.append(np.concatenate([tiles[0], gap, tiles[1], gap, tiles[2]], axis=1))
-            rows.append(np.full((8, *rows[-1].shape[1:]), 255, np.uint8))
-        pictures.append(_uri(Image.fromarray(np.concatenate(rows, axis=0))))
+            tiles = [tile(values[t, ..., c], scales[c], size) for values in (truth, forecast)]
+            rows.append(row_of([*tiles, tile(errors[c][t], (-worst[c], worst[c]), size)]))
+        pictures.append(map_picture(rows))
     facts = zip(channels, scales, worst, strict=False)
     ranges = "; ".join(f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" for name, (low, high), e in facts)
-    return Film(tuple(pictures), _at(times, shown), f"{alt} ({ranges})")
+    return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})")
 
 
-def _tile(values: Array, scale: tuple[float, float], colours: str, size: int) -> Array:
-    unit = (np.nan_to_num(values, nan=scale[1]) - scale[0]) / (scale[1] - scale[0] or 1.0)
-    pixels = (mpl.colormaps[colours](np.flipud(unit.T).clip(0, 1))[..., :3] * 255).astype(np.uint8)
-    return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BICUBIC))
-
-
-def _heading(words: Sequence[str], size: int) -> Array:
-    strip = Image.new("RGB", (len(words) * size + 8 * (len(words) - 1), 18), "white")
-    pen = ImageDraw.Draw(strip)
-    for i, word in enumerate(words):
-        pen.text((i * (size + 8) + 4, 3), word, fill=INK)
-    return np.asarray(strip)
+def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
+    """Ticks of a logarithmic axis as plain numbers: its decades, 2 and 5 too where there are few, else even steps."""
+    decades = math.log10(ends[1] / ends[0])
+    subs = (1.0,) if decades > 2.5 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(AutoLocator() if decades < 0.7 else LogLocator(subs=subs, numticks=9))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")))
+    axis.set_minor_locator(NullLocator())
 
 
 def _range(values: Array) -> tuple[float, float]:
@@ -129,9 +139,5 @@ def _capped(error: Array, limit: float) -> Array:
     return np.asarray(np.nan_to_num(error, nan=limit, posinf=limit, neginf=-limit).clip(-limit, limit))
 
 
-def _shown(values: Array) -> Array:
+def _positive(values: Array) -> Array:
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
-
-
-def _at(times: Array, shown: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"t = {float(times[t]):.3g}" for t in shown)

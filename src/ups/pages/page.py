@@ -9,7 +9,7 @@ from pathlib import Path
 import jinja2
 
 from ups.files import write_atomic
-from ups.pages.figures import Film
+from ups.pages.drawing import Film
 
 Table = tuple[tuple[str, ...], ...]
 

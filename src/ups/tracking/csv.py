@@ -54,10 +54,10 @@ class _Table:
         """Cut what follows the last whole line, and read the header."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         data = self.path.read_bytes() if self.path.exists() else b""
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(self.path, len(whole))
-        self.columns = next(csv.reader(whole.decode(errors="replace").splitlines()), [])
+        lines = data[: data.rfind(b"\n") + 1]
+        if len(lines) < len(data):
+            os.truncate(self.path, len(lines))
+        self.columns = next(csv.reader(lines.decode(errors="replace").splitlines()), [])
 
     def _widen(self, new: Iterable[str]) -> None:
         """Replace the header by one with more columns; rows may be shorter than it."""

@@ -1,0 +1,162 @@
+"""What pictures are made of: scales, colours, moving lines, tiles of a field, PNG as `data:` URIs."""
+
+from __future__ import annotations
+
+import base64
+import io
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from PIL import Image, ImageDraw
+
+from ups.types import Array
+
+INK, ACCENTS = "#1d2733", ("#0b6e99", "#c8553d", "#588157", "#7b5ea7")
+# A map is drawn in colours of one palette: so many of each colour map, then greys from black to white.
+MAPS, LEVELS, GREYS = ("viridis", "RdBu_r"), 120, 16
+WHITE = LEVELS * len(MAPS) + GREYS - 1
+GAP = 8  # white pixels between tiles
+QUICK = 4  # of zlib's nine levels: half the time of the usual six, a tenth larger
+
+
+@dataclass(frozen=True)
+class Film:
+    """Frames to be shown one at a time under a slider, with a caption for each."""
+
+    frames: tuple[str, ...]
+    captions: tuple[str, ...]
+    alt: str
+
+
+def picked(total: int, most: int) -> list[int]:
+    """At most so many of `total` frames, evenly spread, the first and the last among them."""
+    return sorted({round(i) for i in np.linspace(0, total - 1, min(most, total))})
+
+
+def captions(times: Array, shown: Sequence[int]) -> tuple[str, ...]:
+    """The time of each frame."""
+    return tuple(f"t = {float(times[t]):.3g}" for t in shown)
+
+
+def balanced(low: float, high: float) -> tuple[float, float]:
+    """A scale that is symmetric around zero where values have both signs."""
+    if low < 0 < high:
+        high = max(-low, high)
+        low = -high
+    return low, high
+
+
+def colour_map(scale: tuple[float, float]) -> str:
+    """Two colours around zero where a scale has both signs."""
+    return "RdBu_r" if scale[0] < 0 < scale[1] else "viridis"
+
+
+def moving(figure: Figure, lines: Sequence[Line2D], frames: Iterable[Sequence[Array]]) -> tuple[str, ...]:
+    """A picture per frame, which gives every line its heights; all that stands still is drawn once."""
+    canvas: Any = FigureCanvasAgg(figure)
+    for line in lines:
+        line.set_animated(True)
+    canvas.draw()
+    still = canvas.copy_from_bbox(figure.bbox)
+    pictures = []
+    for heights in frames:
+        canvas.restore_region(still)
+        for line, y in zip(lines, heights, strict=True):
+            line.set_ydata(y)
+            assert line.axes is not None
+            line.axes.draw_artist(line)
+        pictures.append(_few_colours(canvas))
+    return tuple(pictures)
+
+
+def png(figure: Figure) -> str:
+    """A figure in all of its colours."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return _uri(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
+
+
+def drawing(figure: Figure) -> str:
+    """A figure that has no colours but shades of `INK` and `ACCENTS`: smaller than `png`, and sooner made."""
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.draw()
+    return _few_colours(canvas)
+
+
+def tile(values: Array, scale: tuple[float, float], size: int) -> Array:
+    """A field `(X, Y)` as places in the palette, `(size, size)`, y upwards; nan is drawn as the largest value."""
+    unit = (np.nan_to_num(values, nan=scale[1]) - scale[0]) / (scale[1] - scale[0] or 1.0)
+    small = Image.fromarray(np.flipud(unit.T).clip(0, 1).astype(np.float32))
+    large = np.asarray(small.resize((size, size), Image.Resampling.BICUBIC)).clip(0, 1)
+    return np.asarray(LEVELS * MAPS.index(colour_map(scale)) + (large * (LEVELS - 1) + 0.5), np.uint8)
+
+
+def row_of(tiles: Sequence[Array]) -> Array:
+    """Tiles side by side."""
+    gap = np.full((len(tiles[0]), GAP), WHITE, np.uint8)
+    return np.concatenate([part for one in tiles for part in (gap, one)][1:], axis=1)
+
+
+@cache
+def heading(words: Sequence[str], size: int) -> Array:
+    """A word above each tile of a row, as places in the palette."""
+    strip = Image.new("L", (len(words) * size + GAP * (len(words) - 1), 18), "white")
+    pen = ImageDraw.Draw(strip)
+    for i, word in enumerate(words):
+        pen.text((i * (size + GAP) + 4, 3), word, fill=INK)
+    return (WHITE + 1 - GREYS + np.asarray(strip) // (256 // GREYS)).astype(np.uint8)
+
+
+def map_picture(rows: Sequence[Array]) -> str:
+    """Rows of equal width, given as places in the palette, one above the other."""
+    gap = np.full((GAP, rows[0].shape[1]), WHITE, np.uint8)
+    image = Image.fromarray(np.concatenate([part for row in rows for part in (row, gap)][:-1], axis=0))
+    image.putpalette(_palette())
+    return _uri(image)
+
+
+@cache
+def _palette() -> bytes:
+    unit = np.linspace(0, 1, LEVELS)
+    colours = [mpl.colormaps[name](unit)[:, :3] for name in MAPS]
+    colours.append(np.linspace(0, 1, GREYS)[:, None].repeat(3, 1))
+    return (np.concatenate(colours) * 255).astype(np.uint8).tobytes()
+
+
+def _few_colours(canvas: Any) -> str:
+    """What is drawn on a canvas, each pixel in the nearest colour of a small palette; no palette has to be sought."""
+    pixels = np.asarray(canvas.buffer_rgba()).view("<u4")[..., 0]
+    places, palette = _shades()
+    # The upper five bits of red, green and blue.
+    image = Image.fromarray(places[(pixels & 0xF8) << 7 | (pixels >> 6) & 0x3E0 | (pixels >> 19) & 0x1F])
+    image.putpalette(palette)
+    return _uri(image)
+
+
+@cache
+def _shades() -> tuple[Array, bytes]:
+    """The nearest place in a palette for every colour of 15 bits, and that palette: mixtures of drawn colours."""
+    bases = [np.array(to_rgb(colour)) for colour in ("black", INK, *ACCENTS)]
+    mixed = [(a + b) / 2 for a, b in itertools.combinations(bases[1:], 2)]
+    colours = [1 - t * (1 - base) for base in bases for t in np.linspace(0, 1, 18)]
+    colours += [1 - t * (1 - base) for base in mixed for t in np.linspace(0.1, 1, 9)]
+    palette = np.array(colours) * 255
+    steps = np.arange(32) * 255 / 31
+    cube = np.stack(np.meshgrid(steps, steps, steps, indexing="ij"), -1).reshape(-1, 3)
+    distance = (palette**2).sum(1) - 2 * cube @ palette.T
+    return distance.argmin(1).astype(np.uint8), palette.round().astype(np.uint8).tobytes()
+
+
+def _uri(image: Image.Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="png", compress_level=QUICK)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
