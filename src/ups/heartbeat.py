@@ -97,7 +97,7 @@ class Pulse:
         self._write()
 
     def beat(self, phase: str, step: int | None = None, op: str = "") -> None:
-        """I enter `phase` of `step` (the same as before where none is given), doing `op` (32 bytes are kept)."""
+        """Note that the rank enters `phase` of `step` (by default the same as before), doing `op` (32 bytes of it)."""
         now = self._clock()
         if self._steps > WARM_UP:
             left = _INDEX[self.phase]
@@ -122,12 +122,12 @@ class Pulse:
         self._write()
 
     def wait(self, op: str) -> None:
-        """I now wait for my peers in `op`; or no longer, if it is empty."""
+        """Note that the rank waits for its peers in `op`; or no longer, if it is empty."""
         self._op, self._waits = op.encode()[:32], bool(op)
         self._write()
 
     def close(self) -> None:
-        """I leave on purpose: an exit without an error after this is not a disappearance."""
+        """Note that the rank leaves on purpose: an exit without an error after this is not a disappearance."""
         self._done = True
         self._write()
 
