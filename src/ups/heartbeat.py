@@ -1,4 +1,4 @@
-"""Heartbeats: where each rank is, in a small mapped file that an outsider can read while the rank runs or hangs."""
+"""Heartbeats: where each rank is, in a small mapped file that others can read while the rank runs or hangs."""
 
 from __future__ import annotations
 
@@ -13,19 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 PHASES = (
-    "start",
-    "data",
-    "forward",
-    "backward",
-    "vote",
-    "reduce",
-    "step",
-    "log",
-    "validate",
-    "save",
-    "finish",
-    "judge",
-    "idle",
+    *("start", "data", "forward", "backward", "vote", "reduce", "step", "log", "validate", "save", "finish"),
+    *("judge", "idle"),
 )
 # In these a healthy rank waits for its peers, so a long stay says nothing about the rank itself.
 WAITING = frozenset({"vote", "reduce", "finish"})
@@ -44,10 +33,10 @@ _WARM, _DONE, _WAITS = 1, 2, 4
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank last said. `time` is CLOCK_MONOTONIC of its machine; `count` rises with every beat.
+    """The last beat of a rank. `time` is CLOCK_MONOTONIC of its machine; `count` rises with every beat.
 
     `seen[p]` and `longest[p]` say how often phase p was left and how long it took at most, warm-up not counted.
-    `done`: the rank left on purpose. `microbatch`: samples it takes at once, 0 where it never said. `waits`: it is
+    `done`: the rank left on purpose. `microbatch`: samples it takes at once, 0 if not known. `waits`: it is
     inside a vote or a collective, whatever the phase.
     """
 
@@ -108,7 +97,7 @@ class Pulse:
         self._write()
 
     def beat(self, phase: str, step: int | None = None, op: str = "") -> None:
-        """I enter `phase` of `step` (the same as before where none is given), doing `op` (32 bytes are kept)."""
+        """Note that the rank enters `phase` of `step` (by default the same as before), doing `op` (32 bytes of it)."""
         now = self._clock()
         if self._steps > WARM_UP:
             left = _INDEX[self.phase]
@@ -128,17 +117,17 @@ class Pulse:
             self._fire(phase, self.step)
 
     def note(self, microbatch: int) -> None:
-        """How many samples are now taken at once; kept where a death without a word cannot lose it."""
+        """How many samples are now taken at once; a rank that is killed has still told it."""
         self.microbatch = microbatch
         self._write()
 
     def wait(self, op: str) -> None:
-        """I now wait for my peers in `op`; or no longer, if it is empty."""
+        """Note that the rank waits for its peers in `op`; or no longer, if it is empty."""
         self._op, self._waits = op.encode()[:32], bool(op)
         self._write()
 
     def close(self) -> None:
-        """I leave on purpose: an exit without an error after this is not a disappearance."""
+        """Note that the rank leaves on purpose: an exit without an error after this is not a disappearance."""
         self._done = True
         self._write()
 
@@ -173,9 +162,9 @@ def read(path: Path) -> Beat | None:
         except OSError:
             return None
         slots = (content[start : start + _SLOT] for start in (0, _SLOT)) if len(content) >= 2 * _SLOT else ()
-        found = [beat for slot in slots if (beat := _parse(slot)) is not None]
-        if found:
-            return max(found, key=lambda beat: beat.count)
+        beats = [beat for slot in slots if (beat := _parse(slot)) is not None]
+        if beats:
+            return max(beats, key=lambda beat: beat.count)
     return None
 
 

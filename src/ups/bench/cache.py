@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ups.bench.generate import provenance
+from ups.bench.generate import provenance, write_numbers
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
 from ups.data.cache_builder import Builder
 from ups.data.cache_shards import named, write
@@ -53,17 +53,17 @@ class Reading:
 
 
 def bench_cache(samples: int, seconds: float, dim: int, device: str, json_path: Path | None, say: Say) -> None:
-    """Measure on data made for it; print what is found, and write the numbers."""
+    """Measure on data made for it; print and write the numbers."""
     with tempfile.TemporaryDirectory(prefix="ups-bench-") as name:
         place = Path(name)
         file, folder = prepared(place, samples, dim)
         sizes = [size / 1e6 for size in (file.stat().st_size, read_manifest(folder)["bytes"])]
         say(f"{samples} × {FRAMES} frames of {TASK}: {sizes[0]:.0f} MB raw, {sizes[1]:.0f} MB of tokens")
-        found = {kind: together(kind, file, folder, seconds) for kind in ("raw", "cache", "raw", "cache")}
-        ratio = sum(r.per_second for r in found["cache"]) / sum(r.per_second for r in found["raw"])
-        for kind, readings in found.items():
-            total = sum(r.per_second for r in readings)
-            most, grown = max(r.private for r in readings), max(r.grown for r in readings)
+        readings = {kind: together(kind, file, folder, seconds) for kind in ("raw", "cache", "raw", "cache")}
+        ratio = sum(r.per_second for r in readings["cache"]) / sum(r.per_second for r in readings["raw"])
+        for kind, pair in readings.items():
+            total = sum(r.per_second for r in pair)
+            most, grown = max(r.private for r in pair), max(r.grown for r in pair)
             memory = f"{grown:.1f} MB of its own for reading, {most:.0f} MB in all"
             say(f"{kind:<6} {total:>9.0f} windows/s from two processes; each has {memory}")
         say(f"ratio  {ratio:.1f}")
@@ -72,10 +72,8 @@ def bench_cache(samples: int, seconds: float, dim: int, device: str, json_path: 
         costs = growth(place, seconds, say)
     if json_path:
         numbers: dict[str, Any] = {"ratio": ratio, "microseconds per window": costs, "input wait": waits}
-        numbers |= {kind: [asdict(r) for r in readings] for kind, readings in found.items()}
-        told = {**numbers, "provenance": provenance(torch.device(where))}
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(told, indent=1) + "\n")
+        numbers |= {kind: [asdict(r) for r in pair] for kind, pair in readings.items()}
+        write_numbers(json_path, numbers, provenance(torch.device(where)))
 
 
 def prepared(place: Path, samples: int, dim: int) -> tuple[Path, Path]:
@@ -103,12 +101,12 @@ def together(kind: str, file: Path, folder: Path, seconds: float) -> list[Readin
     with ProcessPoolExecutor(2, context) as pool:
         list(pool.map(_import, range(2)))
         start = time.time() + 3.0
-        asked = [pool.submit(read, kind, str(file), str(folder), seconds, seed, start) for seed in range(2)]
-        return [future.result() for future in asked]
+        futures = [pool.submit(read, kind, str(file), str(folder), seconds, seed, start) for seed in range(2)]
+        return [future.result() for future in futures]
 
 
 def _import(_: int) -> None:
-    """Wakes a process up."""
+    """Start a process of the pool."""
     time.sleep(0.5)
 
 
@@ -147,16 +145,16 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
             simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0))
         )
         stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
-        noted = _Noted()
+        tracker = _InputWaits()
         with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:
-            Trainer(train, stage, batches, dist, trackers=[noted]).fit()
-        wait, speed = (statistics.fmean(of[len(of) // 2 :]) for of in (noted.waits, noted.speeds))
+            Trainer(train, stage, batches, dist, trackers=[tracker]).fit()
+        wait, speed = (statistics.fmean(of[len(of) // 2 :]) for of in (tracker.waits, tracker.speeds))
         waits[who] = wait
         say(f"input wait {wait:.2%} of the time on {dist.device}: {speed:.0f} windows/s, read by {who}")
     return waits
 
 
-class _Noted:
+class _InputWaits:
     """A tracker that keeps how long a training waited for its windows, and how many it took."""
 
     def __init__(self) -> None:
@@ -236,7 +234,7 @@ def synthetic(folder: Path, size: int) -> Path:
 def _manifest(
     shards: Sequence[Mapping[str, Any]], rows: int, per_shard: int, frames: int, tokens: tuple[int, ...]
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "key": {"made": "for a measurement"},
@@ -254,4 +252,4 @@ def _manifest(
         "box": [1.0],
         "shards": list(shards),
     }
-    return {**said, "sum": sum_of(said)}
+    return {**manifest, "sum": sum_of(manifest)}

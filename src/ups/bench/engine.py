@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import tempfile
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.bench.generate import provenance
+from ups.bench.generate import provenance, timed, write_numbers
 from ups.engine.checkpoint.store import Snapshot
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.graph import Prefetch
@@ -22,7 +21,6 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.files import write_atomic
 from ups.heartbeat import Pulse
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
@@ -44,8 +42,8 @@ BARS = {
 }
 
 
-class One:
-    """One batch of a 1D task for ever; each rank has its share."""
+class SameBatch:
+    """The same batch of a 1D task at every step; each rank has its share."""
 
     def __init__(self, dist: Dist, size: int) -> None:
         self.size = size
@@ -85,13 +83,13 @@ def stage_of(dist: Dist) -> OperatorStage:
     task = TASKS["burgers1d"]
     simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), grids={task.name: (256,)})
     stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0)))
-    stage.fit(One(Dist(), 8).window.to(dist.device))
+    stage.fit(SameBatch(Dist(), 8).window.to(dist.device))
     return stage
 
 
 def trainer_of(dist: Dist, size: int, pulse: Pulse | None) -> Trainer:
     config = TrainConfig(steps=10**6, log_every=50, validate_every=0)
-    return Trainer(config, stage_of(dist), One(dist, size), dist, pulse=pulse)
+    return Trainer(config, stage_of(dist), SameBatch(dist, size), dist, pulse=pulse)
 
 
 def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | None = None) -> Work:
@@ -112,7 +110,7 @@ def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | Non
 
 def bare(dist: Dist, size: int) -> Work:
     """The loop anyone would write, with the same mathematics: loss, backward, clip, AdamW, average."""
-    stage, window = stage_of(dist), One(dist, size).window
+    stage, window = stage_of(dist), SameBatch(dist, size).window
     weights: list[Tensor] = [p for p in stage.module.parameters() if p.requires_grad]
     average = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4, fused=True)
@@ -131,19 +129,13 @@ def bare(dist: Dist, size: int) -> Work:
 def in_turns(turns: Sequence[tuple[str, Work | None]], rounds: int, meet: Work) -> Times:
     """Seconds of every step by name, a block of each in turn, after a round to warm up; a turn without work is another
     rank's. The first step of a block, which finds the memory as others left it, does not count."""
-    found: Times = {name: [] for name, _ in turns}
+    times: Times = {name: [] for name, _ in turns}
     for number in range(rounds + 1):
         for name, step in turns if number % 2 else turns[::-1]:
             meet()
-            times = [_timed(step) for _ in range(BLOCK)] if step else []
-            found[name] += times[1:] if number else []
-    return found
-
-
-def _timed(step: Work) -> float:
-    began = time.perf_counter()
-    step()
-    return time.perf_counter() - began
+            block = [timed(step) for _ in range(BLOCK)] if step else []
+            times[name] += block[1:] if number else []
+    return times
 
 
 def quick(times: Sequence[float]) -> float:
@@ -199,11 +191,11 @@ def _ranks(function: Callable[..., Any], world: int, *args: Any) -> list[Result]
     return run(function, world, *args, seconds=600, env={"OMP_NUM_THREADS": "1"})
 
 
-def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[str], None]) -> None:
     """Measure all four on the CPU; print a table, and write the numbers."""
     rows: list[tuple[str, float, str]] = []
 
-    def found(name: str, ratio: float, detail: str) -> None:
+    def report(name: str, ratio: float, detail: str) -> None:
         rows.append((name, ratio, detail))
         say(f"{name:<26} {ratio:6.3f}   to reach {'≥' if name == 'two ranks' else '≤'} {BARS[name]:<5} {detail}")
 
@@ -211,12 +203,12 @@ def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[
         ours, theirs = times.values()
         usual = statistics.median(ours) / statistics.median(theirs)
         detail = f"{1e3 * quick(ours):.1f} and {1e3 * quick(theirs):.1f} ms a step, {what}; {usual:.3f} in the median"
-        found(name, quick(ours) / quick(theirs), detail)
+        report(name, quick(ours) / quick(theirs), detail)
 
     compared("engine over bare loop", values(_ranks(against_bare, 1, size, rounds))[0], "one thread")
     compared("protections on over off", values(_ranks(protected, 2, 2 * size, rounds))[0], "two ranks")
-    held, whole = values(_ranks(saves, 1, 100, max(3, rounds // 2)))[0]
-    found("blocked over whole save", held / whole, f"{1e3 * held:.1f} and {1e3 * whole:.1f} ms for 100 MB")
+    blocked, whole = values(_ranks(saves, 1, 100, max(3, rounds // 2)))[0]
+    report("blocked over whole save", blocked / whole, f"{1e3 * blocked:.1f} and {1e3 * whole:.1f} ms for 100 MB")
     both = values(_ranks(pinned, 2, size, rounds))
 
     def rate(name: str, time_of: Callable[[Sequence[float]], float] = quick) -> float:
@@ -225,14 +217,12 @@ def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[
     joint, alone, most = rate("joint"), rate("alone"), rate("apart") / rate("alone")
     usual = rate("joint", statistics.median) / rate("alone", statistics.median)
     detail = f"{joint:.0f} and 2 × {alone / 2:.0f} samples/s, a core each; {usual:.3f} in the median"
-    found("two ranks", joint / alone, f"{detail}; two that never speak: {most:.3f}")
+    report("two ranks", joint / alone, f"{detail}; two that never speak: {most:.3f}")
     result: dict[str, Any] = {
         "ratios": [dict(zip(("name", "ratio", "detail"), row, strict=True)) for row in rows],
         "bars": BARS,
         "two processes that never speak": most,
     }
-    result["provenance"] = {**provenance(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
     if json_path:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(json_path, json.dumps(result, indent=1) + "\n")
-    return result
+        depends = {**provenance(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
+        write_numbers(json_path, result, depends)

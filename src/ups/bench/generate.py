@@ -8,7 +8,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ups import __version__
 from ups.engine.ranks.dist import device_of
+from ups.files import write_atomic
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
@@ -60,9 +61,7 @@ def bench_generate(
     if device.type == "cpu" and "burgers1d" in (tasks or EQUATIONS):
         peer = against_exponax(say)
     if json_path:
-        found = {"rates": [asdict(rate) for rate in rates], "exponax": peer, "provenance": provenance(device)}
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-        json_path.write_text(json.dumps(found, indent=1) + "\n")
+        write_numbers(json_path, {"rates": [asdict(rate) for rate in rates], "exponax": peer}, provenance(device))
 
 
 def measure(equation: Equation, scheme: str, device: torch.device, seconds: float) -> Rate:
@@ -74,7 +73,7 @@ def measure(equation: Equation, scheme: str, device: torch.device, seconds: floa
     batch = min(batch, 32 if device.type == "cpu" and task.ndim == 1 else 4) if device.type == "cpu" else batch
     frames = 2
     while True:
-        elapsed = _timed(lambda n=frames: _run(equation, scheme, device, batch, domain, times[:n]))  # type: ignore[misc]
+        elapsed = timed(lambda n=frames: _run(equation, scheme, device, batch, domain, times[:n]))  # type: ignore[misc]
         if task.steady or frames >= len(times) or elapsed > seconds / 4:
             break
         frames = min(len(times), max(frames + 1, int(frames * min(8.0, seconds / 2 / max(elapsed, 1e-3)))))
@@ -91,7 +90,7 @@ def _run(
         torch.cuda.synchronize(device)
 
 
-def _timed(work: Callable[[], Any]) -> float:
+def timed(work: Callable[[], Any]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -116,25 +115,25 @@ def against_exponax(say: Say, batch: int = 128, rounds: int = 5, frames: int = 4
     for precision in ("float32", "float64"):
         run = exponax_burgers(u0, STEP, frames - 1, precision, equation.params()["nu"])
         peers[precision] = (run, _error(torch.as_tensor(run()), reference))
-    found: dict[str, float] = {"our error": ours}
+    numbers: dict[str, float] = {"our error": ours}
     seconds: dict[str, list[float]] = {name: [] for name in ("ours", *peers)}
     for _ in range(rounds):
-        seconds["ours"].append(_timed(lambda: equation.simulate(draw, domain, times, "accurate")))
+        seconds["ours"].append(timed(lambda: equation.simulate(draw, domain, times, "accurate")))
         for name, (run, _) in peers.items():
-            seconds[name].append(_timed(run))
+            seconds[name].append(timed(run))
     scale = batch * (frames - 1) / 200
     rate = scale / statistics.median(seconds["ours"])
-    found["our trajectories/s"] = rate
+    numbers["our trajectories/s"] = rate
     say(f"\nBurgers 1024×201, ν = 0.01, {batch} at once: {rate:.3g} trajectories/s, error {ours:.1e}")
     for name, (_, error) in peers.items():
         theirs = scale / statistics.median(seconds[name])
-        found |= {
+        numbers |= {
             f"exponax {name} trajectories/s": theirs,
             f"exponax {name} error": error,
             f"ratio {name}": rate / theirs,
         }
         say(f"exponax {name}, step {STEP:g}: {theirs:.3g} trajectories/s, error {error:.1e}; ratio {rate / theirs:.2f}")
-    return found
+    return numbers
 
 
 def _reference(equation: Equation, domain: Domain, u0: Tensor, times: Sequence[float]) -> Tensor:
@@ -147,9 +146,9 @@ def _reference(equation: Equation, domain: Domain, u0: Tensor, times: Sequence[f
     return solve(stepper, u0, times)
 
 
-def _error(found: Tensor, reference: Tensor) -> float:
+def _error(solution: Tensor, reference: Tensor) -> float:
     """Mean over samples of the relative L2 error at the final frame."""
-    gap = (found[:, -1].double() - reference[:, -1]).flatten(1).norm(dim=1) / reference[:, -1].flatten(1).norm(dim=1)
+    gap = (solution[:, -1].double() - reference[:, -1]).flatten(1).norm(dim=1) / reference[:, -1].flatten(1).norm(dim=1)
     return float(gap.mean())
 
 
@@ -172,6 +171,12 @@ def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: fl
 
     run()
     return run
+
+
+def write_numbers(path: Path, numbers: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
+    """What was measured, as JSON, with what it depends on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, json.dumps({**numbers, "provenance": provenance}, indent=1) + "\n")
 
 
 def provenance(device: torch.device) -> dict[str, str | int]:

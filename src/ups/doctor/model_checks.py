@@ -101,7 +101,9 @@ class StageChecks:
     def compiled(self) -> Finding:
         """The whole in one process with its blocks compiled, as the config wants it: it ends, with the same numbers."""
         folder, began = self._traces(), time.monotonic()
-        results = self._run(model_exercises.compiled, 1, self.subject, folder, seconds=max(self.limit, COMPILING))
+        results = self._run(
+            model_exercises.whole, 1, self.subject, 1, "ddp", folder, True, seconds=max(self.limit, COMPILING)
+        )
         failure = self._failure_of(results, folder) or self._differs(results[0].value, "", loose=COMPILED)
         if failure is not None:
             return replace(failure, kind="compile").finding({})

@@ -88,17 +88,34 @@ def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:
     return stage, windows
 
 
-def whole(subject: Subject, world: int, strategy: Strategy, folder: Path) -> dict[str, Any]:
-    """Forward and backward of the whole stage on every rank, each with the same samples: as one process would."""
+def whole(subject: Subject, world: int, strategy: Strategy, folder: Path, compiled: bool = False) -> dict[str, Any]:
+    """Forward and backward of the whole stage on every rank, each with the same samples: as one process would.
+
+    `compiled`: with what `train.compile` compiles compiled; of such a block only its entry is noted.
+    """
     with _ranks(subject, world, strategy) as ranks:
         trace = ModuleTrace(folder / f"trace-{ranks.rank}")
         trace.phase("build")
         stage, windows = build(subject, ranks.device)
         trace.phase("wrap")
-        parallel = parallelize(stage.module, subject.train, ranks)
-        trace.follow(stage.module, subject.stage)
-        losses, norms = _pass(subject, stage, windows, parallel, trace, ranks)
+        parallel = parallelize(stage.module, dataclasses.replace(subject.train, compile=compiled), ranks)
         modules = named(stage.module, subject.stage)
+        if compiled:
+            for name, part in modules:
+                if part._compiled_call_impl is not None:
+                    part._compiled_call_impl = trace.around(part._compiled_call_impl, name)
+        else:
+            trace.follow(stage.module, subject.stage)
+        norms, losses = [], []
+        for window in windows:
+            torch.manual_seed(subject.config.seed)
+            parallel.begin(last=True)
+            trace.phase("forward")
+            with _precision(subject, ranks):
+                terms = stage.loss(window)
+            loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
+            losses.append(float(loss.detach()))
+            norms.append(_back(loss, parallel, trace))
         return {
             "losses": losses,
             "norms": norms,
@@ -107,38 +124,6 @@ def whole(subject: Subject, world: int, strategy: Strategy, folder: Path) -> dic
             "parts": [name for name, _ in modules],
             "units": [name for name, part in modules if part in units_of(stage.module)],
         }
-
-
-def compiled(subject: Subject, folder: Path) -> dict[str, Any]:
-    """The same in one process, with what `train.compile` compiles compiled; such a block notes that it is entered."""
-    with _ranks(subject, 1, "ddp") as ranks:
-        trace = ModuleTrace(folder / "trace-0")
-        trace.phase("build")
-        stage, windows = build(subject, ranks.device)
-        trace.phase("wrap")
-        parallel = parallelize(stage.module, dataclasses.replace(subject.train, compile=True), ranks)
-        for name, part in named(stage.module, subject.stage):
-            if part._compiled_call_impl is not None:
-                part._compiled_call_impl = trace.around(part._compiled_call_impl, name)
-        losses, norms = _pass(subject, stage, windows, parallel, trace, ranks)
-        return {"losses": losses, "norms": norms, "sums": []}
-
-
-def _pass(
-    subject: Subject, stage: Any, windows: list[Window], parallel: Parallel, trace: ModuleTrace, ranks: Dist
-) -> tuple[list[float], list[float]]:
-    """Forward and backward of every window: the losses, and the norms of the gradients."""
-    norms, losses = [], []
-    for window in windows:
-        torch.manual_seed(subject.config.seed)
-        parallel.begin(last=True)
-        trace.phase("forward")
-        with _precision(subject, ranks):
-            terms = stage.loss(window)
-        loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
-        losses.append(float(loss.detach()))
-        norms.append(_back(loss, parallel, trace))
-    return losses, norms
 
 
 def _back(loss: Tensor, parallel: Parallel, trace: ModuleTrace) -> float:

@@ -19,12 +19,11 @@ from ups.config import load
 from ups.engine.faults import VARIABLE
 from ups.lab import disturbances, small_disks
 from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
-from ups.lab.fork_launcher import ForkLauncher
+from ups.lab.fork_launcher import ForkLauncher, fork
 from ups.lab.rank_hooks import RECORDS, install
 from ups.run.config import RunConfig, run_config
 from ups.run.supervised import supervise
 from ups.rundir import RunDir, StartDir
-from ups.supervise.forked import CaughtExit
 from ups.supervise.job import NESTED, Start
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import alive
@@ -132,44 +131,34 @@ def configured(case: Case, folder: Path, data: Path, world: int, pace: float) ->
 
 def _command(config: RunConfig, case: Case | None, folder: Path, limit: float, resume: bool) -> str:
     """`ups run` in a process of its own; how it ended, or KILLED, or HUNG."""
-    sys.stdout.flush()
-    pid = os.fork()
-    if pid == 0:
-        _be_command(config, case, folder, resume)
+    process = fork(lambda: _be_command(config, case, folder, resume))
     end = time.monotonic() + limit
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            if code == -signal.SIGKILL:
-                _await_death(pid)
-            return "KILLED" if code < 0 else Ending(code).name if code in Ending._value2member_map_ else str(code)
+    while (code := process.poll()) is None and time.monotonic() < end:
         time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return "HUNG"
+    if code is None:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        return "HUNG"
+    if code == -signal.SIGKILL:
+        _await_death(process.pid)
+    return "KILLED" if code < 0 else Ending(code).name if code in Ending._value2member_map_ else str(code)
 
 
 def _be_command(config: RunConfig, case: Case | None, folder: Path, resume: bool) -> None:
-    with CaughtExit() as caught:
-        output = os.open(folder / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        before: Callable[[Start], None] = lambda start: None  # noqa: ARG005, E731
-        if case is not None:
-            os.environ[VARIABLE] = json.dumps([fault.to_dict() for fault in case.faults])
-            before = disturbances.before_start(case, RunDir(folder / "run"))
-            disturbances.before_run(case, config, RunDir(folder / "run"))
-        try:
-            ending = supervise(config, command="ups.cli.worker", resume=resume, launcher=ForkLauncher(install, before))
-        except UpsError as error:
-            print(f"ups: {error}", file=sys.stderr)
-            ending = Ending.USER
-        raise SystemExit(int(ending))
-    if caught.code not in Ending._value2member_map_ or caught.code == 1:
-        print(caught.result.traceback, file=sys.stderr)
-    sys.stderr.flush()
-    os._exit(caught.code)
+    output = os.open(folder / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    before: Callable[[Start], None] = lambda start: None  # noqa: ARG005, E731
+    if case is not None:
+        os.environ[VARIABLE] = json.dumps([fault.to_dict() for fault in case.faults])
+        before = disturbances.before_start(case, RunDir(folder / "run"))
+        disturbances.before_run(case, config, RunDir(folder / "run"))
+    try:
+        ending = supervise(config, command="ups.cli.worker", resume=resume, launcher=ForkLauncher(install, before))
+    except UpsError as error:
+        print(f"ups: {error}", file=sys.stderr)
+        ending = Ending.USER
+    raise SystemExit(int(ending))
 
 
 def _await_death(supervisor: int) -> None:

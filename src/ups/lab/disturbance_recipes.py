@@ -66,7 +66,7 @@ def _disk(setting: str) -> Recipe:
     return recipe
 
 
-def _surrounded(family: str, setting: str, **promise: Any) -> Recipe:
+def _with_setting(family: str, setting: str, **promise: Any) -> Recipe:
     def recipe(_: Draw, world: int, strategy: Strategy) -> Case:
         return case_of(family, setting, world, strategy, setting=setting, **promise)
 
@@ -81,13 +81,13 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("F7", "crowded"): _starved("crowd", "rank"),
     ("F10", "small"): _disk("disk of"),
     ("F10", "read-only"): _disk("disk that is read-only"),
-    ("F15", "nested"): _surrounded("F15", "nested", **REFUSED, said="another launcher"),
-    ("F15", "stale"): _surrounded("F15", "stale", **REFUSED, said="unset RANK WORLD_SIZE"),
-    ("F15", "stale address"): _surrounded("F15", "stale address", starts=1),
+    ("F15", "nested"): _with_setting("F15", "nested", **REFUSED, said="another launcher"),
+    ("F15", "stale"): _with_setting("F15", "stale", **REFUSED, said="unset RANK WORLD_SIZE"),
+    ("F15", "stale address"): _with_setting("F15", "stale address", starts=1),
     ("F15", "port"): _taken_port,
     ("F15", "clock of rank"): _clock("rank"),
     ("F15", "clock of supervisor"): _clock("supervisor"),
-    ("F15", "second"): _surrounded("F15", "second", **REFUSED, said="another process"),
-    ("F17", "full"): _surrounded("F17", "log full", starts=1),
-    ("F17", "folder"): _surrounded("F17", "log is a folder", starts=1),
+    ("F15", "second"): _with_setting("F15", "second", **REFUSED, said="another process"),
+    ("F17", "full"): _with_setting("F17", "log full", starts=1),
+    ("F17", "folder"): _with_setting("F17", "log is a folder", starts=1),
 }

@@ -19,11 +19,9 @@ import torch
 from ups.engine.checkpoint.manifest import listing
 from ups.lab import small_disks
 from ups.lab.case import STEPS, Case
-from ups.lab.fork_launcher import close_inherited
-from ups.run.config import RunConfig
+from ups.lab.fork_launcher import close_inherited, default_signals, fork
 from ups.rundir import RunDir, StartDir
 from ups.supervise import network
-from ups.supervise.forked import CaughtExit
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import alive
@@ -142,16 +140,14 @@ def _core(rank: int) -> int:
 def _beside(start: Start, setting: str) -> None:
     """A process beside the ranks of one start that makes life hard for them, and is gone when they are."""
     supervisor = os.getpid()
-    if os.fork():
-        return
-    with CaughtExit() as caught:  # whatever happens to it, it is no second supervisor
-        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+
+    def work() -> None:
+        default_signals()
         die_with_parent(signal.SIGKILL, supervisor)
         close_inherited()
         _disturb(start.files, supervisor, *setting.split(" of "))
-    os.write(2, caught.result.traceback.encode())
-    os._exit(caught.code)
+
+    fork(work)
 
 
 def _disturb(files: StartDir, supervisor: int, how: str, who: str) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from ups.supervise import rank_parent
 from ups.supervise.forked import CaughtExit
@@ -40,56 +40,30 @@ class ForkLauncher(Processes):
         super().start(start)
 
     def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        gc.freeze()  # a collection in the child would copy every page it looks at
-        pid = os.fork()
-        if pid == 0:
-            self._be_parent(list(command), env, log.fileno())
-        gc.unfreeze()
-        return _Process(pid)
+        return fork(lambda: self._be_parent(list(command), env, log.fileno()))
 
     def _be_parent(self, command: list[str], env: Mapping[str, str], log: int) -> None:
-        with CaughtExit() as caught:
-            os.setsid()
-            for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            os.environ.clear()
-            os.environ.update(env)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
-            close_inherited()
-            raise SystemExit(rank_parent.rank(command, self._be_rank))
-        if caught.code == 1:
-            os.write(2, caught.result.traceback.encode())
-        os._exit(caught.code)
+        os.setsid()
+        default_signals()
+        os.environ.clear()
+        os.environ.update(env)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        close_inherited()
+        raise SystemExit(rank_parent.rank(command, self._be_rank))
 
     def _be_rank(self, command: list[str], parent: int, log: str) -> None:
-        with CaughtExit() as caught:
+        def work() -> None:
             rank_parent.settle(parent, log)
             after = self._hooks()
             importlib.import_module(command[2]).main(*map(Path, command[3:]))
-        with contextlib.suppress(OSError, ValueError):
-            if caught.code == 1:
-                print(caught.result.traceback, file=sys.stderr)
             sys.stdout.flush()
-            sys.stderr.flush()
-        if not caught.code:
             after()
-        os._exit(caught.code)
+
+        _leave(work)
 
 
-def close_inherited() -> None:
-    """Point every file that the parent has open, above all its lock, to /dev/null; the numbers stay taken."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != null:
-            with contextlib.suppress(OSError):
-                os.fstat(int(name))
-                os.dup2(null, int(name))
-
-
-class _Process:
+class ForkedProcess:
     """A forked child of this process, with the methods of subprocess.Popen."""
 
     def __init__(self, pid: int) -> None:
@@ -109,3 +83,43 @@ class _Process:
             pid, status = os.waitpid(self.pid, how)
             self._code = os.waitstatus_to_exitcode(status) if pid else None
         return self._code
+
+
+def fork(work: Callable[[], None]) -> ForkedProcess:
+    """A copy of this process that does `work` and ends as a process of its own would."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    gc.freeze()  # a collection in the child would copy every page it looks at
+    pid = os.fork()
+    if pid == 0:
+        _leave(work)
+    gc.unfreeze()
+    return ForkedProcess(pid)
+
+
+def _leave(work: Callable[[], None]) -> NoReturn:
+    """Do `work` and exit with its code; an exception goes to stderr."""
+    with CaughtExit() as caught:
+        work()
+    with contextlib.suppress(OSError, ValueError):
+        if caught.code == 1:
+            print(caught.result.traceback, file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(caught.code)
+
+
+def default_signals() -> None:
+    """Forget the signal handlers of the supervisor that this process is a copy of."""
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def close_inherited() -> None:
+    """Point every file that the parent has open, above all its lock, to /dev/null; the numbers stay taken."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != null:
+            with contextlib.suppress(OSError):
+                os.fstat(int(name))
+                os.dup2(null, int(name))

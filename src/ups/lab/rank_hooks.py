@@ -6,7 +6,7 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def install() -> Callable[[], None]:
 
         def __init__(self, config: Any, stage: Stage, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
             records = Records(stage.name, dist.rank)
-            watched = Disturbed(stage, plan, records, lambda: self.step, press)
+            watched: Any = Disturbed(stage, plan, records, lambda: self.step, press)
             place_hooks(stage.module, plan, lambda: getattr(self, "step", 0))
             store.at = lambda point: plan(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
@@ -84,19 +84,15 @@ class Disturbed:
     ) -> None:
         self.stage, self.plan, self.records, self.step, self.press = stage, plan, records, step, press
 
-    @property
-    def name(self) -> str:
-        return self.stage.name
-
-    @property
-    def module(self) -> nn.Module:
-        return self.stage.module
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the stage's own."""
+        return getattr(self.stage, name)
 
     def view(self, window: Window, progress: float) -> Window:
         self.records.note(self.step(), window)
         for fault in self.plan.due("view", self.step()):
             if fault.kind == "ulp":
-                nudge(self.module)
+                nudge(self.stage.module)
             else:
                 fault.strike()
         return self.stage.view(window, progress)
@@ -112,12 +108,6 @@ class Disturbed:
             else:
                 fault.strike()
         return losses
-
-    def evaluate(self, window: Window) -> Mapping[str, Tensor]:
-        return self.stage.evaluate(window)
-
-    def score(self, means: Mapping[str, float]) -> float:
-        return self.stage.score(means)
 
 
 def place_hooks(module: nn.Module, plan: FaultPlan, step: Callable[[], int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ups.heartbeat import Beat
 from ups.supervise.launchers.launcher import Exit
@@ -48,13 +49,13 @@ def first_cause(
     if echo:
         return echo.verdict()
     last = max(exits.values(), key=lambda e: e.clock, default=None)
-    where = beats.get(last.rank) if last else None
+    beat = beats.get(last.rank) if last else None
     return Verdict(
         Ending.RANK_DIED,
         "every rank left without an error, and none said that the run succeeded.",
         rank=last.rank if last else None,
-        phase=where.phase if where else None,
-        step=where.step if where else None,
+        phase=beat.phase if beat else None,
+        step=beat.step if beat else None,
     )
 
 
@@ -99,11 +100,9 @@ def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
         ending,
         f"rank {end.rank} {what} {_where(beat)}{at}.",
         rank=end.rank,
-        phase=beat.phase if beat else "start",
-        step=beat.step if beat else 0,
         kind=kind,
         traceback=end.tail,
-        microbatch=beat.microbatch if beat else 0,
+        **_at(beat),
     )
 
 
@@ -114,10 +113,8 @@ def _hang(state: RankState) -> Verdict:
         Ending.HANG,
         f"rank {state.rank} stood still for {state.silent:.1f} s {_where(state.beat)}{op}{how.get(state.state, '')}.",
         rank=state.rank,
-        phase=state.beat.phase if state.beat else "start",
-        step=state.beat.step if state.beat else 0,
         traceback=state.stack,
-        microbatch=state.beat.microbatch if state.beat else 0,
+        **_at(state.beat),
     )
 
 
@@ -133,6 +130,13 @@ def _stopped(end: Exit, beats: Mapping[int, Beat]) -> Verdict:
         step=step,
         phase=beats[end.rank].phase if end.rank in beats else None,
     )
+
+
+def _at(beat: Beat | None) -> dict[str, Any]:
+    """Where a rank was, for its verdict."""
+    if beat is None:
+        return {"phase": "start", "step": 0}
+    return {"phase": beat.phase, "step": beat.step, "microbatch": beat.microbatch}
 
 
 def _where(beat: Beat | None) -> str:

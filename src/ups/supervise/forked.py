@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import importlib.util
 import inspect
 import multiprocessing
@@ -122,24 +123,22 @@ class Call:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if isinstance(self.function, FunctionName):
-            return _PickledCall, (self.function.module, "", self.function.name, pickle.dumps(self.args))
-        name, file = self.function.__module__, str(Path(inspect.getfile(self.function)).resolve())
-        return _PickledCall, (name, file, self.function.__qualname__, pickle.dumps(self.args))
+            where = (self.function.module, "", self.function.name)
+        else:
+            file = str(Path(inspect.getfile(self.function)).resolve())
+            where = (self.function.__module__, file, self.function.__qualname__)
+        return functools.partial, (_call, *where, pickle.dumps(self.args))
 
     def __call__(self) -> Any:
         assert not isinstance(self.function, FunctionName), "a copy of this process has the function itself"
         return self.function(*self.args)
 
 
-class _PickledCall:
-    def __init__(self, module: str, file: str, name: str, args: bytes) -> None:
-        self.module, self.file, self.name, self.args = module, file, name, args
-
-    def __call__(self) -> Any:
-        function: Any = _module(self.module, self.file)
-        for name in self.name.split("."):
-            function = getattr(function, name)
-        return function(*pickle.loads(self.args))
+def _call(module: str, file: str, name: str, args: bytes) -> Any:
+    function: Any = _module(module, file)
+    for part in name.split("."):
+        function = getattr(function, part)
+    return function(*pickle.loads(args))
 
 
 def run(

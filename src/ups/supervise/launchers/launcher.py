@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Protocol
 
 from ups.rundir import StartDir
@@ -48,6 +49,19 @@ class Launcher(Protocol):
     def kill(self) -> None:
         """SIGKILL to what it started, which takes the ranks with it."""
         ...
+
+
+class RecordedRanks:
+    """The part of a launcher that reads what the parents of the ranks have written down."""
+
+    def __init__(self) -> None:
+        self._files = StartDir(Path())
+
+    def pids(self) -> dict[int, int]:
+        return read_pids(self._files)
+
+    def exits(self) -> dict[int, Exit]:
+        return read_exits(self._files)
 
 
 def read_pids(files: StartDir) -> dict[int, int]:

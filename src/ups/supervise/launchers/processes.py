@@ -5,13 +5,11 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol
 
-from ups.rundir import StartDir
 from ups.supervise import network
 from ups.supervise.job import Start, parent_command
-from ups.supervise.launchers.launcher import Exit, kill_group, read_exits, read_pids
+from ups.supervise.launchers.launcher import Exit, RecordedRanks, kill_group, read_exits
 
 
 class Child(Protocol):
@@ -23,15 +21,15 @@ class Child(Protocol):
     def wait(self) -> int: ...
 
 
-class Processes:
+class Processes(RecordedRanks):
     """Every rank is a process of its own, under a parent that this process starts; they meet on a free port here."""
 
     several_nodes: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        super().__init__()
         self._parents: list[Child] = []  # of the ranks, in their order
         self._gone: dict[int, float] = {}
-        self._files = StartDir(Path())
 
     def start(self, start: Start) -> None:
         self._files = start.files
@@ -62,11 +60,8 @@ class Processes:
             return None
         return max((code or 0 for code in codes), key=abs, default=0)
 
-    def pids(self) -> dict[int, int]:
-        return read_pids(self._files)
-
     def exits(self) -> dict[int, Exit]:
-        exits = read_exits(self._files)
+        exits = super().exits()
         for rank, parent in enumerate(self._parents):  # one that was killed wrote nothing, and took its rank with it
             if rank not in exits and (code := parent.poll()) is not None:
                 clock = self._gone.setdefault(rank, time.monotonic())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import ClassVar
 
-from ups.rundir import StartDir
 from ups.supervise.job import Job, Start, parent_command
-from ups.supervise.launchers.launcher import Exit, kill_group, read_exits, read_pids
+from ups.supervise.launchers.launcher import RecordedRanks, kill_group
 from ups.supervise.network import interface_of, local_address
 
 
-class Torchrun:
+class Torchrun(RecordedRanks):
     """torchrun brings the nodes together and gives each rank its number; it decides nothing else.
 
     It does not restart (what may be restarted is the supervisor's to say), it does not detect a hang, its exit code
@@ -24,10 +22,10 @@ class Torchrun:
     several_nodes: ClassVar[bool] = True
 
     def __init__(self, last_call: float = 15, join: float | None = None) -> None:
+        super().__init__()
         self._last_call = last_call
         self._join = join
         self._agent: subprocess.Popen[bytes] | None = None
-        self._files = StartDir(Path())
 
     def start(self, start: Start) -> None:
         self._files = start.files
@@ -63,12 +61,6 @@ class Torchrun:
 
     def poll(self) -> int | None:
         return self._agent.poll() if self._agent else 0
-
-    def pids(self) -> dict[int, int]:
-        return read_pids(self._files)
-
-    def exits(self) -> dict[int, Exit]:
-        return read_exits(self._files)
 
     def kill(self) -> None:
         if self._agent is None:
