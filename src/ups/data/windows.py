@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ups.data.ledger import Ledger
-from ups.data.sampler import Mix, Sampler
+from ups.data.sampler import Heard, Mix, Sampler
 from ups.data.source import Source
 from ups.tensors import Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec
@@ -193,7 +193,8 @@ class Windows:
     """Batches of several tasks: batch n holds one task, and every window of a task comes once per epoch of it.
 
     Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
-    shares are disjoint, as even as can be, and together the batch that one process would get.
+    shares are disjoint, as even as can be, and together the batch that one process would get. `heard` gives the errors
+    of all validations so far, as `Sampler` says.
     """
 
     def __init__(
@@ -207,6 +208,7 @@ class Windows:
         *,
         ranks: Ranks,
         mix: Mix | None = None,
+        heard: Callable[[], Heard] = tuple,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
@@ -220,7 +222,7 @@ class Windows:
                     f"{targets} after them; reduce time less or ask for less context."
                 )
         names, counts = [part.task.name for part in self.train], [len(part) * self._starts(part) for part in self.train]
-        self.sampler = Sampler(names, counts, batch, mix, seed)
+        self.sampler = Sampler(names, counts, batch, mix, seed, heard)
         self.ledger = Ledger()
 
     def _starts(self, part: Part) -> int:
