@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from ups.data.draw_checksum import DrawChecksum
-from ups.data.sampler import Mix, Sampler
+from ups.data.sampler import Mix, Sampler, Validations
 from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.tensors import Window, numbers_of
@@ -223,7 +223,8 @@ class Windows:
     """Batches of several tasks: batch n holds one task, and every window of a task comes once per epoch of it.
 
     Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
-    shares are disjoint, as even as can be, and together the batch that one process would get.
+    shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the errors
+    of all validations so far, as `Sampler` says.
     """
 
     def __init__(
@@ -237,6 +238,7 @@ class Windows:
         *,
         ranks: Ranks,
         mix: Mix | None = None,
+        validations: Callable[[], Validations] = tuple,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
@@ -250,7 +252,7 @@ class Windows:
                     f"{targets} after them; reduce time less or ask for less context."
                 )
         names, counts = [part.task.name for part in self.train], [len(part) * self._starts(part) for part in self.train]
-        self.sampler = Sampler(names, counts, batch, mix, seed)
+        self.sampler = Sampler(names, counts, batch, mix, seed, validations)
         self.drawn = DrawChecksum()
 
     def _starts(self, part: Samples) -> int:

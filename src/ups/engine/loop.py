@@ -157,18 +157,18 @@ class Trainer:
         True if a rank was asked to stop. A failure after the weights began to move cannot be repeated.
         """
         state, learner = self.state, self.learner
-        held: list[Window] = []
+        batch: list[Window] = []  # the same window in every attempt
 
         def attempt() -> None:
             learner.moved = False
             self.pulse.beat("data", state.step)
-            if not held:
-                held.append(self._next(windows, progress))
-            self.graph(held[0]) if self.graph else learner.compute(held[0])
+            if not batch:
+                batch.append(self._next(windows, progress))
+            self.graph(batch[0]) if self.graph else learner.compute(batch[0])
 
         stop = self.consensus.repeated(attempt, lambda: learner.moved)
         if not self.graph:
-            learner.commit(held[0])
+            learner.commit(batch[0])
         self.pace.step()
         state.step += 1
         state.samples += self.batches.count(state.step - 1)

@@ -49,7 +49,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.device = device
         self.live = self.peak = self.moved = self.operations = self.flops = 0
-        self._held: dict[int, weakref.ref[Any]] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -77,9 +77,9 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         def left(_: object) -> None:
             self.live -= size
-            self._held.pop(key, None)
+            self._alive.pop(key, None)
 
-        self._held[key] = weakref.ref(storage, left)
+        self._alive[key] = weakref.ref(storage, left)
         self.live += size
         self.peak = max(self.peak, self.live)
 
@@ -136,8 +136,8 @@ def training_work(
 def forward_work(run: Callable[[], object], device: str) -> Work:
     """Anything without gradients."""
     with torch.no_grad(), Ledger(device) as ledger:
-        held = run()
-        del held
+        result = run()
+        del result
     return Work(ledger.peak, 0, ledger.flops, ledger.moved, ledger.operations)
 
 

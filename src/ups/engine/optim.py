@@ -34,13 +34,13 @@ def schedule(progress: float, warmup: float, floor: float) -> float:
 
 def decays(module: nn.Module) -> dict[str, bool]:
     """For each trained parameter by name: does weight decay apply? Not to norms, biases, embeddings and scales."""
-    found = {}
+    decayed = {}
     for prefix, owner in module.named_modules():
         kind = type(owner).__name__.lower()
         for leaf, p in owner.named_parameters(prefix=prefix, recurse=False):
             plain = p.ndim < 2 or any(word in leaf.rpartition(".")[2].lower() for word in PLAIN)
-            found[leaf] = not (plain or "norm" in kind or "embedding" in kind)
-    return {name: found[name] for name, p in module.named_parameters() if p.requires_grad}
+            decayed[leaf] = not (plain or "norm" in kind or "embedding" in kind)
+    return {name: decayed[name] for name, p in module.named_parameters() if p.requires_grad}
 
 
 def trained(module: nn.Module) -> dict[str, Tensor]:
@@ -95,8 +95,8 @@ class Optimizer:
 
         def groups(names: set[str]) -> list[dict[str, object]]:
             sides = (([n for n in self.named if n in names and decay[n] is side], side) for side in (True, False))
-            found = (([self.named[n] for n in ns], weight_decay * side) for ns, side in sides if ns)
-            return [{"params": [self.twins.get(p, p) for p in ps], "weight_decay": pull} for ps, pull in found]
+            members = (([self.named[n] for n in ns], weight_decay * side) for ns, side in sides if ns)
+            return [{"params": [self.twins.get(p, p) for p in ps], "weight_decay": pull} for ps, pull in members]
 
         self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
@@ -152,8 +152,8 @@ class Optimizer:
 
     def _of(self, p: Tensor) -> dict[str, Tensor]:
         twin = self.twins.get(p)
-        held = p if twin is None else twin
-        state = next(dict(m.state[held]) for m in self.members + self.guarded if held in m.state)
+        key = p if twin is None else twin
+        state = next(dict(m.state[key]) for m in self.members + self.guarded if key in m.state)
         return state if twin is None else {k: v[: p.numel()].view_as(p) if v.ndim else v for k, v in state.items()}
 
 
@@ -225,9 +225,9 @@ class Ema:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, p in self.weights.items():
-            held = p.detach().clone()
+            before = p.detach().clone()
             p.copy_(self.average[name])
-            self.average[name].copy_(held)
+            self.average[name].copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
         return dict(self.average)

@@ -41,8 +41,8 @@ def profile(stage: str, rank: int, device: torch.device, last: int | None, say: 
     text = os.environ.get(VARIABLE)
     if text is None:
         return NoProfile()
-    asked = json.loads(text)
-    return _Tracing(asked["steps"], Path(asked["folder"]) / stage / f"rank-{rank}.json", device, last, say)
+    settings = json.loads(text)
+    return _Tracing(settings["steps"], Path(settings["folder"]) / stage / f"rank-{rank}.json", device, last, say)
 
 
 class _Tracing:

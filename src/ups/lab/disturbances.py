@@ -20,6 +20,7 @@ from ups.engine.checkpoint.manifest import listing
 from ups.lab import small_disks
 from ups.lab.case import STEPS, Case
 from ups.lab.fork_launcher import close_inherited, default_signals, fork
+from ups.run.config import RunConfig
 from ups.rundir import RunDir, StartDir
 from ups.supervise import network
 from ups.supervise.job import Start

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ups.data import Source, open_source
+from ups.data.sampler import Validations
 from ups.data.splits import Split, make_split
 from ups.data.windows import Ranks, Samples, Trajectories, Windows
 from ups.engine.train import Progress
@@ -103,9 +104,10 @@ def windows_of(
     settings: StageConfig,
     ranks: Ranks,
     encoded: Sequence[Samples] = (),
+    validations: Callable[[], Validations] = tuple,
 ) -> Windows:
     """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
     mix = config.mix if len(sets) > 1 else None
     shape = (settings.batch, config.context, settings.unroll, config.seed)
-    return Windows(encoded or train, valid, *shape, ranks=ranks, mix=mix)
+    return Windows(encoded or train, valid, *shape, ranks=ranks, mix=mix, validations=validations)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ups.data.draw_checksum import WRAP, expected, share
-from ups.data.loader import AHEAD, Loader
-from ups.data.sampler import LEAD, Sampler, Validations
+from ups.data.loader import Loader
+from ups.data.sampler import LEAD, Mix, Sampler, Validations
 from ups.data.windows import Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
@@ -103,20 +103,15 @@ def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
     return tuple(row for row in rows if row.task in tasks)
 
 
-def listening(state: TrainingState, sampler: Sampler, prefetch: int, workers: int = 0) -> Callable[[], Validations]:
-    """The errors of all validations so far, as the state of the training holds them: part of every checkpoint, and the
-    same on every rank."""
-    ahead = prefetch + AHEAD * workers + 1
-    if sampler.mix.policy == "error" and ahead >= LEAD:
+def validations_of(state: TrainingState, names: Sequence[str], mix: Mix, ahead: int) -> Callable[[], Validations]:
+    """The errors of all validations so far, as the state of a training holds them: part of every checkpoint, and the
+    same on every rank. `ahead` windows are built before they are needed."""
+    if mix.policy == "error" and ahead >= LEAD:
         raise ConfigError(
             f"mix.policy is error, which allows {LEAD - 1} windows ahead, and prefetch and workers build {ahead}; "
             "lower train.prefetch or workers."
         )
-
-    def heard() -> Validations:
-        return [(int(row["step"]), _by_task(row, sampler.names)) for row in state.history]
-
-    return heard
+    return lambda: [(int(row["step"]), _by_task(row, tuple(names))) for row in state.history]
 
 
 def _by_task(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ups.data.loader import loaded
+from ups.data.loader import AHEAD, loaded
 from ups.data.windows import spread
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
@@ -21,7 +21,7 @@ from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
-from ups.run.order import Order, Proven, drawn, listening
+from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
 from ups.stages import Stage
 
@@ -68,12 +68,12 @@ class Training:
             window = spread(data.part("train"), config.context, settings.unroll)
             stage.fit(window.to(dist.device), data.task.name in inherited)
         encoded = encoded_parts(config, self.folder, self.sets, stage, dist, self.screen, self.pulse)
-        windows = windows_of(config, self.sets, settings, dist, encoded)
+        state, ahead = TrainingState(), settings.train.prefetch + AHEAD * settings.workers + 1
+        validations = validations_of(state, [data.task.name for data in self.sets], config.mix, ahead)
+        windows = windows_of(config, self.sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
         store = Vault(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
         with loaded(windows, settings.workers) as built:
-            state = TrainingState()
-            windows.sampler.validations = listening(state, windows.sampler, settings.train.prefetch, settings.workers)
             trainer = Trainer(
                 settings.train,
                 stage,

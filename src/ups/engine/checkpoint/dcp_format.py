@@ -55,11 +55,11 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> str | None:
     Each rank reads alone and only what it needs: nothing here waits for another one.
     """
     here, there = {n: (tuple(t.shape), t.dtype) for n, t in tensors.items()}, _kinds(folder)
-    odd = next((n for n in (*here, *there) if here.get(n) != there.get(n)), None)
-    if odd is not None:
+    other = next((n for n in (*here, *there) if here.get(n) != there.get(n)), None)
+    if other is not None:
         return (
-            f"the checkpoint belongs to another model: '{odd}' is {_said(there.get(odd))} there and "
-            f"{_said(here.get(odd))} here; use the config it was made with, or overwrite the run."
+            f"the checkpoint belongs to another model: '{other}' is {_words(there.get(other))} there and "
+            f"{_words(here.get(other))} here; use the config it was made with, or overwrite the run."
         )
     load(dict(tensors), storage_reader=FileSystemReader(folder), planner=DefaultLoadPlanner(**PLAIN), no_dist=True)
     return None
@@ -68,13 +68,13 @@ def read_shards(folder: Path, tensors: Mapping[str, Tensor]) -> str | None:
 def _kinds(folder: Path) -> dict[str, Kind]:
     """Shape and type of every tensor in a checkpoint, whole as it was before it was sharded."""
     try:
-        held = FileSystemReader(folder).read_metadata().state_dict_metadata
+        tensors = FileSystemReader(folder).read_metadata().state_dict_metadata
     except (pickle.UnpicklingError, AttributeError, ImportError) as error:  # it was verified, so it is not damaged
         raise OSError(errno.EINVAL, f"it was written by a torch too different from this one ({line(error)})") from error
-    return {n: (tuple(m.size), m.properties.dtype) for n, m in held.items() if isinstance(m, TensorStorageMetadata)}
+    return {n: (tuple(m.size), m.properties.dtype) for n, m in tensors.items() if isinstance(m, TensorStorageMetadata)}
 
 
-def _said(kind: Kind | None) -> str:
+def _words(kind: Kind | None) -> str:
     return "absent" if kind is None else f"{str(kind[1]).removeprefix('torch.')} {list(kind[0])}"
 
 
@@ -131,11 +131,12 @@ def pack(value: Any) -> dict[str, Any]:
     return {"tensor": base64.b64encode(raw).decode(), "dtype": dtype, "shape": list(value.shape)}
 
 
-def unpack(held: dict[str, Any]) -> Any:
-    if held.keys() != {"tensor", "dtype", "shape"}:
-        return held
-    raw = torch.frombuffer(bytearray(base64.b64decode(held["tensor"])), dtype=torch.uint8)
-    return raw.view(getattr(torch, held["dtype"])).reshape(held["shape"])
+def unpack(value: dict[str, Any]) -> Any:
+    """What `pack` made a tensor into, as a tensor; anything else as it is."""
+    if value.keys() != {"tensor", "dtype", "shape"}:
+        return value
+    raw = torch.frombuffer(bytearray(base64.b64decode(value["tensor"])), dtype=torch.uint8)
+    return raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
 
 
 def plain(error: OSError | RuntimeError | ValueError | CheckpointException) -> OSError:
@@ -149,10 +150,12 @@ def plain(error: OSError | RuntimeError | ValueError | CheckpointException) -> O
 
 
 def joined(failures: Mapping[int, OSError], world: int) -> OSError:
+    """The failures of several ranks as one."""
     first = next(iter(failures.values()))
-    said = [f"rank {rank}: {failure.strerror}" for rank, failure in failures.items()]
-    return OSError(first.errno, "; ".join(said) if world > 1 else first.strerror)
+    lines = [f"rank {rank}: {failure.strerror}" for rank, failure in failures.items()]
+    return OSError(first.errno, "; ".join(lines) if world > 1 else first.strerror)
 
 
 def line(error: BaseException) -> str:
+    """The first line of what an error says."""
     return next(iter(str(error).splitlines()), type(error).__name__)

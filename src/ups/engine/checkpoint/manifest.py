@@ -68,9 +68,9 @@ def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False) -> str
             return f"{missing[0]} is missing"
         if foreign := sorted(set(there) - set(files)):
             return f"{foreign[0]} does not belong to it"
-        for name, held in files.items():
-            if there[name] != held["bytes"]:
-                return f"{name} has {there[name]} bytes and was written with {held['bytes']}"
+        for name, listed in files.items():
+            if there[name] != listed["bytes"]:
+                return f"{name} has {there[name]} bytes and was written with {listed['bytes']}"
         for name in sorted(files, key=lambda n: (-there[n], n))[part::parts]:
             if sha256(path / name, cold) != files[name]["sha256"]:
                 return f"{name} is not what was written"
@@ -169,5 +169,5 @@ def clear_leftovers(folder: Path) -> None:
 
 def _sum_of(manifest: Mapping[str, Any]) -> str:
     """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
-    said = {key: value for key, value in manifest.items() if key != "sum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in manifest.items() if key != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""The vault: checkpoints of any number of ranks, snapped at once, written in the background, verified, resharded."""
+"""Vault: checkpoints of any number of ranks, copied at once, written in the background, verified, resharded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def _nothing(what: str) -> None:
-    """Neither said nor done."""
+    """Nobody listens."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Vault:
         self._settle()
         own = json.dumps(snapshot.own, default=pack).encode()
         mine = self._mine(snapshot.tensors)
-        copies = self._snap(mine)
+        copies = self._copied(mine)
         state = {name: t.detach() if isinstance(t, DTensor) else copies[name] for name, t in mine.items()}
         job = _Job(snapshot.step, state, copies, json.dumps(snapshot.facts).encode(), own)
         # A daemon, so that a rank that has to leave does so; whoever wants the checkpoint calls `wait`.
@@ -143,7 +143,7 @@ class Vault:
             mine[name] = tensor
         return mine
 
-    def _snap(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies in CPU memory that is kept for the next time, pinned for those that come from a GPU."""
         before, self._staging, moving = self._staging, {}, False
         for name, tensor in tensors.items():

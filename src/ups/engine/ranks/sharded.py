@@ -45,8 +45,8 @@ class Sharded:
     holds the module whole; on the others it may be on `meta` from the start.
 
     With `gate` always, nothing is launched on any rank after one has failed, and `recover` makes the attempt
-    undone. `probation` votes only in the first steps and after a recovery; where `gated` is false, a
-    failure in the middle of a step can be met by a restart only.
+    undone. `probation` votes only in the first steps and after a recovery; where `gated` is false, a failure in the
+    middle of a step can be met by a restart only.
     """
 
     def __init__(
