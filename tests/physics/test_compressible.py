@@ -243,15 +243,6 @@ def test_pulse_leaves_through_the_outgoing_boundary():
     assert strength[2] < 5e-5
 
 
-@pytest.mark.parametrize("equation", [Compressible1D(eta=0.01, zeta=0.01), Compressible2D(mach=1.0)])
-def test_no_sample_depends_on_its_batch(equation):
-    domain = equation.domain(32)
-    together = equation.simulate(Draw(5, [4, 1, 7, 2]), domain, [0.0, 0.02], "pdebench")
-    alone = equation.simulate(Draw(5, [7]), domain, [0.0, 0.02], "pdebench")
-    assert torch.equal(together[2, 0], alone[0, 0])
-    torch.testing.assert_close(together[2:3], alone, rtol=1e-12, atol=1e-12)
-
-
 def test_single_precision_follows_double():
     equation = Compressible2D(mach=0.5)
     domain = equation.domain(24)
