@@ -77,7 +77,7 @@ def test_exact_riemann_solution_satisfies_the_jump_conditions():
 
 
 def test_sod_tube_converges_to_the_exact_solution_at_first_order():
-    errors = [riemann_error((1, 1, 0), (0.125, 0.1, 0), n, 0.2)[0] for n in (100, 200, 400)]
+    errors = [riemann_error((1, 1, 0), (0.125, 0.1, 0), n, 0.2)[0] for n in (100, 400)]
     assert errors[-1] < 1.7e-3
     assert math.log2(errors[0] / errors[-1]) / 2 > 0.8
 
