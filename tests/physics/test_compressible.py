@@ -77,7 +77,7 @@ def test_exact_riemann_solution_satisfies_the_jump_conditions():
 
 
 def test_sod_tube_converges_to_the_exact_solution_at_first_order():
-    errors = [riemann_error((1, 1, 0), (0.125, 0.1, 0), n, 0.2)[0] for n in (100, 200, 400)]
+    errors = [riemann_error((1, 1, 0), (0.125, 0.1, 0), n, 0.2)[0] for n in (100, 400)]
     assert errors[-1] < 1.7e-3
     assert math.log2(errors[0] / errors[-1]) / 2 > 0.8
 
@@ -241,15 +241,6 @@ def test_pulse_leaves_through_the_outgoing_boundary():
     strength = (frames[0, ..., 1] - 1).abs().amax(1)
     assert strength[1] > 4e-3
     assert strength[2] < 5e-5
-
-
-@pytest.mark.parametrize("equation", [Compressible1D(eta=0.01, zeta=0.01), Compressible2D(mach=1.0)])
-def test_no_sample_depends_on_its_batch(equation):
-    domain = equation.domain(32)
-    together = equation.simulate(Draw(5, [4, 1, 7, 2]), domain, [0.0, 0.02], "pdebench")
-    alone = equation.simulate(Draw(5, [7]), domain, [0.0, 0.02], "pdebench")
-    assert torch.equal(together[2, 0], alone[0, 0])
-    torch.testing.assert_close(together[2:3], alone, rtol=1e-12, atol=1e-12)
 
 
 def test_single_precision_follows_double():

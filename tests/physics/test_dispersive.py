@@ -156,18 +156,6 @@ def test_kdv_draws_both_solitons_and_waves_within_their_bounds() -> None:
     assert u0.abs().max() <= 1.1
 
 
-@pytest.mark.parametrize("equation", [KuramotoSivashinsky1D(), KortewegDeVries1D()])
-def test_a_sample_does_not_depend_on_its_batch(equation: Equation) -> None:
-    domain, times = equation.domain(64), [0.0, 1.0]
-    many = equation.simulate(Draw(5, range(9)), domain, times, "accurate")
-    one = equation.simulate(Draw(5, [7]), domain, times, "accurate")
-    assert torch.equal(one[0, 0], many[7, 0])
-    torch.testing.assert_close(one[0], many[7], rtol=0, atol=1e-12)
-    single = equation.simulate(Draw(5, [7], dtype=torch.float32), domain, times, "accurate")
-    assert single.dtype == torch.float32
-    torch.testing.assert_close(single[0].double(), many[7], rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize(("shape", "to"), [((16,), (40,)), ((9, 16), (24, 20)), ((24, 20), (9, 16))])
 def test_resized_spectra_hold_the_same_trigonometric_polynomial(shape: tuple[int, ...], to: tuple[int, ...]) -> None:
     def field(sizes: tuple[int, ...]) -> Tensor:

@@ -113,12 +113,6 @@ def test_pressure_commutes_with_transposition_and_is_linear_in_beta(media: Tenso
     torch.testing.assert_close(steady_pressure(media, 50 * one, box(32)), 50 * u, rtol=1e-8, atol=1e-9)
 
 
-def test_a_sample_does_not_depend_on_its_batch(media: Tensor) -> None:
-    together = steady_pressure(media, torch.ones_like(media), box(32))
-    alone = steady_pressure(media[2:3], torch.ones_like(media[2:3]), box(32))
-    torch.testing.assert_close(alone[0], together[2], rtol=1e-12, atol=1e-14)
-
-
 def test_relaxation_is_what_explicit_steps_give() -> None:
     equation, domain, draw = Darcy2D(beta=1.0), box(16), Draw(0, range(2))
     a = equation.inputs(draw, domain)

@@ -135,18 +135,6 @@ def test_round_dam_keeps_its_symmetry_its_mass_and_its_sign(scheme):
     assert frames.min() > 0.3
 
 
-@pytest.mark.parametrize("scheme", ["pdebench", "accurate"])
-def test_no_sample_depends_on_its_batch_and_single_precision_works(scheme):
-    equation, domain, times = ShallowWater2D(), square(16), [0.0, 0.2]
-    together = equation.simulate(Draw(0, [5, 2, 9]), domain, times, scheme)
-    alone = equation.simulate(Draw(0, [2]), domain, times, scheme)
-    assert torch.equal(together[1, 0], alone[0, 0])
-    torch.testing.assert_close(together[1:2], alone, rtol=1e-12, atol=1e-12)
-    single = equation.simulate(Draw(0, [2], dtype=torch.float32), domain, times, scheme)
-    assert single.dtype == torch.float32
-    assert (single - alone).abs().max() < 1e-4
-
-
 def test_dam_is_two_inside_and_one_outside_its_radius():
     equation = ShallowWater2D()
     draw = Draw(0, range(200))

@@ -116,9 +116,9 @@ def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     """R(u) u_t is the rate of its primitive, u + ((1−φ)/φ) ρ_s k (u + 1e-6)^n."""
     porosity, solid, isotherm, power = 0.29, 2880.0, 3.5e-4, 0.874
     factor = (1 - porosity) / porosity * solid * isotherm
-    held = of(lambda u: u[..., 0] + factor * np.maximum(u[..., 0] + 1e-6, 0.0) ** power)
+    content = of(lambda u: u[..., 0] + factor * np.maximum(u[..., 0] + 1e-6, 0.0) ** power)
     diffusion = Coefficient("D", "effective diffusion D", 5e-4)
-    return (Balance((diffusion,), (Line((Part(held, (0,)),), (laplacian(0, 1),)),)),)
+    return (Balance((diffusion,), (Line((Part(content, (0,)),), (laplacian(0, 1),)),)),)
 
 
 def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
@@ -141,29 +141,29 @@ def kuramoto_sivashinsky(params: Params) -> tuple[Balance, ...]:
         (Part(density, (order,)),)
         for density, order in ((of(lambda u: -0.5 * u[..., 0] ** 2), 1), (channel(0, -1.0), 2), (channel(0, -1.0), 4))
     )
-    found = (
+    coefficients = (
         Coefficient("flux", "factor of (u²/2)_x", 1.0),
         Coefficient("growth", "factor of u_xx", 1.0),
         Coefficient("nu", "hyperviscosity ν", number(params, "nu")),
     )
-    return (Balance(found, (Line((Part(channel(0), (0,)),), parts),)),)
+    return (Balance(coefficients, (Line((Part(channel(0), (0,)),), parts),)),)
 
 
 def korteweg_de_vries(params: Params) -> tuple[Balance, ...]:
     parts = ((Part(of(lambda u: -0.5 * u[..., 0] ** 2), (1,)),), (Part(channel(0, -1.0), (3,)),))
-    found = (
+    coefficients = (
         Coefficient("flux", "factor of (u²/2)_x", 6.0),
         Coefficient("dispersion", "dispersion δ²", number(params, "delta") ** 2),
     )
-    return (Balance(found, (Line((Part(channel(0), (0,)),), parts),)),)
+    return (Balance(coefficients, (Line((Part(channel(0), (0,)),), parts),)),)
 
 
 def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
     """Mass, and momentum with σ = ρ [η (∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v], of density, pressure and `ndim` velocities."""
 
     def slope(u: Array, c: int, axis: int, spacing: tuple[float, ...]) -> Array:
-        found: Array = np.gradient(u[..., c], spacing[axis], axis=1 + axis)
-        return found
+        gradient: Array = np.gradient(u[..., c], spacing[axis], axis=1 + axis)
+        return gradient
 
     def divergence(u: Array, spacing: tuple[float, ...]) -> Array:
         return np.asarray(sum(slope(u, 2 + a, a, spacing) for a in range(ndim)))

@@ -100,7 +100,7 @@ def trusted(grams: dict[Size, list[Array]]) -> list[Array]:
     A bump much smaller than the way a wave goes between two frames sees aliases of it, and no coefficients fit them.
     Where the fields themselves say that waves go too far, tests must agree with all others as well as need be.
     """
-    totals = {size: np.sum(found, axis=0) for size, found in grams.items()}
+    totals = {size: np.sum(matrices, axis=0) for size, matrices in grams.items()}
     shares = {size: unexplained(t, least_squares(t)[0]) for size, t in totals.items() if not size.fast}
     limit = max(2 * min(shares.values(), default=0.0), EXPLAINED)
     good = [size for size, share in shares.items() if share <= limit]
@@ -148,12 +148,12 @@ def least_squares(gram: Array) -> tuple[Array, Array]:
     a, y = gram[:-2, :-2], gram[:-2, -2]
     size = np.sqrt(np.diag(a))
     seen = size > 0
-    found, reach = np.full(len(y), math.nan), np.full(len(y), math.inf)
+    values, reach = np.full(len(y), math.nan), np.full(len(y), math.inf)
     scaled = a[np.ix_(seen, seen)] / np.outer(size[seen], size[seen])
     inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
-    found[seen] = inverse @ (y[seen] / size[seen]) / size[seen]
+    values[seen] = inverse @ (y[seen] / size[seen]) / size[seen]
     reach[seen] = np.sqrt(np.diag(inverse)) / size[seen]
-    return found, reach
+    return values, reach
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Piece:
 
     def grams(self, balance: Balance) -> list[tuple[Size, Array]]:
         """(size, Gram matrix of [terms, rate, noise] over the bumps of that size)."""
-        found: list[tuple[Size, Array]] = []
+        grams: list[tuple[Size, Array]] = []
         shortest = min(len(x) * dx for x, dx in zip(self.axes, self.spacing, strict=True))
         travel = balance.pace(self.values) * self.dt / shortest
         for radius in radii(self.axes):
@@ -179,10 +179,10 @@ class Piece:
             rows = np.concatenate([self.rows(line, radius) for line in balance.lines], axis=1)
             if balance.lines[0].rate:
                 rows = rows[:, np.isfinite(rows[0])]
-                found.append((size, rows @ rows.T))
+                grams.append((size, rows @ rows.T))
             else:  # a steady state has no windows to leave out, so it is cut in space
-                found += [(size, part @ part.T) for part in np.array_split(rows, 4, axis=1) if part.size]
-        return [(size, gram) for size, gram in found if gram[-2, -2] > 0]
+                grams += [(size, part @ part.T) for part in np.array_split(rows, 4, axis=1) if part.size]
+        return [(size, gram) for size, gram in grams if gram[-2, -2] > 0]
 
     def rows(self, line: Line, radius: float) -> Array:
         """`(terms + 2, tests)`: each term, the rate and its rounding against each bump; NaN where frames may alias."""
@@ -191,10 +191,10 @@ class Piece:
         if line.known:
             rate += self.weight @ self.tested(line.known, radius)
         if line.rate:
-            held = self.tested(line.rate, radius)
-            rate -= self.slope @ held
-            noise += ROUNDING * (np.abs(self.slope) @ np.abs(held))
-            rate[self.too_fast(held)] = math.nan
+            values = self.tested(line.rate, radius)
+            rate -= self.slope @ values
+            noise += ROUNDING * (np.abs(self.slope) @ np.abs(values))
+            rate[self.too_fast(values)] = math.nan
         return np.where(np.isnan(rate), math.nan, np.stack([*terms, rate, noise]))
 
     def term(self, parts: Sequence[Part], radius: float) -> Array:
@@ -203,14 +203,14 @@ class Piece:
         Rounding in a term that should vanish (the curvature of a field that has become uniform) would otherwise draw
         its coefficient towards 0.
         """
-        found = self.weight @ self.tested(parts, radius)
+        term = self.weight @ self.tested(parts, radius)
         rounding = ROUNDING * (self.weight @ self.tested(parts, radius, size=True))
-        return np.where(np.abs(found) > rounding, found, 0.0)
+        return np.where(np.abs(term) > rounding, term, 0.0)
 
-    def too_fast(self, held: Array) -> Array:
+    def too_fast(self, values: Array) -> Array:
         """Tests whose value `(T, tests)` turns by more than a quarter per frame: such frames may alias."""
         bump = (self.weight / self.weight.max())[:, None]
-        moved = bump * (held - (bump * held).sum(0) / bump.sum())
+        moved = bump * (values - (bump * values).sum(0) / bump.sum())
         kinks = np.diff(moved, 2, axis=0)
         return np.asarray((kinks**2).sum(0) > 4.0 * (moved**2).sum(0))
 
@@ -285,6 +285,6 @@ def pieces(trajectory: Trajectory) -> Iterator[Piece]:
         weight, slope = bump(s, 0, 5) * dt / half, bump(s, 1, 5) * dt / half**2
         starts = min(STARTS, max(1, 2 * (frames // length) - 1))
         for first in sorted({round(f) for f in np.linspace(0, frames - length, starts)}):
-            found = piece(first, length, weight, slope, dt)
-            if np.ptp(found.values) > 1e-6 * np.abs(found.values).max():  # frames that are all the same hold nothing
-                yield found
+            window = piece(first, length, weight, slope, dt)
+            if np.ptp(window.values) > 1e-6 * np.abs(window.values).max():  # frames that are all the same hold nothing
+                yield window

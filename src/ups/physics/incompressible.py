@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, DivergenceFree, Law
-from ups.physics.initial import SMOOTH_MODES, smooth_field
+from ups.physics.initial import CUTOFF, smooth_field
 from ups.physics.padded import Padded, resize_spectrum, resolving
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
@@ -100,7 +100,7 @@ class Incompressible2D(Equation):
     def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
         self.check_scheme(scheme)
         # Random states and forces hold 4 waves per axis: a grid of 512 would only repeat what the tracer's grid knows.
-        stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * SMOOTH_MODES)
+        stepper = self.forced(domain, self.inputs(draw, domain), at_least=8 * CUTOFF)
         return solve(stepper, initial_states(self, draw, domain), times)
 
     def laws(self) -> tuple[Law, ...]:

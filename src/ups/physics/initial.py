@@ -9,8 +9,7 @@ from ups.physics.random import Draw
 from ups.types import Domain
 
 WINDOW_WIDTH = 0.45
-SMOOTH_MODES = 4
-CUTOFF = 4
+CUTOFF = 4  # waves along an axis
 REFERENCE = {1: 1024, 2: 128, 3: 32}
 
 
@@ -50,12 +49,12 @@ def smooth_field(draw: Draw, domain: Domain, name: str, slope: tuple[int, int] =
     for axis, order in enumerate(slope):
         angle = 2 * math.pi * (domain.coordinates[axis] - domain.bounds[axis][0]) / domain.lengths[axis]
         rows = []
-        for m in range(SMOOTH_MODES + 1):
+        for m in range(CUTOFF + 1):
             turn = order * math.pi / 2
             scale = (2 * math.pi * m / domain.lengths[axis]) ** order
             rows += [draw.tensor(scale * f(m * torch.as_tensor(angle) + turn).numpy()) for f in (torch.cos, torch.sin)]
         bases.append(rows)
-    size = draw.uniform(name, (2 * SMOOTH_MODES + 2, 2 * SMOOTH_MODES + 2), -1.0, 1.0)
+    size = draw.uniform(name, (2 * CUTOFF + 2, 2 * CUTOFF + 2), -1.0, 1.0)
     field = torch.zeros((len(draw), *domain.shape), dtype=draw.dtype, device=draw.device)
     for i, along_x in enumerate(bases[0]):
         row = torch.zeros((len(draw), domain.shape[1]), dtype=draw.dtype, device=draw.device)

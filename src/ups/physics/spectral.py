@@ -15,16 +15,16 @@ def wavenumbers(domain: Domain, device: torch.device, dtype: torch.dtype, real: 
 
     The Nyquist mode of an even axis is 0: a real field has no derivative there.
     """
-    found = []
+    axes = []
     for axis, (n, length) in enumerate(zip(domain.shape, domain.lengths, strict=True)):
         half = real and axis == domain.ndim - 1
         m = torch.fft.rfftfreq(n, 1 / n) if half else torch.fft.fftfreq(n, 1 / n)
         m = torch.where(m.abs() * 2 == n, torch.zeros_like(m), m).to(device=device, dtype=dtype)
         view = [1] * domain.ndim
         view[axis] = -1
-        found.append((2 * math.pi / length * m).reshape(view))
-    shape = tuple(k.numel() for k in found)
-    return tuple(k.expand(shape) for k in found)
+        axes.append((2 * math.pi / length * m).reshape(view))
+    shape = tuple(k.numel() for k in axes)
+    return tuple(k.expand(shape) for k in axes)
 
 
 def dealias_mask(domain: Domain, device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -109,5 +109,5 @@ def etdrk4_coefficients(
     f2 = h * 2 * ((2 + lr + exp * (-2 + lr)) / lr**3).mean(-1)
     f3 = h * ((-4 - 3 * lr - lr**2 + exp * (4 - lr)) / lr**3).mean(-1)
     scale = 1.0 if factor is None else factor.to(torch.complex128)
-    found = (hl.squeeze(-1).exp(), (hl.squeeze(-1) / 2).exp(), *(c * scale for c in (q, 2 * q, f1, f2, f3)))
-    return tuple(c.to(dtype) for c in found)
+    coefficients = (hl.squeeze(-1).exp(), (hl.squeeze(-1) / 2).exp(), *(c * scale for c in (q, 2 * q, f1, f2, f3)))
+    return tuple(c.to(dtype) for c in coefficients)

@@ -22,12 +22,12 @@ def rkl2(stages: int) -> list[tuple[float, float, float, float]]:
         return [(0.0, 0.0, 1.0, 0.0)]
     b = [1 / 3] * 3 + [(j * j + j - 2) / (2 * j * (j + 1)) for j in range(3, stages + 1)]
     w = 4 / (stages * stages + stages - 2)
-    found = [(0.0, 0.0, b[1] * w, 0.0)]
+    coefficients = [(0.0, 0.0, b[1] * w, 0.0)]
     for j in range(2, stages + 1):
         mu = (2 * j - 1) / j * b[j] / b[j - 1]
         nu = -(j - 1) / j * b[j] / b[j - 2]
-        found.append((mu, nu, mu * w, -(1 - b[j - 1]) * mu * w))
-    return found
+        coefficients.append((mu, nu, mu * w, -(1 - b[j - 1]) * mu * w))
+    return coefficients
 
 
 class Viscosity:
@@ -51,8 +51,8 @@ class Viscosity:
         # The largest decay rate: 4 (4η/3 + ζ)/dx² along one axis and 4η/dx² along each other.
         self.stiffness = 4 * ((4 / 3 * eta + zeta) * squares[-1] + eta * sum(squares[:-1]))
         number = step_hint * self.stiffness / (2 * SAFETY)
-        odd = math.ceil((math.sqrt(9 + 16 * number) - 1) / 2) // 2 * 2 + 1
-        self.stages = 1 if number <= FEW else max(3, odd)
+        enough = math.ceil((math.sqrt(9 + 16 * number) - 1) / 2) // 2 * 2 + 1
+        self.stages = 1 if number <= FEW else max(3, enough)
         self.coefficients = rkl2(self.stages)
         reach = FEW if self.stages == 1 else (self.stages**2 + self.stages - 2) / 4
         #: The longest stable step.
@@ -78,12 +78,12 @@ class Viscosity:
 
     def _face_weights(self, density: Tensor) -> list[Tensor]:
         """Harmonic mean density of the n + 1 faces along each axis."""
-        found = []
+        means = []
         for a, n in enumerate(self.shape):
             padded = with_ghosts(density, 2 + a, self.periodic[a], width=1)
             low, high = padded.narrow(2 + a, 0, n + 1), padded.narrow(2 + a, 1, n + 1)
-            found.append(2 * low * high / (low + high))
-        return found
+            means.append(2 * low * high / (low + high))
+        return means
 
     def _stress(self, v: Tensor, weights: list[Tensor]) -> list[Tensor]:
         """σ_{a i} `(B, D, *faces)` on the faces across each axis a."""
@@ -92,7 +92,7 @@ class Viscosity:
         for a in range(ndim):
             padded = with_ghosts(padded, 2 + a, self.periodic[a], width=1)
         along, lame = 4 / 3 * self.eta + self.zeta, self.zeta - 2 / 3 * self.eta
-        found = []
+        stresses = []
         for a in range(ndim):
             rows = padded
             for b in range(ndim):
@@ -104,8 +104,8 @@ class Viscosity:
                     slope = self._face_slope(padded, a, b)
                     parts[a] = parts[a] + lame * slope[:, b]
                     parts[b] = parts[b] + self.eta * slope[:, a]
-            found.append(weights[a] * torch.stack(parts, dim=1))
-        return found
+            stresses.append(weights[a] * torch.stack(parts, dim=1))
+        return stresses
 
     def _face_slope(self, padded: Tensor, a: int, b: int) -> Tensor:
         """∂_b v on the faces across a: the mean of the central differences in the two cells beside."""
