@@ -223,8 +223,8 @@ class Windows:
     """Batches of several tasks: batch n holds one task, and every window of a task comes once per epoch of it.
 
     Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
-    shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the errors
-    of all validations so far, as `Sampler` says.
+    shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
+    errors of all validations so far, as `Sampler` says.
     """
 
     def __init__(
