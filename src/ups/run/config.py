@@ -17,6 +17,7 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.stages import STAGES, Stage, StageConfig
+from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
 from ups.tracking import TRACKERS
 from ups.types import UpsError
@@ -260,6 +261,12 @@ class RunConfig(Config):
     def _trackers_there_are(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
         _known("tracker", trackers, TRACKERS)
         return trackers
+
+    @field_validator("dist")
+    @classmethod
+    def _a_launcher_there_is(cls, dist: DistConfig) -> DistConfig:
+        _known("launcher", () if dist.launcher is None else (dist.launcher,), LAUNCHERS)
+        return dist
 
     @model_validator(mode="after")
     def _in_an_order_that_works(self) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ups.supervise.job import Job
+from ups.supervise.launchers.forked import ForkLauncher
 from ups.supervise.launchers.launcher import Launcher
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.launchers.torchrun import Torchrun
@@ -11,6 +12,7 @@ from ups.types import ConfigError
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 
 LAUNCHERS: dict[str, type[Launcher]] = {
+    "forked": ForkLauncher,
     "processes": Processes,
     "torchrun": Torchrun,
 }
