@@ -217,6 +217,10 @@ class RunConfig(Config):
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     """How the simulator is judged."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process, which makes the class anew."""
+        return _unpickled, (self.model_dump(),)
+
     def stage(self, name: str) -> StageConfig:
         """How a stage is trained."""
         settings = getattr(self, name)
@@ -306,6 +310,10 @@ class RunConfig(Config):
 def run_config() -> type[RunConfig]:
     """The config of a run, with a section for every stage of STAGES and, under `model`, for the part it makes."""
     return _with_sections(tuple(STAGES.values()))
+
+
+def _unpickled(values: dict[str, Any]) -> RunConfig:
+    return run_config().model_validate(values)
 
 
 @cache
