@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ups.bench.generate import provenance, write_numbers
-from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest
 from ups.data.cache_builder import Builder
 from ups.data.cache_shards import named, write
 from ups.data.loader import loaded
@@ -25,7 +25,7 @@ from ups.data.windows import Reduction, Samples, Trajectories, Windows, spread
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
-from ups.files import write_atomic
+from ups.files import sum_of, write_atomic
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.config import GenerateConfig

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ups.data.cache_shards import FORMATS, Shard, sha256
+from ups.data.cache_shards import FORMATS, Shard
 from ups.data.windows import Trajectories
+from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
@@ -53,12 +54,6 @@ def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) 
 def digest(key: Key) -> str:
     """A short name of a key."""
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def sum_of(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
-    content = {name: value for name, value in manifest.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

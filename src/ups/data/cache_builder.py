@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest, sum_of
-from ups.data.cache_shards import FORMATS, named, sha256, write
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest
+from ups.data.cache_shards import FORMATS, named, write
 from ups.data.windows import Trajectories
-from ups.files import sync_folder, write_atomic
+from ups.files import sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
 from ups.types import DataError
 
@@ -230,12 +230,12 @@ class Builder:
             write_atomic(self.draft / MANIFEST, json.dumps(self._manifest(entries), indent=1))  # type: ignore[arg-type]
             for path in (*self.draft.glob("*.lock"), *self.draft.glob("shard-*.json"), *self.draft.glob(".*")):
                 path.unlink(missing_ok=True)
-            sync_folder(self.draft)
+            sync(self.draft)
             old = self.folder.with_name(f".{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
             if self.folder.exists():
                 self.folder.rename(old)
             self.draft.rename(self.folder)
-            sync_folder(self.folder.parent)
+            sync(self.folder.parent)
             shutil.rmtree(old, ignore_errors=True)
 
     def _manifest(self, entries: list[dict[str, Any]]) -> dict[str, Any]:

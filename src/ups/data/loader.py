@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -79,7 +80,7 @@ class Loader:
         loader = DataLoader(
             _Numbered(self.windows),
             batch_size=None,
-            sampler=_Requests(self.windows, first),
+            sampler=map(self.windows.indices, itertools.count(first)),
             num_workers=self.workers,
             collate_fn=_unchanged,
             prefetch_factor=AHEAD,
@@ -102,19 +103,6 @@ class Loader:
     def close(self) -> None:
         """End the workers."""
         self._batches = None
-
-
-class _Requests:
-    """Task and windows of step `first` and of every step after it."""
-
-    def __init__(self, windows: Windows, first: int) -> None:
-        self.windows, self.first = windows, first
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        step = self.first
-        while True:
-            yield self.windows.indices(step)
-            step += 1
 
 
 def _set_up_worker(worker: int) -> None:  # noqa: ARG001
