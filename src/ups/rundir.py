@@ -264,7 +264,7 @@ class StartDir:
 
 def environment() -> dict[str, Any]:
     """What a number depends on beside the config: versions, machine, device, git state."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: installed(name) for name in PACKAGES}
     return {
         "started": now(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -286,7 +286,8 @@ def _device() -> str:
     return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
 
 
-def _version(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not there."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -108,12 +108,6 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> str | None:
     return None
 
 
-class Frames(Protocol):
-    """Where the frames behind the tokens come from."""
-
-    def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class NoFrames:
     """Stands in where no loss needs frames: the right count and grid, and no channel."""
@@ -132,7 +126,7 @@ class Latents:
     the system's page cache; a process keeps nothing of it for itself.
     """
 
-    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Frames | None = None) -> None:
+    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Trajectories | None = None) -> None:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
         self.origin, self.task, self.manifest = folder, task, manifest

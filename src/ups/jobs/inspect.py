@@ -30,7 +30,8 @@ TOLERANCE = 1e-3
 def describe(path: Path, task: str | None = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey."""
     with open_source(path, TASKS, task) as source:
-        lines = [*_headline(source), *_values(source), *_coefficients(source), *_laws(source)]
+        lines = [*_headline(source), *_values(source), *_coefficients(source)]
+        lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
         lines += [f"  note: {note}" for note in source.notes]
         lines += [f"  PROBLEM: {problem}" for problem in source.problems]
     return "\n".join(lines)
@@ -61,7 +62,11 @@ def _file_problems(source: Source) -> list[str]:
         scan.sample(name, blocks(source, index), source.task.steady)
     found = [*source.problems, *scan.problems()]
     if not scan.nonfinite:
-        found += _broken_laws(source)
+        found += [
+            f"it does not hold that {law}: off by {worst:.1e} of its size"
+            for law, worst, blur in _law_residuals(source)
+            if worst > TOLERANCE + 2 * blur
+        ]
         stated = ", ".join(f"{k} = {v}" for k, v in source.params.items()) or "the task"
         found += [
             f"the data contradict {stated}, by which {f.meaning} is {f.claimed:.4g}: they obey {f.value:.4g} "
@@ -136,8 +141,6 @@ def _close_ups(source: Source) -> Iterator[Trajectory]:
 
 
 def _fitted(source: Source) -> list[Fitted]:
-    if source.task.name not in EQUATIONS:
-        return []
     return fit(source.task.name, _close_ups(source), source.params)
 
 
@@ -154,14 +157,6 @@ def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
             if isinstance(law, Conserved):
                 blur[i] = max(blur[i], float(law.sampling_error(u, source.domain)))
     return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
-
-
-def _broken_laws(source: Source) -> list[str]:
-    return [
-        f"it does not hold that {law}: off by {worst:.1e} of its size"
-        for law, worst, blur in _law_residuals(source)
-        if worst > TOLERANCE + 2 * blur
-    ]
 
 
 def _headline(source: Source) -> list[str]:
@@ -226,12 +221,9 @@ def _coefficients(source: Source) -> list[str]:
     lines = ["  coefficients of the equation, fitted from the data:"]
     for f in found:
         mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
-        lines.append(f"    {_number(f):<42} claimed {_claim(f)}{mark}")
+        value = f"{f.name} {f.value:.4g} ± {f.error:.1g}"
+        lines.append(f"    {value:<42} claimed {f.claimed:.4g} ({f.meaning}){mark}")
     return lines
-
-
-def _laws(source: Source) -> list[str]:
-    return [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
 
 
 def _count(n: int, one: str, many: str = "") -> str:
@@ -246,14 +238,6 @@ def _size(source: Source) -> str:
             return f"{total:.3g} {unit}"
         total /= 1000
     return f"{total:.3g} GB"
-
-
-def _claim(f: Fitted) -> str:
-    return f"{f.claimed:.4g} ({f.meaning})"
-
-
-def _number(f: Fitted) -> str:
-    return f"{f.name} {f.value:.4g} ± {f.error:.1g}"
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:

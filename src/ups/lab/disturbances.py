@@ -162,18 +162,14 @@ def _disturb(files: StartDir, supervisor: int, how: str, who: str) -> None:
             return
         seen = seen or bool(living)
         if how == "crowd":
-            _spin(0.1)
+            end = time.monotonic() + 0.1
+            while time.monotonic() < end:
+                pass
         elif who == "supervisor":
             _pulse([supervisor], draw)
         else:
             _pulse([pid for rank, pid in living.items() if who in ("all", str(rank))], draw)
         time.sleep(0.1)
-
-
-def _spin(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
 
 
 def _pulse(pids: list[int], draw: random.Random) -> None:

@@ -20,25 +20,7 @@ from ups.models.unet import UNet
 from ups.tensors import Condition, TaskStatistics
 from ups.types import ConfigError, TaskSpec
 
-
-def _transformer(config: OperatorConfig, shape: BlockShape) -> nn.Module:
-    return Transformer(shape, config.shape.depth, config.mixing, config.modes, config.drop_path)
-
-
-def _unet(config: OperatorConfig, shape: BlockShape) -> nn.Module:
-    return UNet(
-        shape,
-        config.shape.depth,
-        config.mixing,
-        config.modes,
-        config.drop_path,
-        config.levels,
-        config.growth,
-        config.windows,
-    )
-
-
-CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": _unet, "transformer": _transformer}
+CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
 
 
 class LatentOperator(Part):

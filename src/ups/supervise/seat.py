@@ -47,17 +47,6 @@ class Seat:
         microbatch = read_json(self.run.microbatch).get("microbatch") if self.run else None
         return int(microbatch) if microbatch else None
 
-    @property
-    def microbatch(self) -> int:
-        """The samples this rank takes at once; 0 before it has noted any."""
-        return self.pulse.microbatch
-
-    def note(self, microbatch: int) -> None:
-        """This rank now takes so many samples at once; rank 0 writes it down for later starts."""
-        self.pulse.note(microbatch)
-        if self.run is not None and self.rank == 0 and self.limit() != microbatch:
-            write_microbatch(self.run, microbatch)
-
     def succeed(self, **facts: Any) -> None:
         """Everything is written and verified: rank 0 says so, durably, before any teardown."""
         if self.run is not None and self.rank == 0:
@@ -65,7 +54,7 @@ class Seat:
 
     def fail(self, error: BaseException) -> Ending:
         """Leave the record of an exception; its ending is the exit code of this rank."""
-        record = Failure.of(error, self.rank, self.pulse.step, self.pulse.phase, self.microbatch)
+        record = Failure.of(error, self.rank, self.pulse.step, self.pulse.phase, self.pulse.microbatch)
         if self.files is not None:
             with contextlib.suppress(OSError):  # the exit code says it too
                 record.write(self.files.failure(self.rank))

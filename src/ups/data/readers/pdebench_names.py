@@ -29,7 +29,9 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
     named = match_name(name, tasks)
     stated = file.attrs.get("ups_task")
     if task is not None and task not in tasks:
-        raise ConfigError(f"there is no task '{task}'; {_nearest(task, tasks)}.")
+        close = difflib.get_close_matches(task, tasks, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"known are {', '.join(tasks)}"
+        raise ConfigError(f"there is no task '{task}'; {hint}.")
     if task is None and stated is not None and str(stated) not in tasks:
         raise DataError(f"{file.filename}: says it holds task '{stated}', which is unknown here; name it with --task.")
     chosen = task or (str(stated) if stated is not None else None)
@@ -154,8 +156,3 @@ def _check(p: Param, value: float | str, remarks: Remarks) -> None:
         remarks.problems.append(f"{p.name} is {value}, which is not above {p.above:g}")
     elif p.at_least is not None and not value >= p.at_least:
         remarks.problems.append(f"{p.name} is {value}, which is below {p.at_least:g}")
-
-
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"
