@@ -125,19 +125,8 @@ class Pulse:
         self._count += 1
         flags = (_WARM if self._steps <= WARM_UP else 0) | (_DONE if self._done else 0)
         flags |= _WAITS if self._waits else 0
-        record = _RECORD.pack(
-            self._count,
-            self.rank,
-            os.getpid(),
-            self.step,
-            _INDEX[self.phase],
-            flags,
-            self._since,
-            self.microbatch,
-            self._op,
-            *self._seen,
-            *self._longest,
-        )
+        place = (self._count, self.rank, os.getpid(), self.step, _INDEX[self.phase], flags, self._since)
+        record = _RECORD.pack(*place, self.microbatch, self._op, *self._seen, *self._longest)
         start = (self._count % 2) * _SLOT
         self._map[start : start + _SLOT] = record + _CHECK.pack(zlib.crc32(record))
 
@@ -161,21 +150,10 @@ def _parse(slot: bytes) -> Beat | None:
     if _CHECK.unpack(slot[_RECORD.size :])[0] != zlib.crc32(record):
         return None
     count, rank, pid, step, phase, flags, at, microbatch, op, *rest = _RECORD.unpack(record)
-    return Beat(
-        rank=rank,
-        pid=pid,
-        step=step,
-        phase=PHASES[phase],
-        op=op.rstrip(b"\0").decode(errors="replace"),
-        time=at,
-        count=count,
-        warm=bool(flags & _WARM),
-        done=bool(flags & _DONE),
-        microbatch=microbatch,
-        seen=tuple(rest[: len(PHASES)]),
-        longest=tuple(rest[len(PHASES) :]),
-        waits=bool(flags & _WAITS),
-    )
+    words = op.rstrip(b"\0").decode(errors="replace")
+    warm, done, waits = (bool(flags & flag) for flag in (_WARM, _DONE, _WAITS))
+    seen, longest = tuple(rest[: len(PHASES)]), tuple(rest[len(PHASES) :])
+    return Beat(rank, pid, step, PHASES[phase], words, at, count, warm, done, microbatch, seen, longest, waits)
 
 
 def _create(path: Path) -> mmap.mmap:

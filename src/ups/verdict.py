@@ -136,7 +136,6 @@ class Failure:
         )
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
         write_atomic(path, json.dumps(asdict(self), indent=2, ensure_ascii=False))
 
     def verdict(self) -> Verdict:
@@ -216,7 +215,6 @@ class Verdict:
         return {**values, **{key: value for key, value in self.facts.items() if key not in values}}
 
     def write(self, path: Path) -> None:
-        """verdict.json, whole or not at all."""
         write_atomic(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, default=str) + "\n")
 
     @classmethod

@@ -90,14 +90,12 @@ class Loader:
         return iter(loader)
 
     def count(self, step: int) -> int:
-        """Samples of all ranks in batch `step`."""
         return self.windows.count(step)
 
     def frames(self) -> tuple[int, int]:
         return self.windows.frames()
 
     def validation(self, step: int) -> Iterable[Window]:
-        """Whole trajectories, read by this process."""
         return self.windows.validation(step)
 
     def close(self) -> None:

@@ -71,7 +71,6 @@ def run_check(group: str, name: str, work: Callable[[], Finding]) -> Line:
 
 
 def passed(lines: Sequence[Line]) -> bool:
-    """Whether nothing is bad."""
     return all(line.state != State.BAD for line in lines)
 
 

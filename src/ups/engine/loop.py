@@ -82,7 +82,6 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps taken."""
         return self.state.step
 
     def fit(self) -> Outcome:

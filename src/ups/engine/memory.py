@@ -199,7 +199,6 @@ def batches_memory(windows: Sequence[Window], config: TrainConfig, device: str, 
 
 
 def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
-    """Whether steps are captured as CUDA graphs."""
     alone = ranks.world == 1 and ranks.strategy == "ddp" and config.activations == "keep"
     return device == "cuda" and config.graph is not False and alone
 

@@ -44,7 +44,6 @@ BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that is not in `BASELINES`."""
     for name in names:
         if name not in BASELINES:
             *others, last = BASELINES

@@ -78,7 +78,6 @@ class Costs:
         return max(self.evaluation, *(s.reserved for s in self.stages)) + held
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
         stages = {s.name: {**asdict(s), "peak": s.peak} for s in self.stages}
         return {**asdict(self), "stages": stages, "needed": self.needed}
 
@@ -142,7 +141,6 @@ class Place:
     known: Costs | None
 
     def captured(self, stage: str) -> bool:
-        """Whether its steps are CUDA graphs."""
         return captures(self.config.stage(stage).train, self.device, self.config.dist)
 
     def workspaces(self, stages: int) -> int:

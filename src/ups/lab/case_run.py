@@ -17,7 +17,7 @@ from typing import Any
 
 from ups.config import load
 from ups.engine.faults import VARIABLE
-from ups.lab import disturbances, small_disks
+from ups.lab import disturbances
 from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
 from ups.lab.fork_launcher import ForkLauncher, fork
 from ups.lab.rank_hooks import RECORDS, install
@@ -92,14 +92,14 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     folder.mkdir(parents=True)
     run, result = RunDir(folder / "run"), CaseResult(asdict(case))
     config, limit = configured(case, folder, data, case.world, pace), 30 + 20 * pace
-    with small_disks.unmounted_after(run):
+    with disturbances.unmounted_after(run):
         first = _command(config, case, folder, limit, resume=False)
         result.endings.append(first)
         verdict = read_json(run.verdict)
         result.starts = len(verdict.get("attempts", ()))
         if first not in ("SUCCESS", "HUNG"):
             if case.setting.startswith("disk"):
-                small_disks.mend(run)
+                disturbances.mend_disk(run)
             rest = configured(case, folder, data, case.onto or case.world, pace)
             result.endings.append(_command(rest, None, folder, limit, resume=run.config.exists()))
     result.hung = result.endings[-1] == "HUNG"

@@ -17,7 +17,6 @@ TRACKERS: dict[str, type[Tracker]] = {"jsonl": Jsonl, "csv": Csv, "tensorboard":
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that is not in `TRACKERS`."""
     for name in names:
         if name not in TRACKERS:
             *others, last = TRACKERS

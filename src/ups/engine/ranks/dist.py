@@ -104,7 +104,6 @@ class Dist:
         return sums
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self.gather(None)
 
     def handshake(self, facts: Mapping[str, Any]) -> None:
