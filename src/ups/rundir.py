@@ -281,9 +281,12 @@ def environment() -> dict[str, Any]:
 
 
 def _device() -> str:
-    import torch
-
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
+    """The first GPU that the driver lists, else the processor; asking torch would claim the GPU for this process."""
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        rows = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        if "Model" in rows:
+            return rows["Model"].strip()
+    return platform.processor() or platform.machine()
 
 
 def installed(name: str) -> str | None:

@@ -41,9 +41,13 @@ def main(folder: Path) -> None:
     STOP.listen()
     with Seat(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
+        import torch
+
         from ups.run.datasets import Screen
         from ups.run.run import Run
 
+        # A rank that was forked has the threads of its parent, not those of its own environment.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
         with following() as progress:
             screen = Screen(print, progress, training()) if seat.rank == 0 else Screen.silent()
             with Run.join(folder, screen) as run:

@@ -19,12 +19,12 @@ from ups.config import load
 from ups.engine.faults import VARIABLE
 from ups.lab import disturbances
 from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
-from ups.lab.fork_launcher import ForkLauncher, fork
 from ups.lab.rank_hooks import RECORDS, install
 from ups.run.config import RunConfig, run_config
 from ups.run.supervised import supervise
 from ups.rundir import RunDir, StartDir
 from ups.supervise.job import NESTED, Start
+from ups.supervise.launchers.forked import ForkLauncher, fork
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import alive
 from ups.types import UpsError

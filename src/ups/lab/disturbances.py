@@ -20,11 +20,11 @@ import torch
 
 from ups.engine.checkpoint.manifest import listing
 from ups.lab.case import STEPS, Case
-from ups.lab.fork_launcher import close_inherited, default_signals, fork
 from ups.run.config import RunConfig
 from ups.rundir import RunDir, StartDir
 from ups.supervise import network
 from ups.supervise.job import Start
+from ups.supervise.launchers.forked import close_inherited, default_signals, fork
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import alive
 from ups.supervise.rank_parent import die_with_parent

@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, NullLocator
 
 from ups.pages.drawing import (
     ACCENTS,
@@ -21,6 +18,7 @@ from ups.pages.drawing import (
     captions,
     drawing,
     heading,
+    library,
     map_picture,
     moving,
     picked,
@@ -44,7 +42,7 @@ class Curve:
 
 def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False) -> str:
     """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap."""
-    figure = Figure(figsize=(7.2, 3.1), dpi=110)
+    figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=110)
     panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
     panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log", xscale="log" if log_x else "linear")
     colours = itertools.cycle(ACCENTS)
@@ -68,10 +66,10 @@ def film_forecast_lines(
     shown = picked(len(times), frames)
     count = min(len(channels), 3)
     width = 3.6 * count + 3.6 * (count == 1)
-    figure = Figure(figsize=(width, 3.6), dpi=80)
+    figure = library("figure").Figure(figsize=(width, 3.6), dpi=80)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
     figure.subplots_adjust(left=0.75 / width, right=1 - 0.1 / width, bottom=0.13, top=0.93, hspace=0.25, wspace=0.35)
-    lines: list[Line2D] = []
+    lines: list[Any] = []
     heights: list[Array] = []
     for c in range(count):
         upper, lower = panels[0][c], panels[1][c]
@@ -123,9 +121,12 @@ def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
     """Ticks of a logarithmic axis as plain numbers: its decades, 2 and 5 too where there are few, else even steps."""
     decades = math.log10(ends[1] / ends[0])
     subs = (1.0,) if decades > 2.5 else (1.0, 2.0, 5.0)
-    axis.set_major_locator(AutoLocator() if decades < 0.7 else LogLocator(subs=subs, numticks=9))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e")))
-    axis.set_minor_locator(NullLocator())
+    ticker = library("ticker")
+    axis.set_major_locator(ticker.AutoLocator() if decades < 0.7 else ticker.LogLocator(subs=subs, numticks=9))
+    axis.set_major_formatter(
+        ticker.FuncFormatter(lambda value, _: f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e"))
+    )
+    axis.set_minor_locator(ticker.NullLocator())
 
 
 def _range(values: Array) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import itertools
 from collections.abc import Iterable, Sequence
@@ -10,12 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from PIL import Image, ImageDraw
 
 from ups.types import Array
@@ -26,6 +22,11 @@ MAPS, LEVELS, GREYS = ("viridis", "RdBu_r"), 120, 16
 WHITE = LEVELS * len(MAPS) + GREYS - 1
 GAP = 8  # white pixels between tiles
 QUICK = 4  # of zlib's nine levels: half the time of the usual six, a tenth larger
+
+
+def library(module: str = "") -> Any:
+    """matplotlib, or a module of it, imported when something is drawn: most commands draw nothing."""
+    return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,9 @@ def colour_map(scale: tuple[float, float]) -> str:
     return "RdBu_r" if scale[0] < 0 < scale[1] else "viridis"
 
 
-def moving(figure: Figure, lines: Sequence[Line2D], frames: Iterable[Sequence[Array]]) -> tuple[str, ...]:
+def moving(figure: Any, lines: Sequence[Any], frames: Iterable[Sequence[Array]]) -> tuple[str, ...]:
     """A picture per frame, which gives every line its heights; all that stands still is drawn once."""
-    canvas: Any = FigureCanvasAgg(figure)
+    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
     for line in lines:
         line.set_animated(True)
     canvas.draw()
@@ -78,16 +79,16 @@ def moving(figure: Figure, lines: Sequence[Line2D], frames: Iterable[Sequence[Ar
     return tuple(pictures)
 
 
-def png(figure: Figure) -> str:
+def png(figure: Any) -> str:
     """A figure in all of its colours."""
-    canvas: Any = FigureCanvasAgg(figure)
+    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
     canvas.draw()
     return _uri(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
 
 
-def drawing(figure: Figure) -> str:
+def drawing(figure: Any) -> str:
     """A figure that has no colours but shades of `INK` and `ACCENTS`: smaller than `png`, and sooner made."""
-    canvas: Any = FigureCanvasAgg(figure)
+    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
     canvas.draw()
     return _few_colours(canvas)
 
@@ -127,7 +128,7 @@ def map_picture(rows: Sequence[Array]) -> str:
 @cache
 def _palette() -> bytes:
     unit = np.linspace(0, 1, LEVELS)
-    colours = [mpl.colormaps[name](unit)[:, :3] for name in MAPS]
+    colours = [library().colormaps[name](unit)[:, :3] for name in MAPS]
     colours.append(np.linspace(0, 1, GREYS)[:, None].repeat(3, 1))
     return (np.concatenate(colours) * 255).astype(np.uint8).tobytes()
 
@@ -145,7 +146,7 @@ def _few_colours(canvas: Any) -> str:
 @cache
 def _shades() -> tuple[Array, bytes]:
     """The nearest place in a palette for every colour of 15 bits, and that palette: mixtures of drawn colours."""
-    bases = [np.array(to_rgb(colour)) for colour in ("black", INK, *ACCENTS)]
+    bases = [np.array(library("colors").to_rgb(colour)) for colour in ("black", INK, *ACCENTS)]
     mixed = [(a + b) / 2 for a, b in itertools.combinations(bases[1:], 2)]
     colours = [1 - t * (1 - base) for base in bases for t in np.linspace(0, 1, 18)]
     colours += [1 - t * (1 - base) for base in mixed for t in np.linspace(0.1, 1, 9)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from ups.pages.drawing import (
     ACCENTS,
@@ -13,6 +12,7 @@ from ups.pages.drawing import (
     balanced,
     captions,
     colour_map,
+    library,
     map_picture,
     moving,
     picked,
@@ -25,7 +25,7 @@ from ups.types import Array, Trajectory
 
 def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
     """One map per 1D trajectory: space to the right, time upwards, one colour scale for all."""
-    figure = Figure(figsize=(3.1 * len(samples), 2.9), dpi=110, layout="constrained")
+    figure = library("figure").Figure(figsize=(3.1 * len(samples), 2.9), dpi=110, layout="constrained")
     panels = figure.subplots(1, len(samples), squeeze=False)[0]
     limit = _limit([s.values[..., channel] for s in samples])
     for panel, s in zip(panels, samples, strict=True):
@@ -51,7 +51,7 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     low, high = _limit([s.values[..., channel] for s in samples])
     pad = 0.05 * (high - low or 1.0)
     shown = picked(len(first.times), frames)
-    figure = Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
+    figure = library("figure").Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
     panel = figure.subplots()
     panel.set(
         xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -17,9 +16,10 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.stages import STAGES, Stage, StageConfig
+from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
 from ups.tracking import TRACKERS
-from ups.types import UpsError
+from ups.types import UpsError, check_known
 
 
 class GenerateConfig(Config):
@@ -87,14 +87,11 @@ class GenerateConfig(Config):
         return self
 
 
-def _known(kind: str, names: Iterable[str], valid: Iterable[str]) -> None:
-    """ValueError, with the nearest valid name, for the first of `names` that is not valid."""
-    known = list(valid)
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the {kind}s are {', '.join(known)}."
-            raise ValueError(f"there is no {kind} '{name}'; {hint}")
+def _known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    try:
+        check_known(kind, names, known)
+    except UpsError as error:
+        raise ValueError(str(error)) from None
 
 
 def _number(value: float | str) -> float | str:
@@ -260,6 +257,12 @@ class RunConfig(Config):
     def _trackers_there_are(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
         _known("tracker", trackers, TRACKERS)
         return trackers
+
+    @field_validator("dist")
+    @classmethod
+    def _a_launcher_there_is(cls, dist: DistConfig) -> DistConfig:
+        _known("launcher", () if dist.launcher is None else (dist.launcher,), LAUNCHERS)
+        return dist
 
     @model_validator(mode="after")
     def _in_an_order_that_works(self) -> RunConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from ups.run.phases import STARTED, process_started
 from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.supervise.job import Job
-from ups.supervise.launchers import Launcher
+from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor
 from ups.tracking import open_trackers
@@ -55,7 +56,7 @@ def supervise(
             config.limits,
             say,
             progress=lambda: progress(folder, config),
-            launcher=launcher,
+            launcher=launcher or _launcher(job, config),
             relay=_relay,
         ).supervise()
     finally:
@@ -70,6 +71,18 @@ def supervise(
         say(f"{verdict.ending.name}: {verdict.cause}")
         say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
     return verdict.ending
+
+
+def _launcher(job: Job, config: RunConfig) -> Launcher:
+    """The launcher that the config names, or else the one that fits.
+
+    A single rank is forked from this process, which has imported all it needs, unless that could carry over a lock of
+    another thread: those of a simulator to start from, which was loaded here, or of whoever calls this.
+    """
+    name = config.dist.launcher or ""
+    if not name and job.alone and config.start_from is None and threading.active_count() == 1:
+        name = "forked"
+    return launcher_of(job, name)
 
 
 def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:

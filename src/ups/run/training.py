@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ups.data.loader import AHEAD, loaded
 from ups.data.windows import spread
-from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
@@ -24,6 +23,16 @@ from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
 from ups.stages import Stage
+
+if TYPE_CHECKING:
+    from ups.engine.checkpoint.vault import Vault
+
+
+def checkpoints() -> type[Vault]:
+    """Where a stage keeps its checkpoints; its imports take a second, so a run asks for it while data are read."""
+    from ups.engine.checkpoint.vault import Vault
+
+    return Vault
 
 
 @dataclass(frozen=True)
@@ -72,7 +81,7 @@ class Training:
         validations = validations_of(state, [data.task.name for data in self.sets], config.mix, ahead)
         windows = windows_of(config, self.sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
-        store = Vault(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
+        store = checkpoints()(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
                 settings.train,

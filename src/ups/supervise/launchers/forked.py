@@ -19,7 +19,8 @@ from ups.supervise.launchers.processes import Child, Processes
 
 
 class ForkLauncher(Processes):
-    """Ranks of a command `python -m MODULE FOLDER`, without the start of an interpreter: `MODULE.main(FOLDER)`.
+    """Ranks of a command `python -m MODULE FOLDER`, without the start of an interpreter: `MODULE.main(FOLDER)`. Any
+    other command is executed.
 
     Everything else is as under other launchers: a parent per rank, sessions, logs, exit records. `before` is called at
     every start of the ranks; `hooks` in every rank, before its work, and returns what is called after it. This process
@@ -53,6 +54,9 @@ class ForkLauncher(Processes):
         raise SystemExit(rank_parent.rank(command, self._be_rank))
 
     def _be_rank(self, command: list[str], parent: int, log: str) -> None:
+        if command[1] != "-m":
+            rank_parent.execute(command, parent, log)
+
         def work() -> None:
             rank_parent.settle(parent, log)
             after = self._hooks()
