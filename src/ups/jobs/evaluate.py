@@ -15,7 +15,8 @@ from ups.data.splits import PARTS
 from ups.data.windows import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
-from ups.eval.report import Cost, DataFact, Report
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import DataConfig, RunConfig, run_config
