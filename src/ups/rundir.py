@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ from ups.verdict import Ending, Verdict, now, read_json
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
-class RunDir:
+class RunDir(AbstractContextManager["RunDir"]):
     """A folder that explains itself: config, environment, logs, checkpoints, artifacts, report, results, verdict.
 
     As a context it holds a lock, so that two processes never write one run. It ends with a verdict: SUCCESS only
@@ -150,9 +151,6 @@ class RunDir:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def __enter__(self) -> RunDir:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:

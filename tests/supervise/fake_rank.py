@@ -57,7 +57,7 @@ def act(seat: Seat) -> None:
         time.sleep(100)
     if SCENARIO == "gil":
         ctypes.PyDLL(None).sleep(100)  # a C call that keeps the interpreter locked
-    if SCENARIO == "memory" and seat.microbatch > 2:
+    if SCENARIO == "memory" and seat.pulse.microbatch > 2:
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if SCENARIO == "no-memory":
         raise MemoryError

@@ -7,6 +7,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +43,7 @@ class Remarks:
     problems: list[str] = field(default_factory=list)
 
 
-class Source(ABC):
+class Source(AbstractContextManager["Source"], ABC):
     """A sequence of trajectories: `source[i]` is a whole one, `read(i, frames)` only some of its frames.
 
     Opening reads the shapes and the coordinates; a read of k frames reads these k frames and nothing else. A source
@@ -121,11 +122,8 @@ class Source(ABC):
         times, params = self.times_of(index), self.params_of(index)
         return Trajectory(self.ids[index], self.task, values, self.domain, times, params, inputs)
 
-    def close(self) -> None:  # noqa: B027  (most formats keep nothing open)
+    def close(self) -> None:
         """Let go of what is open; the next read opens it again."""
-
-    def __enter__(self) -> Source:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()

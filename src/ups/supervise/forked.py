@@ -84,14 +84,11 @@ class Result:
         return f"left with exit code {self.exitcode} and without a word"
 
 
-class CaughtExit:
+class CaughtExit(contextlib.AbstractContextManager["CaughtExit"]):
     """As a context: catches whatever leaves the block, and holds it as the exit code of a process and as a Result."""
 
     def __init__(self) -> None:
         self.code, self.result = 0, Result()
-
-    def __enter__(self) -> CaughtExit:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> bool:
         if error is not None:

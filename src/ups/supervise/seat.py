@@ -23,7 +23,7 @@ PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)
 _open_files: list[Any] = []  # stay open as long as the process: signal handlers write to their descriptors
 
 
-class Seat:
+class Seat(contextlib.AbstractContextManager["Seat"]):
     """A rank under its supervisor. Without one (no UPS_RUN in the environment) its beats and records go nowhere.
 
     As a context it turns whatever leaves the block into the right exit: a failure record and the code of its ending
@@ -61,9 +61,6 @@ class Seat:
             if not record.first_hand:  # what it did last with the peer that it lost
                 flight_recorder.dump(self.files.flight(self.rank))
         return record.ending
-
-    def __enter__(self) -> Seat:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None or (isinstance(error, SystemExit) and error.code in (0, None, *PEACEFUL)):
