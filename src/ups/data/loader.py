@@ -42,11 +42,6 @@ class _Numbered(Dataset[Packed]):
         return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
 
 
-def _unchanged(packed: Any) -> Any:
-    """A collate function that changes nothing: the worker makes no tensors."""
-    return packed
-
-
 class Loader:
     """The batches of `windows`, built ahead of time by `workers` processes.
 
@@ -82,7 +77,7 @@ class Loader:
             batch_size=None,
             sampler=map(self.windows.indices, itertools.count(first)),
             num_workers=self.workers,
-            collate_fn=_unchanged,
+            collate_fn=dict,  # changes nothing: the worker makes no tensors
             prefetch_factor=AHEAD,
             multiprocessing_context=context,
             worker_init_fn=_set_up_worker,

@@ -54,14 +54,8 @@ class Source(AbstractContextManager["Source"], ABC):
     """
 
     def __init__(self, path: Path, facts: Facts) -> None:
-        self.path = path
-        self.task = facts.task
-        self.params = facts.params
-        self.domain = facts.domain
-        self.times = facts.times
-        self.ids = facts.ids
-        self.notes = facts.notes
-        self.problems = facts.problems
+        self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
+        self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
 
     @abstractmethod
     def _values(self, index: int, frames: slice) -> Array:

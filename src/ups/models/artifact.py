@@ -118,19 +118,14 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
     version = header.get("version")
-    if version == 2:
-        return _from_two(header)
+    if version == 2:  # which knew two parts and told nothing of them but their configs
+        parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
+        return {**header, "parts": parts}
     if version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
         raise DataError(f"{path}: has format version {version}, and this program reads {VERSION}; {remedy}.")
     return header
-
-
-def _from_two(header: dict[str, Any]) -> dict[str, Any]:
-    """The header of version 2, which knew two parts and told nothing of them but their configs."""
-    parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
-    return {**header, "parts": parts}
 
 
 def config_from(kind: type[T], values: Mapping[str, Any]) -> T:
