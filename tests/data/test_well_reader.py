@@ -195,7 +195,7 @@ def base(tmp_path):
 
 
 def test_the_files_of_a_split_are_one_source_in_the_order_of_their_names(base):
-    source = open_well(base / "data" / "train")
+    source = open_well(base, "train")
     assert len(source) == 2 * B
     assert source.ids[:1] + source.ids[-1:] == ("a/000000", "b/000002")
     assert source.params == {"g": 9.0}
@@ -210,19 +210,19 @@ def test_the_files_of_a_split_are_one_source_in_the_order_of_their_names(base):
 
 
 def test_a_missing_split_is_an_error_and_no_other_stands_in(base):
-    with pytest.raises(DataError, match="there is no such file"):
-        open_source(base / "data" / "test", {})
+    with pytest.raises(DataError, match="has no split 'test'"):
+        open_well(base, "test")
     with pytest.raises(DataError, match="with the splits train; name the folder"):
         open_source(base, {})
     (base / "data" / "valid").mkdir()
     with pytest.raises(DataError, match=r"holds no \.hdf5 file"):
-        open_well(base / "data" / "valid")
+        open_well(base, "valid")
 
 
 def test_files_of_different_fields_are_not_joined(base):
     well(base / "data/train/c.hdf5", [(0, "w", numbers(B, T, W, H), {})])
     with pytest.raises(DataError, match="cannot be read as one data set"):
-        open_well(base / "data" / "train")
+        open_well(base, "train")
 
 
 def test_a_well_file_is_not_another_task(flow):

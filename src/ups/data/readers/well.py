@@ -78,19 +78,25 @@ def is_well(path: Path) -> bool:
         return False
 
 
-def open_well(path: Path) -> Source:
-    """A file, or a folder of files; a data set `<base>/<name>` is asked for the folder of one of its splits."""
+def open_well(path: Path, split: str | None = None) -> Source:
+    """A file; a folder of files; or a data set `<base>/<name>` together with the name of one of its splits.
+
+    A split that is not there is an error: no other split ever stands in for it.
+    """
     if not os.path.isdir(path):
         return _open_file(path)
-    if (path / "data").is_dir():
+    if split is None and (path / "data").is_dir():
         splits = ", ".join(sorted(p.name for p in (path / "data").iterdir() if p.is_dir()))
         raise DataError(
             f"{path}: is a data set with the splits {splits or '(none)'}; name the folder data/<split> in it."
         )
-    files = sorted(p for p in path.iterdir() if p.suffix in SUFFIXES)
+    folder = path if split is None else path / "data" / split
+    if not folder.is_dir():
+        raise DataError(f"{path}: has no split '{split}', the folder data/{split} is missing; fetch it.")
+    files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES)
     if not files:
-        raise DataError(f"{path}: holds no .hdf5 file; fetch the data or name another folder.")
-    return Joined(path, [_open_file(file) for file in files])
+        raise DataError(f"{folder}: holds no .hdf5 file; fetch the data or name another folder.")
+    return Joined(folder, [_open_file(file) for file in files])
 
 
 READER = Reader(is_well, lambda path, tasks, task: open_well(path))  # noqa: ARG005  (a Well file describes itself)
