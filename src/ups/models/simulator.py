@@ -28,13 +28,10 @@ from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
 
 
-def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
+def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> list[Within | Conserved]:
     """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
-    return tuple(
-        law
-        for law in laws_of(task, periodic)
-        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
-    )
+    laws = laws_of(task, periodic)
+    return [a for a in laws if isinstance(a, Within) or (isinstance(a, Conserved) and a.channel >= 0)]
 
 
 class Simulator(nn.Module):
@@ -84,9 +81,9 @@ class Simulator(nn.Module):
 
     def fit_dt(self, task: TaskSpec | str, low: float, high: float) -> None:
         """Record the range of the time between frames in training; that of a steady task is 1 whatever its data say."""
-        if self.codec.task(task).steady:
-            return
-        self.dt[list(self.codec.tasks).index(self.codec.task(task).name)] = torch.tensor([low, high])
+        spec = self.codec.task(task)
+        if not spec.steady:
+            self.dt[list(self.codec.tasks).index(spec.name)] = torch.tensor([low, high])
 
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Per task, the trained range of each parameter and of dt."""
@@ -119,9 +116,8 @@ class Simulator(nn.Module):
         Of more frames than K the last count; where there are fewer, the first stands for those before it.
         """
         context = context[:, -self.context :]
-        return self.filled(
-            torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
-        )
+        tokens = self.codec.encode(context.flatten(0, 1), task, periodic).z
+        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]))
 
     def filled(self, z: Tensor) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
@@ -137,39 +133,34 @@ class Simulator(nn.Module):
         task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
         grid = tuple(window.context.shape[2:-1])
         domain, reference = Domain.box(task.bounds, grid, periodic), window.state
-        laws = repairable_laws(task, periodic) if self.config.guard else ()
+        laws = repairable_laws(task, periodic) if self.config.guard else []
         bounds = [law for law in laws if isinstance(law, Within)]
         z = self.encode_context(window.context, task, periodic)
         frames = []
         for _ in range(steps):
-            state = LatentState(self._next(z, condition), periodic)
+            after: Tensor = self.operator(z, condition)
+            for part in self.parts.values():
+                after = part.refine_tokens(after, z, condition)
+            state = LatentState(after, periodic)
             if points is None or self.config.reencode:
-                frame = self._refined(self.codec.decode(state, task, grid), condition)
-                frame = self._guard(frame, laws, reference, domain)
+                decoded = self.codec.decode(state, task, grid)
+                frame = self._corrected(decoded, condition, laws, reference, domain)
             if points is None:
                 frames.append(frame)
             else:
                 values = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                frames.append(self._guard(self._refined(values, condition), bounds, reference, domain))
+                frames.append(self._corrected(values, condition, bounds, reference, domain))
             if self.config.reencode:
                 state = self.codec.encode(frame, task, periodic)
             z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
         return torch.stack(frames, 1)
 
-    def _next(self, z: Tensor, condition: Condition) -> Tensor:
-        """The tokens after those of the context, as the operator says and the other parts correct."""
-        after: Tensor = self.operator(z, condition)
-        for part in self.parts.values():
-            after = part.refine_tokens(after, z, condition)
-        return after
-
-    def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
+    def _corrected(
+        self, frame: Tensor, condition: Condition, laws: Sequence[Law], reference: Tensor, domain: Domain
+    ) -> Tensor:
+        """A frame, or values at points, as the other parts correct it and the laws repair it."""
         for part in self.parts.values():
             frame = part.refine_frame(frame, condition)
-        return frame
-
-    @staticmethod
-    def _guard(frame: Tensor, laws: Sequence[Law], reference: Tensor, domain: Domain) -> Tensor:
         frame = frame.unsqueeze(1)
         for law in laws:
             frame = law.project(frame, reference, domain)
@@ -266,8 +257,7 @@ class Simulator(nn.Module):
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
         if task is None and len(self.tasks) > 1:
-            names = ", ".join(self.codec.tasks)
-            raise ConfigError(f"the simulator knows {names}; say which with task=….")
+            raise ConfigError(f"the simulator knows {', '.join(self.codec.tasks)}; say which with task=….")
         return self.codec.task(task if task is not None else self.tasks[0])
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
@@ -291,9 +281,11 @@ class Simulator(nn.Module):
         header, tensors = artifact.read(Path(path))
         try:
             parts = header["parts"]
+            if unknown := parts.keys() - kinds.keys():
+                raise ConfigError(f"this program knows no part '{min(unknown)}'")
             simulator = assemble(
                 [artifact.task_from(task) for task in header["tasks"]],
-                {name: artifact.config_from(_kind(kinds, name).Config, p["config"]) for name, p in parts.items()},
+                {name: artifact.config_from(kinds[name].Config, p["config"]) for name, p in parts.items()},
                 SimulatorConfig(**header["simulator"]),
                 {name: tuple(grid) for name, grid in header["grids"].items()},
                 kinds=kinds,
@@ -307,12 +299,6 @@ class Simulator(nn.Module):
                 f"{path}: its weights are not of the model it describes ({first}); save it again."
             ) from None
         return simulator.to(device).eval()
-
-
-def _kind(kinds: Mapping[str, type[Part]], name: str) -> type[Part]:
-    if name not in kinds:
-        raise ConfigError(f"this program knows no part '{name}'")
-    return kinds[name]
 
 
 def assemble(
