@@ -14,27 +14,18 @@ from torch import Tensor, nn
 
 import ups
 from ups.models import artifact
-from ups.models.arrays import Asked, beyond, inputs_of, parameters, places_of, step_of, walls_of
+from ups.models.arrays import Asked, inputs_of, outside, parameters, places_of, step_of, walls_of
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
-from ups.physics.constraints import Conserved, Law, Within
-from ups.physics.laws import laws_of
+from ups.physics.constraints import Law, Within
+from ups.physics.laws import repairable_laws
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
 # The parts that every simulator has, in the order in which their weights are drawn.
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
-
-
-def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
-    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
-    return tuple(
-        law
-        for law in laws_of(task, periodic)
-        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
-    )
 
 
 class Simulator(nn.Module):
@@ -55,6 +46,8 @@ class Simulator(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.config = config or SimulatorConfig()
+        # Parts that are still to be trained: they correct nothing yet.
+        self.idle: frozenset[str] = frozenset()
         # What it was made by: the whole, and each part by its name.
         self.provenance: dict[str, Any] = {}
         self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
@@ -104,14 +97,7 @@ class Simulator(nn.Module):
         `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numbers_of(task)`.
         """
         spec = self._asked_task(task)
-        names, trained = numbers_of(spec), self.ranges()[spec.name]
-        if not isinstance(params, Mapping):
-            table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
-            params = dict(zip(names, table.unbind(1), strict=False))
-        given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
-        values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
-        said = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], spec.name) for k, v in values.items()]
-        return [sentence for sentence in said if sentence]
+        return outside(params, dt, self.ranges()[spec.name], spec)
 
     def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
         """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the operator's K.
@@ -159,14 +145,17 @@ class Simulator(nn.Module):
     def _next(self, z: Tensor, condition: Condition) -> Tensor:
         """The tokens after those of the context, as the operator says and the other parts correct."""
         after: Tensor = self.operator(z, condition)
-        for part in self.parts.values():
+        for part in self._awake():
             after = part.refine_tokens(after, z, condition)
         return after
 
     def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
-        for part in self.parts.values():
+        for part in self._awake():
             frame = part.refine_frame(frame, condition)
         return frame
+
+    def _awake(self) -> list[Part]:
+        return [part for name, part in self.parts.items() if name not in self.idle]
 
     @staticmethod
     def _guard(frame: Tensor, laws: Sequence[Law], reference: Tensor, domain: Domain) -> Tensor:
@@ -291,9 +280,11 @@ class Simulator(nn.Module):
         header, tensors = artifact.read(Path(path))
         try:
             parts = header["parts"]
+            for name in parts.keys() - kinds.keys():
+                raise ConfigError(f"this program knows no part '{name}'")
             simulator = assemble(
                 [artifact.task_from(task) for task in header["tasks"]],
-                {name: artifact.config_from(_kind(kinds, name).Config, p["config"]) for name, p in parts.items()},
+                {name: artifact.config_from(kinds[name].Config, p["config"]) for name, p in parts.items()},
                 SimulatorConfig(**header["simulator"]),
                 {name: tuple(grid) for name, grid in header["grids"].items()},
                 kinds=kinds,
@@ -307,12 +298,6 @@ class Simulator(nn.Module):
                 f"{path}: its weights are not of the model it describes ({first}); save it again."
             ) from None
         return simulator.to(device).eval()
-
-
-def _kind(kinds: Mapping[str, type[Part]], name: str) -> type[Part]:
-    if name not in kinds:
-        raise ConfigError(f"this program knows no part '{name}'")
-    return kinds[name]
 
 
 def assemble(

@@ -221,6 +221,10 @@ class RunConfig(Config):
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     """How the simulator is judged."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as values: another process makes the class, which has sections, by itself."""
+        return _unpickled, (self.model_dump(),)
+
     def stage(self, name: str) -> StageConfig:
         """How a stage is trained."""
         settings = getattr(self, name)
@@ -310,6 +314,10 @@ class RunConfig(Config):
 def run_config() -> type[RunConfig]:
     """The config of a run, with a section for every stage of STAGES and, under `model`, for the part it makes."""
     return _with_sections(tuple(STAGES.values()))
+
+
+def _unpickled(values: dict[str, Any]) -> RunConfig:
+    return run_config().model_validate(values)
 
 
 @cache
