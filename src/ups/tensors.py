@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ups.later import Tensor, torch
 from ups.types import TaskSpec
@@ -62,6 +63,16 @@ class Window:
         """Microbatches of at most `size` samples, in order."""
         for first in range(0, len(self), size):
             yield self.rows(first, first + size)
+
+    @classmethod
+    def join(cls, windows: Sequence[Window]) -> Window:
+        """Windows of one task, grid and boundary as one."""
+        first = windows[0]
+        if len(windows) == 1:
+            return first
+        present = [name for name in TENSORS if getattr(first, name) is not None]
+        joined: dict[str, Any] = {name: torch.cat([getattr(w, name) for w in windows]) for name in present}
+        return dataclasses.replace(first, **joined, ids=tuple(i for w in windows for i in w.ids))
 
     def _each(self, change: object) -> Window:
         assert callable(change)

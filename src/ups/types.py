@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -36,6 +37,16 @@ class DataError(UpsError):
 
 class PhysicsError(UpsError):
     """A parameter, scheme or resolution that no solver here can answer truthfully."""
+
+
+def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    """ConfigError, with the nearest known name or all of them, for the first of `names` that is not known."""
+    valid = list(known)
+    for name in names:
+        if name not in valid:
+            near = difflib.get_close_matches(name, valid, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"the {kind}s are {', '.join(valid)}."
+            raise ConfigError(f"there is no {kind} '{name}'; {hint}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -124,6 +124,6 @@ def test_the_protocol_says_what_is_given_and_how_far() -> None:
 
 
 def test_reconstruction_measures_the_codec_alone() -> None:
-    found = reconstruct(lambda frame, _: frame + 0.01, [waves()], P)
+    found = reconstruct(lambda window, _: window.targets + 0.01, "cpu", [waves()], P)
     assert found.predictor == "reconstruction"
     assert found.per_sample("rmse") == pytest.approx(0.01, rel=1e-4)

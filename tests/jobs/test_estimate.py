@@ -55,7 +55,7 @@ class Real(Invented):
 
     def validation(self, step):  # type: ignore[no-untyped-def]  # noqa: ARG002
         for data in self.sets:
-            many, ahead, _ = data.whole(self.batch_size, self.context, "valid")
+            many, ahead, _ = data.whole(self.batch_size, self.context, "valid", self.device)
             yield data.window(many, self.context, ahead)
 
 

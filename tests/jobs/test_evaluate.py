@@ -31,7 +31,7 @@ from ups.run.config import GenerateConfig, RunConfig, run_config
 from ups.run.datasets import Screen, opened
 from ups.run.fitting import fitting
 from ups.run.generate import generate
-from ups.run.judge import Judge, SimulatorPredictor, judge
+from ups.run.judge import Judge, judge, predictor_of
 from ups.rundir import RunDir
 from ups.types import ConfigError, Field, UpsError
 
@@ -125,7 +125,7 @@ def test_the_test_part_is_judged_again_into_the_run(again: tuple[Path, Report]) 
         test = make_split(source.ids).part("test")
         part = Trajectories(source, test, Reduction(time=40, space=2))
         asked = protocol("A", 1)
-        found = evaluate(SimulatorPredictor(ups.load(run), torch.device("cpu")), whole([part], 1), asked)
+        found = evaluate(predictor_of(ups.load(run), torch.device("cpu")), whole([part], 1), asked)
         still = evaluate(persistence, whole([part], 1), asked)
     assert value(report) == pytest.approx(found.score, rel=1e-6)
     assert value(report, "persistence") == pytest.approx(still.score, rel=1e-6)
@@ -196,7 +196,7 @@ def test_a_file_nobody_has_seen_is_judged_whole_at_its_own_resolution(run: Path,
     assert (len(result), result.split) == (5, "unseen file, 96 cells")
     with open_source(unseen, TASKS) as source:
         part = Trajectories(source, source.ids, Reduction(time=40))
-        found = evaluate(SimulatorPredictor(ups.load(run), torch.device("cpu")), whole([part], 1), protocol("A", 1))
+        found = evaluate(predictor_of(ups.load(run), torch.device("cpu")), whole([part], 1), protocol("A", 1))
     assert value(report) == pytest.approx(found.score, rel=1e-6)
     assert report.data[0].source == unseen.name
     assert not report.tasks[0].unseen
@@ -353,7 +353,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_written(
         (("--resolution", "wide"), "cells per axis"),
         (("--params", "beta"), "NAME=VALUE"),
         (("--params", "nu=1", "--task", "advection1d"), "no parameter 'nu'"),
-        (("--baselines", "cnn"), "fno and uno"),
+        (("--baselines", "cnn"), "fno, uno"),
         (("--samples", "1"), "at least 2"),
         (("--split", "all"), "split"),
         (("--resolution", "32,32", "--task", "kdv1d"), "1 axes"),

@@ -85,7 +85,7 @@ def test_a_single_rank_is_a_plain_process_and_several_are_under_torchrun() -> No
     kinds = [type(launcher_of(Job(("x",), ranks=ranks))) for ranks in (1, 2)]
     assert kinds == [LAUNCHERS["processes"], LAUNCHERS["torchrun"]]
     assert type(launcher_of(Job(("x",), ranks=2), "processes")) is LAUNCHERS["processes"]
-    with pytest.raises(ConfigError, match="there is no launcher 'ssh'; the launchers are processes, torchrun"):
+    with pytest.raises(ConfigError, match="there is no launcher 'ssh'; the launchers are forked, processes, torchrun"):
         launcher_of(Job(("x",)), "ssh")
     with pytest.raises(ConfigError, match="starts ranks on one machine, not on 2; use torchrun"):
         launcher_of(Job(("x",), nodes=2, rendezvous="here:1"), "processes")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.tracking import TRACKERS, Tracker, check_names, open_trackers, require
+from ups.tracking import TRACKERS, Tracker, open_trackers, require
 from ups.types import ConfigError
 from ups.verdict import Ending
 
@@ -141,8 +141,8 @@ def test_the_log_is_always_on_and_comes_first(tmp_path: Path) -> None:
 
 
 def test_an_unknown_tracker_is_one_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no tracker 'wandb'; the trackers are jsonl, csv and tensorboard"):
-        check_names(["csv", "wandb"])
+    with pytest.raises(ConfigError, match=r"^there is no tracker 'wandb'; the trackers are jsonl, csv, tensorboard"):
+        require(["csv", "wandb"])
 
 
 def test_what_is_missing_is_said_before_training_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

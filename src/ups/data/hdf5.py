@@ -20,6 +20,7 @@ from ups.types import Array, DataError
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # What h5py raises on damaged bytes.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError)
+SMALL_FRAME = 2**16  # bytes, under which frames that are read are not worth a call each
 
 
 class Hdf5Source(Source):
@@ -162,8 +163,13 @@ def values_at(node: Any, *where: int | slice) -> Array:
             start += at * math.prod(shape) * item
         else:
             raise IndexError(f"{node.name} has no place {at} along an axis of {length}")
+    size = math.prod(shape) * item
+    if frames is not None and len(frames) and frames.step > 1 and size < SMALL_FRAME:
+        # One large read is cheaper than many small ones, although most of it is thrown away.
+        whole = values_at(node, *where[:-1], slice(frames.start, frames[-1] + 1))
+        return whole[:: frames.step]
     # Pieces that lie one after the other in the file: everything, or a frame each.
-    size, pieces = math.prod(shape) * item, range(1) if frames is None else frames
+    pieces = range(1) if frames is None else frames
     if frames is not None and frames.step == 1:
         size, pieces = size * len(frames), range(1)
         start += frames.start * math.prod(shape) * item

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from ups.later import Tensor, torch
 from ups.tensors import Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
+CELLS = {"cuda": 2**21}  # of all trajectories that are rolled out together in a validation: a GPU is idle with few
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
 # Threads that read trajectories at once; more do not help, for the memory is the limit.
@@ -224,7 +226,8 @@ class Windows:
 
     Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
     shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
-    errors of all validations so far, as `Sampler` says.
+    errors of all validations so far, as `Sampler` says. A validation window holds `batch` trajectories, or more up to
+    `cells` cells.
     """
 
     def __init__(
@@ -239,12 +242,13 @@ class Windows:
         ranks: Ranks,
         mix: Mix | None = None,
         validations: Callable[[], Validations] = tuple,
+        cells: int = 0,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
-        self.size, self.context, self.targets, self.seed = batch, context, targets, seed
+        self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
         for part in (*self.train, *self.valid):
             if len(part.times) < context + targets and not part.task.steady:
                 raise DataError(
@@ -289,13 +293,20 @@ class Windows:
 
     def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         """Whole trajectories of each task: the context, and every frame after it; the same at every step."""
-        yield from whole(self.valid, self.context, self.size)
+        yield from whole(self.valid, self.context, self.size, self.cells)
 
 
-def whole(parts: Sequence[Samples], context: int, batch: int = 32) -> Iterator[Window]:
-    """Each trajectory once, from its first frame to its last, in batches of one task."""
+def at_once(batch: int, frames: int, shape: tuple[int, ...], cells: int) -> int:
+    """Whole trajectories in one window: `batch`, or more up to `cells` cells, and never more than fit in memory."""
+    size = math.prod(shape)
+    return max(1, min(max(batch, cells // size), 2**26 // max(1, frames * size)))
+
+
+def whole(parts: Sequence[Samples], context: int, batch: int = 32, cells: int = 0) -> Iterator[Window]:
+    """Each trajectory once, from its first frame to its last, in batches of one task: of `batch` trajectories, or of
+    more as long as their frames have no more than `cells` cells together."""
     for part in parts:
-        size = max(1, min(batch, 2**26 // max(1, len(part.times) * int(np.prod(part.shape)))))
+        size = at_once(batch, len(part.times), part.shape, cells)
         for first in range(0, len(part), size):
             samples = list(range(first, min(first + size, len(part))))
             ahead = 1 if part.task.steady else len(part.times) - context

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ups.types import ConfigError, TaskSpec
+from ups.types import TaskSpec, check_known
 
 if TYPE_CHECKING:
     from ups.eval.rollout import Learner
@@ -43,17 +43,9 @@ def _neuralop(kind: str) -> Baseline:
 BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno")}
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that is not in `BASELINES`."""
-    for name in names:
-        if name not in BASELINES:
-            *others, last = BASELINES
-            raise ConfigError(f"there is no baseline '{name}'; the baselines are {', '.join(others)} and {last}.")
-
-
 def require(names: Iterable[str]) -> None:
     """Refuse unknown names, and say in one sentence what to install where a baseline cannot be had."""
     names = tuple(names)
-    check_names(names)
+    check_known("baseline", names, BASELINES)
     for name in names:
         BASELINES[name].require()

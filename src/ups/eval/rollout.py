@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -18,6 +22,9 @@ from ups.eval.metrics import Errors, measure, summary
 from ups.eval.spectra import spectrum
 from ups.tensors import Losses, Window
 from ups.types import Array, ConfigError, DataError, TaskSpec
+
+AT_ONCE = 2**21  # cells that a GPU predicts together
+THREADS = min(8, os.cpu_count() or 1)  # that measure errors while the next batch is predicted
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,11 @@ class ModulePredictor:
     name: str
     device: torch.device | str
     function: Callable[[Window, int], Tensor]
+
+    @property
+    def at_once(self) -> int:
+        """Cells of all samples that are predicted together: a GPU is idle with few, a CPU has no use for many."""
+        return AT_ONCE if torch.device(self.device).type == "cuda" else 0
 
     def predict(self, window: Window, steps: int) -> Tensor:
         with torch.no_grad():
@@ -198,16 +210,20 @@ def evaluate(
     the window without its targets.
     """
     batches = _Batches(predictor.name, examples)
-    for window in windows:
-        window, steps = _cut(window, protocol)
-        batches.check(window)
-        began = time.perf_counter()
-        with torch.no_grad():
-            shown = dataclasses.replace(window, targets=window.targets[:, :0]) if blind else window
-            predicted = predictor.predict(shown, steps)
-        frames, truth = _numpy(predicted), _numpy(window.targets)
-        batches.seconds += time.perf_counter() - began
-        batches.add(window, frames, truth)
+    with ThreadPoolExecutor(THREADS, "metrics") as pool:
+        for group in _groups((_cut(window, protocol) for window in windows), getattr(predictor, "at_once", 0), batches):
+            whole = Window.join(group)
+            began = time.perf_counter()
+            with torch.no_grad():
+                shown = dataclasses.replace(whole, targets=whole.targets[:, :0]) if blind else whole
+                predicted = predictor.predict(shown, whole.targets.shape[1])
+            batches.seconds += time.perf_counter() - began
+            if predicted.shape != whole.targets.shape:
+                told, wanted = tuple(predicted.shape), tuple(whole.targets.shape)
+                raise ConfigError(f"{predictor.name} predicted frames of shape {told} where {wanted} was asked for.")
+            for window, frames in zip(group, torch.split(predicted, [len(w) for w in group]), strict=True):
+                batches.add(window, frames, pool)
+        batches.settle(0)
     if batches.task is None:
         raise DataError(
             f"there is no window to evaluate {predictor.name} on; the split '{split}' is empty or too short."
@@ -221,17 +237,17 @@ def evaluate(
 
 
 def reconstruct(
-    codec: Callable[[Tensor, Window], Tensor], windows: Iterable[Window], protocol: EvalProtocol, split: str = "test"
+    codec: Callable[[Window, int], Tensor],
+    device: torch.device | str,
+    windows: Iterable[Window],
+    protocol: EvalProtocol,
+    split: str = "test",
 ) -> Evaluation:
     """The same table for a codec that is shown the true frames: what encoding and decoding alone cost.
 
-    `codec(frames (B, *S, C), window)` gives the frames back.
+    `codec(window, steps)` gives the first targets of a window back.
     """
-
-    def every_frame(window: Window, steps: int) -> Tensor:
-        return torch.stack([codec(window.targets[:, t], window) for t in range(steps)], dim=1)
-
-    predictor = ModulePredictor("reconstruction", "cpu", every_frame)
+    predictor = ModulePredictor("reconstruction", device, codec)
     return evaluate(predictor, windows, protocol, split, examples=0, blind=False)
 
 
@@ -242,6 +258,7 @@ class _Batches:
         self.predictor, self.count, self.seconds = predictor, examples, 0.0
         self.task: TaskSpec | None = None
         self.shape: tuple[int, ...] = ()
+        self.measuring: deque[Future[tuple[Errors, Array | None]]] = deque()
         self.errors: list[Errors] = []
         self.examples: list[Example] = []
         self.spectra: list[tuple[Array, int]] = []
@@ -256,24 +273,26 @@ class _Batches:
             raise ConfigError(f"an evaluation is of one task and grid, not of {first} and {other}; make one for each.")
         self.task, self.shape = window.task, shape
 
-    def add(self, window: Window, predicted: Array, truth: Array) -> None:
-        if predicted.shape != truth.shape:
-            raise ConfigError(
-                f"{self.predictor} predicted frames of shape {predicted.shape} where {truth.shape} was asked for."
-            )
+    def add(self, window: Window, predicted: Tensor, pool: ThreadPoolExecutor) -> None:
+        """Begin to measure a batch; the oldest are waited for, so that only a few are in memory."""
         dt = _numpy(window.dt)
-        errors = measure(predicted, truth, dt)
-        good = ~errors.diverged
-        if good.any():
-            both = np.stack([spectrum(truth[good, -1]), spectrum(predicted[good, -1])])
-            self.spectra.append((both, int(good.sum())))
-        for i in range(min(self.count - len(self.examples), len(truth))):
-            times = dt[i] * np.arange(1, truth.shape[1] + 1)
+        for i in range(min(self.count - len(self.examples), len(window))):
+            times = dt[i] * np.arange(1, predicted.shape[1] + 1)
             name = window.ids[i] if window.ids else str(i)
-            self.examples.append(Example(name, truth[i], predicted[i], times, window.box))
-        self.errors.append(errors)
+            both = (_numpy(window.targets[i]), _numpy(predicted[i]))
+            self.examples.append(Example(name, *both, times, window.box))
         self.dt.append(dt)
         self.ids += window.ids
+        self.measuring.append(pool.submit(_measured, predicted, window.targets, dt))
+        self.settle(THREADS)
+
+    def settle(self, left: int) -> None:
+        """Keep what the oldest measurements gave, until so many are left."""
+        while len(self.measuring) > left:
+            errors, both = self.measuring.popleft().result()
+            self.errors.append(errors)
+            if both is not None:
+                self.spectra.append((both, int((~errors.diverged).sum())))
 
     def mean_spectra(self) -> Array:
         """The mean over samples, of truth and prediction; nan where every sample diverged."""
@@ -283,7 +302,30 @@ class _Batches:
         return np.asarray(sum((both * n for both, n in self.spectra), np.zeros(())) / samples)
 
 
-def _cut(window: Window, protocol: EvalProtocol) -> tuple[Window, int]:
+def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Iterator[list[Window]]:
+    """Windows that are predicted together: as many as have `at_once` cells, and at least one."""
+    group: list[Window] = []
+    for window in windows:
+        batches.check(window)
+        cells = math.prod(window.context.shape[2:-1])
+        if group and cells * sum(len(w) for w in (*group, window)) > at_once:
+            yield group
+            group = []
+        group.append(window)
+    if group:
+        yield group
+
+
+def _measured(predicted: Tensor, truth: Tensor, dt: Array) -> tuple[Errors, Array | None]:
+    """The errors of a batch, and the spectra of truth and prediction at the last frame where they have not diverged."""
+    frames, true = _numpy(predicted), _numpy(truth)
+    errors = measure(frames, true, dt)
+    good = ~errors.diverged
+    both = np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])]) if good.any() else None
+    return errors, both
+
+
+def _cut(window: Window, protocol: EvalProtocol) -> Window:
     """The window with the protocol's context and steps; fewer frames than it asks for cannot be made up."""
     given, ahead = window.context.shape[1], window.targets.shape[1]
     steps = ahead if protocol.steps is None else min(protocol.steps, ahead)
@@ -293,7 +335,7 @@ def _cut(window: Window, protocol: EvalProtocol) -> tuple[Window, int]:
             f"{window.task.name} have {given} and {ahead}; use longer trajectories or a smaller context."
         )
     context, targets = window.context[:, given - protocol.context :], window.targets[:, :steps]
-    return dataclasses.replace(window, context=context, targets=targets), steps
+    return dataclasses.replace(window, context=context, targets=targets)
 
 
 def _numpy(x: Tensor) -> Array:

@@ -98,7 +98,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
         simulator = new_simulator(config, sets).eval()
         given = protocol(config.evaluation.protocol, config.context).context
         ask = _rollout(simulator)
-        rollouts, judging = _together([_evaluated(ask, data, 32, given, "test", stand_in) for data in sets])
+        rollouts, judging = _together([_evaluated(ask, data, 32, given, "test", place) for data in sets])
         weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
         numbers = _counted(simulator)
         tokens = sum(math.prod(simulator.codec.tokens(data.task)) * data.stored for data in sets)
@@ -186,7 +186,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     checked, checking = (
         (earlier.checked, earlier.checking)
         if earlier
-        else _together([_evaluated(stage.evaluate, d, settings.batch, context, "valid", place.stand_in) for d in sets])
+        else _together([_evaluated(stage.evaluate, d, settings.batch, context, "valid", place) for d in sets])
     )
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
     validation = held.kept + held.gradients + held.best + batches + workspace + checked
@@ -227,17 +227,17 @@ def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
 
 
 def _evaluated(
-    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, device: str
+    ask: Callable[[Window], object], data: Outline, batch: int, context: int, part: str, place: Place
 ) -> tuple[int, Work]:
     """Bytes at the peak, and the work, of evaluating every trajectory of a part to its end.
 
     One frame ahead and two tell what a frame costs where frames come one after the other; otherwise all at once.
     """
-    size, ahead, count = data.whole(batch, context, part)
+    size, ahead, count = data.whole(batch, context, part, place.device)
 
     def over(frames: int) -> Work:
         window = data.window(size, context, frames)
-        return forward_work(lambda: ask(window), device)
+        return forward_work(lambda: ask(window), place.stand_in)
 
     short, longer = over(1), over(min(2, ahead))
     if longer.operations == short.operations:

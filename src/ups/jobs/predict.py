@@ -16,7 +16,7 @@ from ups.engine.ranks.dist import device_of
 from ups.files import draft
 from ups.physics import TASKS
 from ups.run.fitting import fitting, spaced
-from ups.run.judge import SimulatorPredictor
+from ups.run.judge import predictor_of
 from ups.run.load import load
 from ups.types import ConfigError, DataError, Params
 
@@ -57,7 +57,7 @@ def rollout(
         window = dataclasses.replace(window, dt=torch.full_like(window.dt, step))
         for sentence in simulator.outside(window.params, spec.name, None if spec.steady else step):
             say(sentence)
-        found = SimulatorPredictor(simulator, device_of(device)).predict(window, steps).numpy()
+        found = predictor_of(simulator, device_of(device)).predict(window, steps).numpy()
         last = 0.0 if spec.steady else float(part.times[context - 1])
         coordinates = source.domain.coordinates
     try:

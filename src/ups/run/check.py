@@ -14,7 +14,7 @@ import torch
 from ups.data import open_source
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.splits import PARTS, make_split
-from ups.data.windows import RESIDENT, numbers_in
+from ups.data.windows import CELLS, RESIDENT, at_once, numbers_in
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import EQUATIONS, TASKS
@@ -62,9 +62,9 @@ class Outline:
         """Frames of all trajectories."""
         return self.frames * sum(self.counts.values())
 
-    def whole(self, batch: int, context: int, part: str) -> tuple[int, int, int]:
+    def whole(self, batch: int, context: int, part: str, device: str = "cpu") -> tuple[int, int, int]:
         """Whole trajectories of a part: (samples in a window, frames after the context, windows)."""
-        size = max(1, min(batch, 2**26 // max(1, self.frames * math.prod(self.grid)), self.counts[part] or 1))
+        size = min(at_once(batch, self.frames, self.grid, CELLS.get(device, 0)), self.counts[part] or 1)
         return size, max(1, self.frames - context), -(-self.counts[part] // size)
 
     def resident(self, *parts: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
 from ups.tracking import TRACKERS
-from ups.types import UpsError
+from ups.types import UpsError, check_known
 
 
 class GenerateConfig(Config):
@@ -88,14 +87,11 @@ class GenerateConfig(Config):
         return self
 
 
-def _known(kind: str, names: Iterable[str], valid: Iterable[str]) -> None:
-    """ValueError, with the nearest valid name, for the first of `names` that is not valid."""
-    known = list(valid)
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the {kind}s are {', '.join(known)}."
-            raise ValueError(f"there is no {kind} '{name}'; {hint}")
+def _known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+    try:
+        check_known(kind, names, known)
+    except UpsError as error:
+        raise ValueError(str(error)) from None
 
 
 def _number(value: float | str) -> float | str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from ups.data import Source, open_source
 from ups.data.sampler import Validations
 from ups.data.splits import Split, make_split
-from ups.data.windows import Ranks, Samples, Trajectories, Windows
+from ups.data.windows import CELLS, Samples, Trajectories, Windows
+from ups.engine.ranks.dist import Dist
 from ups.engine.train import Progress
 from ups.eval.report import DataFact
 from ups.physics import TASKS
@@ -102,7 +103,7 @@ def windows_of(
     config: RunConfig,
     sets: Sequence[DataSet],
     settings: StageConfig,
-    ranks: Ranks,
+    dist: Dist,
     encoded: Sequence[Samples] = (),
     validations: Callable[[], Validations] = tuple,
 ) -> Windows:
@@ -110,4 +111,5 @@ def windows_of(
     train, valid = ([data.part(name) for data in sets] for name in ("train", "valid"))
     mix = config.mix if len(sets) > 1 else None
     shape = (settings.batch, config.context, settings.unroll, config.seed)
-    return Windows(encoded or train, valid, *shape, ranks=ranks, mix=mix, validations=validations)
+    cells = CELLS.get(dist.device.type, 0)
+    return Windows(encoded or train, valid, *shape, ranks=dist, mix=mix, validations=validations, cells=cells)

@@ -31,22 +31,9 @@ from ups.stages import STAGES
 from ups.tensors import Window
 
 
-class SimulatorPredictor:
+def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
     """A simulator as a predictor."""
-
-    def __init__(self, simulator: Simulator, device: torch.device, name: str = "ups") -> None:
-        self.simulator, self.device, self.name = simulator.to(device).eval(), device, name
-
-    @torch.no_grad()
-    def predict(self, window: Window, steps: int) -> torch.Tensor:
-        window = window.to(self.device)
-        return self.simulator.simulate(window, steps).cpu()
-
-    @torch.no_grad()
-    def coded(self, frames: torch.Tensor, window: Window) -> torch.Tensor:
-        """Frames `(B, *S, C)` through the codec alone."""
-        state = self.simulator.codec.encode(frames.to(self.device), window.task, window.periodic)
-        return self.simulator.codec.decode(state, window.task, tuple(frames.shape[1:-1])).cpu()
+    return ModulePredictor(name, device, simulator.to(device).eval().simulate)
 
 
 @dataclass
@@ -62,7 +49,7 @@ class Judge:
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ours = SimulatorPredictor(self.simulator, self.device)
+        self.ours = predictor_of(self.simulator, self.device)
 
     @property
     def asked(self) -> EvalProtocol:
@@ -77,7 +64,7 @@ class Judge:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
         main, *others = self._entries(exam, rivals)
-        coded = reconstruct(self.ours.coded, self._windows(exam), self.asked, exam.split)
+        coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         further: list[Entry] = []
         unseen = list(exam.outside)
         for more in beyond:
@@ -101,6 +88,12 @@ class Judge:
         said = (tuple(self.warnings), self._notes(), on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
+    def _coded(self, window: Window, steps: int) -> torch.Tensor:
+        """The true frames through the codec alone."""
+        codec, grid = self.simulator.codec, tuple(window.targets.shape[2:-1])
+        states = (codec.encode(window.targets[:, t], window.task, window.periodic) for t in range(steps))
+        return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
+
     def _windows(self, exam: Exam) -> Iterator[Window]:
         return whole([exam.part], self.asked.context)
 
@@ -119,7 +112,7 @@ class Judge:
             return []
         old = load(self.config.start_from)
         known = exam.part.task.name in old.codec.tasks
-        return [(SimulatorPredictor(old, self.device, "before"), Cost())] if known else []
+        return [(predictor_of(old, self.device, "before"), Cost())] if known else []
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline trained on one task."""

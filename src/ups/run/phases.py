@@ -47,7 +47,7 @@ class Phases:
         whole = self.seconds.pop(name)
         rest = max(0.0, whole - sum(parts.values()))
         for part, seconds in (*parts.items(), ("the rest", rest)):
-            key = f"{name}: {part}"
+            key = f"{name.removeprefix('stage ')}: {part}"
             self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
     def rows(self) -> tuple[tuple[str, float], ...]:

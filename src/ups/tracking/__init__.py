@@ -9,25 +9,17 @@ from ups.tracking.csv import Csv
 from ups.tracking.jsonl import Jsonl
 from ups.tracking.tensorboard import TensorBoard
 from ups.tracking.tracker import Tracker
-from ups.types import ConfigError
+from ups.types import check_known
 
-__all__ = ["TRACKERS", "Tracker", "check_names", "open_trackers", "require"]
+__all__ = ["TRACKERS", "Tracker", "open_trackers", "require"]
 
 TRACKERS: dict[str, type[Tracker]] = {"jsonl": Jsonl, "csv": Csv, "tensorboard": TensorBoard}
-
-
-def check_names(names: Iterable[str]) -> None:
-    """Refuse a name that is not in `TRACKERS`."""
-    for name in names:
-        if name not in TRACKERS:
-            *others, last = TRACKERS
-            raise ConfigError(f"there is no tracker '{name}'; the trackers are {', '.join(others)} and {last}.")
 
 
 def require(names: Iterable[str]) -> None:
     """Refuse unknown names, and say in one sentence what to install where a tracker needs a package."""
     names = tuple(names)
-    check_names(names)
+    check_known("tracker", names, TRACKERS)
     for name in names:
         TRACKERS[name].require()
 

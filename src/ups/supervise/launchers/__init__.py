@@ -7,7 +7,7 @@ from ups.supervise.launchers.forked import ForkLauncher
 from ups.supervise.launchers.launcher import Launcher
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.launchers.torchrun import Torchrun
-from ups.types import ConfigError
+from ups.types import ConfigError, check_known
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 
@@ -21,8 +21,7 @@ LAUNCHERS: dict[str, type[Launcher]] = {
 def launcher_of(job: Job, name: str = "") -> Launcher:
     """The launcher called `name`; without a name `processes` for a single rank and `torchrun` for several."""
     name = name or ("processes" if job.alone else "torchrun")
-    if name not in LAUNCHERS:
-        raise ConfigError(f"there is no launcher '{name}'; the launchers are {', '.join(LAUNCHERS)}.")
+    check_known("launcher", (name,), LAUNCHERS)
     if job.nodes > 1 and not LAUNCHERS[name].several_nodes:
         able = ", ".join(other for other, kind in LAUNCHERS.items() if kind.several_nodes)
         raise ConfigError(f"the launcher '{name}' starts ranks on one machine, not on {job.nodes}; use {able}.")
