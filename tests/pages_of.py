@@ -48,24 +48,26 @@ def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src/ups", "d
         if path.parts[:2] == ("src", "ups"):
             room = path.parts[2]
         if block.startswith("│"):
-            text, count = re.subn(rf"^├── {room}/.*\n", lambda line: line[0] + block, file.read_text(), flags=re.M)
-            assert count == 1, f"the tree has no line for {room}"
+            before, line, after = re.split(rf"^(├── {room}/.*\n)", file.read_text(), maxsplit=1, flags=re.M)
+            text = before + line + block + after
         else:
             text = entered(file.read_text(), block) if file.exists() else block
         file.write_text(text)
     return place
 
 
-def python(house: Path, *words: str | Path, env: Mapping[str, str] = {}, code: int = 0) -> str:
-    """What a Python program prints in that house, stdout before stderr; it must exit with `code`."""
+def python(house: Path, *words: str, env: Mapping[str, str] = {}, code: int = 0, given: str = "") -> str:
+    """What a Python program prints in that house, to which `given` is typed; it must exit with `code`."""
     plain = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(house / "src"), "HOME": str(house)}
     done = subprocess.run(
-        [sys.executable, *map(str, words)],
+        [sys.executable, *words],
         cwd=house,
         env={**plain, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env},
-        capture_output=True,
+        input=given,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout + done.stderr
+    assert done.returncode == code, f"exit code {done.returncode}: {done.stdout[-5000:]}"
+    return done.stdout
