@@ -64,7 +64,7 @@ def test_it_is_trained_on_two_ranks_and_stands_in_everything_a_run_leaves(house:
     assert "bias: steps" in page
     records = json.loads((run / "results.json").read_text())
     assert {r["protocol"] for r in records if r["metric"] == "steps-drawn"} == {"codec", "operator", "bias"}
-    assert "bias/score" in (run / "metrics.jsonl").read_text()
+    assert "bias/validation/score" in (run / "metrics.jsonl").read_text()
 
 
 def test_interrupted_and_resumed_it_has_the_bits_of_the_straight_run(house: Path) -> None:
