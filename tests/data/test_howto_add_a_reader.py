@@ -14,7 +14,7 @@ from ups.config import load
 from ups.data import READERS, open_source
 from ups.data.windows import Reduction, Trajectories, Windows
 from ups.physics import TASKS
-from ups.run.config import RunConfig
+from ups.run.config import run_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto-add-a-reader.md"
 BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | re.S) for kind in ("python", "yaml")}
@@ -75,5 +75,5 @@ def test_a_reader_without_a_sample_fails_with_a_sentence(monkeypatch: pytest.Mon
 def test_the_config_of_the_page_is_one(tmp_path: Path) -> None:
     (page,) = BLOCKS["yaml"]
     (tmp_path / "npz.yaml").write_text(page)
-    config = load(RunConfig, tmp_path / "npz.yaml")
+    config = load(run_config(), tmp_path / "npz.yaml")
     assert (config.data["burgers"].task, config.data["burgers"].file) == ("burgers1d", "data/burgers")

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from ranks import run_ranks, values
 from rooms import run_in
+from rounding import needs_alike
 from ups.cli import main
 from ups.config import dump, fingerprint, load
 from ups.data.cache import Latents, StaleError, check_key, read_manifest, verify
@@ -87,6 +88,7 @@ def cached(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(settings(folder, cache__use=True))
 
 
+@needs_alike
 def test_training_from_the_cache_gives_the_losses_and_weights_of_raw_data_to_the_bit(raw: Path, cached: Path) -> None:
     assert losses(raw) == losses(cached)
     assert len(losses(raw)) == 8
@@ -132,6 +134,7 @@ def test_on_a_gpu_training_from_the_cache_is_the_same_to_the_bit(tmp_path: Path,
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@needs_alike
 def test_the_latent_loss_reads_no_frames_and_is_the_same_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +158,7 @@ def on_a_rank(paths: list[Path]) -> list[list[float]]:
     return [losses(folder.folder) for folder in folders]
 
 
+@needs_alike
 def test_two_ranks_share_the_building_and_train_as_from_raw_data(raw: Path, tmp_path: Path) -> None:
     paths = [tmp_path / "raw.yaml", tmp_path / "cached.yaml"]
     for path in paths:

@@ -455,8 +455,8 @@ def test_a_parameter_that_the_file_does_not_say_must_be_given(run: Path, unseen:
         source.params = {}
         with pytest.raises(ConfigError, match=r"give it with --params beta="):
             fitting(simulator, source, {}, 1)
-        spec, assumed = fitting(simulator, source, {"beta": 0.1}, 1)
-        assert spec.name == "advection1d"
+        assumed = fitting(simulator, source, {"beta": 0.1}, 1)
+        assert assumed.task.name == "advection1d"
         assert assumed.params_of(0) == {"beta": 0.1}
         assert source.params_of(0) == {}, "what was opened stays as it is"
 

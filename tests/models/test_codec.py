@@ -8,6 +8,7 @@ import pytest
 import torch
 from small_simulators import GRIDS, awaken, frames, simulator
 
+from rounding import needs_alike
 from ups.models import Codec, CodecConfig
 from ups.models.codec import PIECES
 from ups.models.grids import centres
@@ -46,7 +47,13 @@ def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> Non
     assert (asked - grid.flatten(1, -2)).abs().max() < 1e-5 * grid.abs().max()
 
 
-@pytest.mark.parametrize("kind", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("cpu", marks=needs_alike),
+        pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu]),
+    ],
+)
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_frame_is_encoded_to_the_same_bits_in_any_company(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch

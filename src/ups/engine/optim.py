@@ -168,6 +168,10 @@ def _muon(groups: list[dict[str, object]], lr: float) -> list[torch.optim.Optimi
         )
     if not groups:
         raise ConfigError(f"optimizer is 'muon', but no weight is a matrix of {HIDDEN} or more a side; use adamw.")
+    # On a processor without bf16 torch finds at the first such product that oneDNN cannot do it, and does without it
+    # from then on, in every product: that must be so before the first step, or a resumed run has other bits.
+    trial = torch.zeros(32, 32, dtype=torch.bfloat16)
+    torch.matmul(trial, trial.T)
     return [torch.optim.Muon(groups, lr=lr, adjust_lr_fn="match_rms_adamw")]
 
 

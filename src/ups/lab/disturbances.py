@@ -30,7 +30,7 @@ from ups.supervise.rank_parent import die_with_parent
 
 VARIABLE = "UPS_LAB"  # the setting of the case, for the ranks
 HOURS = 3 * 3600.0
-ROOM = 256 << 20  # bytes that a capped rank may take: more than an allocator may have kept; they are not touched
+ROOM = 2 << 30  # bytes that a capped rank may take: more than an allocator may have kept; they are not touched
 
 _kept_open: list[Any] = []  # as long as this process lives
 

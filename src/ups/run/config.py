@@ -218,7 +218,7 @@ class RunConfig(Config):
     """How the simulator is judged."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as values: another process makes the class, which has sections, by itself."""
+        """For another process, which makes the class anew."""
         return _unpickled, (self.model_dump(),)
 
     def stage(self, name: str) -> StageConfig:
