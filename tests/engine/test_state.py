@@ -1,8 +1,7 @@
-"""The state of a training: one object, saved and restored; configs that need no torch; no circle in the engine."""
+"""The state of a training: one object, saved and restored; configs that need no torch."""
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 
-import ups.engine
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.state import TrainingState
@@ -34,7 +32,6 @@ FACTS = {
     "bad": [0.0, 1.0, 1.0],
     "judged": True,
 }
-ENGINE = Path(ups.engine.__file__).parent
 
 
 def test_a_state_goes_through_json_and_back() -> None:
@@ -95,22 +92,3 @@ def test_configs_and_states_are_read_without_torch() -> None:
     names = "train, ups.engine.state, ups.engine.ranks.dist_config, ups.engine.checkpoint.manifest, ups.engine.faults"
     code = f"import sys, ups.engine.{names}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_no_import_of_the_engine_goes_in_a_circle_not_even_a_late_one() -> None:
-    files = {path.relative_to(ENGINE.parent.parent).with_suffix(""): path for path in ENGINE.rglob("*.py")}
-    modules = {".".join(name.parts): path for name, path in files.items()}
-    graph = {
-        module: {
-            name
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.ImportFrom)
-            for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
-            if name in modules
-        }
-        for module, path in modules.items()
-    }
-    while graph:
-        leaves = {module for module, below in graph.items() if not below & set(graph)}
-        assert leaves, f"a circle among {sorted(graph)}"
-        graph = {module: below for module, below in graph.items() if module not in leaves}

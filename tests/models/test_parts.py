@@ -60,6 +60,8 @@ def test_another_part_changes_no_weight_of_the_others_and_refines_what_they_say(
     torch.testing.assert_close(more.simulate(asked, 2), plain.simulate(asked, 2) + 0.5)
     points = torch.tensor([[0.1], [0.7]])
     torch.testing.assert_close(more.simulate(asked, 2, points), plain.simulate(asked, 2, points) + 0.5)
+    more.idle = frozenset({"shift"})
+    assert torch.equal(more.simulate(asked, 2), plain.simulate(asked, 2)), "it waits for its stage"
 
 
 def test_a_part_of_any_kind_is_saved_and_loaded_and_one_nobody_knows_is_refused(tmp_path: Path) -> None:

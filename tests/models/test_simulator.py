@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.models import Simulator, SimulatorConfig, artifact
-from ups.models.simulator import repairable_laws
 from ups.physics import TASKS
+from ups.physics.laws import repairable_laws
 from ups.types import ConfigError, DataError
 
 NU = {"nu": 1.0}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ups.physics import TASKS
-from ups.physics.constraints import Conserved, DivergenceFree, Positive, Within
+from ups.physics.constraints import Conserved, DivergenceFree, Law, Positive, Within
 from ups.physics.laws import laws_of
 from ups.types import Domain
 
@@ -188,3 +188,11 @@ def test_a_flow_in_space_is_freed_of_its_divergence() -> None:
     u = noise(1, 2, 8, 8, 6, 3)
     assert law.residual(u, domain).item() > 0.1
     assert law.residual(law.project(u, u[:, 0], domain), domain).item() < 1e-13
+
+
+@pytest.mark.parametrize("law", [MASS, FLOW, Within("u", 0, -0.5, 0.5)], ids=lambda law: law.name)
+def test_gradients_flow_through_a_repair(law: Law) -> None:
+    u = noise(2, 3, 8, 8, 2).requires_grad_()
+    law.project(u, noise(2, 8, 8, 2, seed=1), box(8, 8)).square().sum().backward()
+    assert u.grad is not None
+    assert float(u.grad.abs().sum()) > 0

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from pages_of import ROOT, blocks, house_after, python
+
 PAGE = "docs/howto-add-a-pde.md"
 
 # Each example: its file, the amplitude of its initial states, an end time, and the cells of an independent solver.
@@ -67,54 +65,11 @@ for name, (_, amplitude, end, fine) in EXAMPLES.items():
 """
 
 
-def blocks(text: str) -> list[tuple[Path, str]]:
-    """(file, what the page writes into it), in the page's order."""
-    found = re.findall(r"`((?:src|docs|configs)/[\w/.-]+)`[^`\n]*:\n\n```\w+\n(.*?)```", text, re.DOTALL)
-    return [(Path(name), block) for name, block in found]
-
-
-def entered(text: str, block: str) -> str:
-    """A file with what the page adds to it: a line of the tree, imports, functions, entries of a dictionary."""
-    if block.startswith("│"):
-        return text.replace("│   ├── dispersive.py", f"{block}│   ├── dispersive.py", 1)
-    code, header, entries = re.split(r"^(\w+: .* = \{\n)", block, maxsplit=1, flags=re.MULTILINE)
-    assert text.count(header) == 1, f"the page says {header!r}, which is not in the file"
-    entries = re.sub(r"^ *#.*\n|^\}\n", "", entries, flags=re.MULTILINE)
-    before, after = text.split(header)
-    if code.startswith("from "):
-        before = before.replace("from ups.physics.", f"{code.strip()}\nfrom ups.physics.", 1)
-    else:
-        before += code
-    return before + header + entries + after
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the house with both equations added as the page says."""
-    copy = tmp_path_factory.mktemp("house")
-    for name in ("src/ups", "docs", "tests"):
-        shutil.copytree(ROOT / name, copy / name)
-    shutil.copy(ROOT / "pyproject.toml", copy)
-    (copy / "configs").mkdir()
-    steps = blocks((ROOT / PAGE).read_text())
-    assert len(steps) == 10, "five files for each of two examples"
-    for path, block in steps:
-        file = copy / path
-        file.write_text(entered(file.read_text(), block) if file.exists() else block)
-    return copy
-
-
-def python(house: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *words],
-        cwd=house,
-        env={"PATH": "", "PYTHONPATH": str(house / "src"), "OMP_NUM_THREADS": "1", "HOME": str(house)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    assert len(blocks((ROOT / PAGE).read_text())) == 10, "five files for each of two examples"
+    return house_after(PAGE, tmp_path_factory.mktemp("house"), ("src/ups", "docs", "tests"))
 
 
 def test_its_commands_make_files_in_which_nothing_is_wrong_and_its_equations_agree_with_scipy(house: Path) -> None:

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
-from ups.stages import CodecStage, OperatorStage
+from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import CodecLoss, CodecStageConfig
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
@@ -271,3 +271,11 @@ def test_a_cuda_graph_of_the_loss_and_its_gradient_gives_what_the_loss_gives(nam
     graph.replay()
     torch.cuda.synchronize()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: str) -> None:
+    stage = STAGES[name]
+    assert stage.name == name
+    assert {*stage.needs, stage.makes} <= {other.makes for other in STAGES.values()}
+    assert stage.part().Config is stage.PartConfig

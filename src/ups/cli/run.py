@@ -25,7 +25,7 @@ def run(
     debug: bool = False,
     profile: bool | int = False,
 ) -> int:
-    """Make the data, train codec and operator, judge the simulator on unseen trajectories, and write a report.
+    """Make the data, train the stages of the plan, judge the simulator on unseen trajectories, and write a report.
 
     CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
     example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator

@@ -211,3 +211,15 @@ def beyond(name: str, least: float, most: float, low: float, high: float, task: 
         return ""
     value = least if least < low - slack else most
     return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess."
+
+
+def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
+    """A sentence for each parameter, and for dt, that leaves its trained range; see `Simulator.outside`."""
+    names = numbers_of(task)
+    if not isinstance(params, Mapping):
+        table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
+        params = dict(zip(names, table.unbind(1), strict=False))
+    given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
+    values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
+    sentences = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], task.name) for k, v in values.items()]
+    return [sentence for sentence in sentences if sentence]

@@ -14,24 +14,18 @@ from torch import Tensor, nn
 
 import ups
 from ups.models import artifact
-from ups.models.arrays import Asked, beyond, inputs_of, parameters, places_of, step_of, walls_of
+from ups.models.arrays import Asked, inputs_of, outside, parameters, places_of, step_of, walls_of
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
-from ups.physics.constraints import Conserved, Law, Within
-from ups.physics.laws import laws_of
+from ups.physics.constraints import Law, Within
+from ups.physics.laws import repairable_laws
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
 
 # The parts that every simulator has, in the order in which their weights are drawn.
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
-
-
-def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> list[Within | Conserved]:
-    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
-    laws = laws_of(task, periodic)
-    return [a for a in laws if isinstance(a, Within) or (isinstance(a, Conserved) and a.channel >= 0)]
 
 
 class Simulator(nn.Module):
@@ -52,6 +46,8 @@ class Simulator(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.config = config or SimulatorConfig()
+        # Parts that are still to be trained: they correct nothing yet.
+        self.idle: frozenset[str] = frozenset()
         # What it was made by: the whole, and each part by its name.
         self.provenance: dict[str, Any] = {}
         self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
@@ -101,14 +97,7 @@ class Simulator(nn.Module):
         `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numbers_of(task)`.
         """
         spec = self._asked_task(task)
-        names, trained = numbers_of(spec), self.ranges()[spec.name]
-        if not isinstance(params, Mapping):
-            table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
-            params = dict(zip(names, table.unbind(1), strict=False))
-        given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
-        values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
-        said = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], spec.name) for k, v in values.items()]
-        return [sentence for sentence in said if sentence]
+        return outside(params, dt, self.ranges()[spec.name], spec)
 
     def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
         """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the operator's K.
@@ -133,13 +122,13 @@ class Simulator(nn.Module):
         task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
         grid = tuple(window.context.shape[2:-1])
         domain, reference = Domain.box(task.bounds, grid, periodic), window.state
-        laws = repairable_laws(task, periodic) if self.config.guard else []
+        laws = repairable_laws(task, periodic) if self.config.guard else ()
         bounds = [law for law in laws if isinstance(law, Within)]
         z = self.encode_context(window.context, task, periodic)
         frames = []
         for _ in range(steps):
             after: Tensor = self.operator(z, condition)
-            for part in self.parts.values():
+            for part in self._awake():
                 after = part.refine_tokens(after, z, condition)
             state = LatentState(after, periodic)
             if points is None or self.config.reencode:
@@ -159,12 +148,15 @@ class Simulator(nn.Module):
         self, frame: Tensor, condition: Condition, laws: Sequence[Law], reference: Tensor, domain: Domain
     ) -> Tensor:
         """A frame, or values at points, as the other parts correct it and the laws repair it."""
-        for part in self.parts.values():
+        for part in self._awake():
             frame = part.refine_frame(frame, condition)
         frame = frame.unsqueeze(1)
         for law in laws:
             frame = law.project(frame, reference, domain)
         return frame.squeeze(1)
+
+    def _awake(self) -> list[Part]:
+        return [part for name, part in self.parts.items() if name not in self.idle]
 
     def rollout(
         self,

@@ -99,7 +99,7 @@ class Within:
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
         fixed = u.clone()
-        fixed[..., self.channel] = fixed[..., self.channel].clamp(self.low, self.high)
+        fixed[..., self.channel] = u[..., self.channel].clamp(self.low, self.high)
         return fixed
 
 

@@ -23,3 +23,12 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
         signs = (Positive(name, index[name]) for name in task.positive if name in index)
         laws = (*(Conserved(name, itemgetter((..., i)), i) for name, i in kept), *signs)
     return tuple(law for law in laws if periodic == task.periodic or isinstance(law, Within))
+
+
+def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
+    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
+    return tuple(
+        law
+        for law in laws_of(task, periodic)
+        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
+    )

@@ -15,7 +15,6 @@ from ups.data import open_source
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.splits import PARTS, make_split
 from ups.data.windows import CELLS, RESIDENT, at_once, numbers_in
-from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import EQUATIONS, TASKS
@@ -147,7 +146,7 @@ def check(config: RunConfig) -> list[Outline]:
 def _inherited(config: RunConfig, parent: Simulator | None) -> None:
     """Every part that the plan needs and does not make is one of the simulator to start from."""
     made = {stage.makes for stage in config.stages.values()}
-    for name in (*config.parts, FORECASTER):
+    for name in config.parts:
         if name not in made and (parent is None or name not in parent.parts):
             raise ConfigError(f"the plan makes no part '{name}', and {config.start_from} has none; add its stage.")
 

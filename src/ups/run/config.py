@@ -234,8 +234,9 @@ class RunConfig(Config):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that the plan makes or needs, in the order in which they are built."""
-        wanted = {part for stage in self.stages.values() for part in (stage.makes, *stage.needs)}
+        """The parts that the plan or a forecast needs, in the order in which they are built."""
+        forecasting = (stage for stage in STAGES.values() if stage.makes == FORECASTER)
+        wanted = {part for stage in (*self.stages.values(), *forecasting) for part in (stage.makes, *stage.needs)}
         return tuple(stage.makes for stage in STAGES.values() if stage.makes in wanted)
 
     @property

@@ -150,7 +150,10 @@ class Run:
         training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit)
         known = self.parent.codec.tasks if self.parent is not None else ()
         learnt: dict[str, Learnt] = {}
+        later = [stage.makes for stage in config.stages.values()]
         for name, kind in config.stages.items():
+            later.remove(kind.makes)
+            simulator.idle = frozenset(later)
             with self.phases(f"stage {name}"):
                 stage = kind(simulator, config.stage(name))
                 learnt[name], weights = training.learn(stage, known)
@@ -195,19 +198,20 @@ class Run:
 
         What is to be sharded is whole on rank 0 alone, in host memory, and without memory on the others: were it made
         on each, a machine with eight ranks would need eight times the room, and drawing each tensor where it goes
-        would give other weights than one process draws.
+        would give other weights than one process draws. Where the plan does not train the last parts in their order,
+        one that is empty would be needed before its stage fills it; then all are whole everywhere.
         """
         config, sharded = self.config, dist.config.strategy == "fsdp"
-        made = {stage.makes for stage in config.stages.values()}
+        made = [stage.makes for stage in config.stages.values()]
         names = parts_of(config, self.parent)
-        first = next(i for i, name in enumerate(names) if name in made)
-        simulator = new_simulator(config, self.sets, self.parent, names[first:] if sharded and not dist.leads else ())
+        later = made if sharded and names[-len(made) :] == made else []
+        simulator = new_simulator(config, self.sets, self.parent, () if dist.leads else later)
         statistics = statistics_of(self.folder, self.sets)
         for data in self.sets:
             simulator.learn_statistics(data.task, statistics[data.task.name])
         if self.parent is not None:
             inherit(simulator, self.parent)
-        for name in names[:first] if sharded else names:
+        for name in (name for name in names if name not in later):
             simulator.parts[name].to(dist.device)
         return simulator
 
