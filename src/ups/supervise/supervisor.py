@@ -84,7 +84,8 @@ class Supervisor:
                 kind = classify(error)
                 verdict = Verdict(kind.ending, f"the ranks could not be started: {error}", kind=type(error).__name__)
                 detection = None
-            after = self._step()
+            # Nobody goes on from a success, and to verify checkpoints means to read all of them.
+            after = before if verdict.ending == Ending.SUCCESS else self._step()
             if self.job.nodes > 1:
                 verdict = self._compare(verdict, number)
             self._note(number, verdict, before, after, time.monotonic() - began, detection)

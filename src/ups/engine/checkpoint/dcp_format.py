@@ -32,6 +32,8 @@ warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavai
 
 PLAIN = {"flatten_state_dict": False, "flatten_sharded_tensors": False}  # names are kept as they are
 
+LARGE = 2**28  # bytes that are worth a thread of their own
+
 Kind = tuple[tuple[int, ...], torch.dtype]
 
 
@@ -43,7 +45,9 @@ def write_shards(
     All ranks of `group` call it, and a failure of any is a CheckpointException on all.
     """
     # No copying ahead: there is nothing to copy, and a background thread has no GPU stream to do it on.
-    writer = FileSystemWriter(folder, per_thread_copy_ahead=0, overwrite=False)
+    # Each thread writes and hashes a file of its own, where there is enough for several.
+    threads = max(1, min(manifest.THREADS, sum(copy.nbytes for copy in copies.values()) // LARGE))
+    writer = FileSystemWriter(folder, thread_count=threads, per_thread_copy_ahead=0, overwrite=False)
     writer.fs = files = _Files()
     save(dict(state), storage_writer=writer, planner=_Planner(copies), process_group=group, no_dist=group is None)
     return files.entries

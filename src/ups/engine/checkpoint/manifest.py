@@ -9,12 +9,14 @@ import re
 import shutil
 import uuid
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from ups.files import sha256, sum_of, sync
 
 FORMAT = 2
+THREADS = min(8, os.cpu_count() or 1)  # that hash files
 MANIFEST, FACTS, INDEX = "manifest.json", "facts.json", ".metadata"
 NAME = re.compile(r"step-(\d{9})")
 LEFTOVER = re.compile(r"step-\d{9}\.tmp-[0-9a-f]+")
@@ -70,9 +72,11 @@ def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False) -> str
         for name, listed in files.items():
             if there[name] != listed["bytes"]:
                 return f"{name} has {there[name]} bytes and was written with {listed['bytes']}"
-        for name in sorted(files, key=lambda n: (-there[n], n))[part::parts]:
-            if sha256(path / name, cold) != files[name]["sha256"]:
-                return f"{name} is not what was written"
+        mine = sorted(files, key=lambda n: (-there[n], n))[part::parts]
+        with ThreadPoolExecutor(THREADS) as pool:
+            for name, digest in zip(mine, pool.map(lambda n: sha256(path / n, cold), mine), strict=True):
+                if digest != files[name]["sha256"]:
+                    return f"{name} is not what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:
