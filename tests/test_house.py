@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"},
     "screen": {"run", "engine"},
-    "doctor": {"run", "engine", "supervise", "heartbeat", "verdict", "types"},
+    "doctor": {"run", "engine", "supervise", "rundir", "heartbeat", "verdict", "types"},
     "lab": {"run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"run", "stages", "engine", "supervise", "models", "physics", "data", "heartbeat", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"},

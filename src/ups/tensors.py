@@ -48,7 +48,6 @@ class Window:
         return self.context[:, -1]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Window:
-        """The same window on another device."""
         return self._each(lambda x: x.to(device, non_blocking=non_blocking))
 
     def pin(self) -> Window:

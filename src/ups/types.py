@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -56,7 +55,6 @@ class Domain:
     coordinates: tuple[Array, ...]
     periodic: tuple[bool, ...]
     bounds: tuple[tuple[float, float], ...]
-    kind: Literal["grid"] = "grid"
 
     @classmethod
     def box(cls, bounds: tuple[tuple[float, float], ...], shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Domain:
@@ -80,11 +78,6 @@ class Domain:
     def spacing(self) -> tuple[float, ...]:
         """Cell width per axis (uniform grids only)."""
         return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
-
-    def shifted(self, offset: tuple[float, ...]) -> Domain:
-        """The same cells, their centres moved by `offset`."""
-        moved = tuple(axis + o for axis, o in zip(self.coordinates, offset, strict=True))
-        return dataclasses.replace(self, coordinates=moved)
 
     def refined(self, factor: int) -> Domain:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""

@@ -17,7 +17,7 @@ from ups.types import UpsError
 
 
 class Ending(IntEnum):
-    """The exit code of a rank and of a run. 0 is returned only with a written SUCCESS."""
+    """The exit code of a rank and of a run; docs/failures.md says what each means. 0 only with a written SUCCESS."""
 
     SUCCESS = 0
     CRASH = 1
@@ -34,21 +34,6 @@ class Ending(IntEnum):
     INTERRUPTED = 130
 
 
-MEANING = {
-    Ending.SUCCESS: "everything asked for was done, verified and written",
-    Ending.CRASH: "an exception nobody expected; its traceback is in verdict.json",
-    Ending.USER: "a mistake in a config, a command or a data file; the cause says what to change",
-    Ending.OOM: "memory ran out and no smaller microbatch was left",
-    Ending.NOT_FINITE: "losses or gradients stopped being finite more often than allowed",
-    Ending.DIVERGED: "ranks differed: in their config, their operations or their parameters",
-    Ending.HANG: "a rank stood still longer than its limit",
-    Ending.RANK_DIED: "a rank was killed, or left without a word",
-    Ending.PREEMPTED: "asked to stop (SIGTERM, SIGUSR1); a checkpoint was made, --resume goes on",
-    Ending.CORRUPT: "several checkpoints of a stage exist and none can be read back; delete them to begin it again",
-    Ending.NO_PROGRESS: "restarted several times without getting any further; the cause is the last fault's",
-    Ending.STORAGE: "the disk is full, read-only or failing",
-    Ending.INTERRUPTED: "stopped by Ctrl-C; --resume goes on",
-}
 # A restart from the last verified checkpoint may mend these; it cannot mend a mistake.
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 
@@ -151,7 +136,6 @@ class Failure:
         )
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
         write_atomic(path, json.dumps(asdict(self), indent=2, ensure_ascii=False))
 
     def verdict(self) -> Verdict:
@@ -231,7 +215,6 @@ class Verdict:
         return {**values, **{key: value for key, value in self.facts.items() if key not in values}}
 
     def write(self, path: Path) -> None:
-        """verdict.json, whole or not at all."""
         write_atomic(path, json.dumps(self.to_dict(), indent=2, ensure_ascii=False, default=str) + "\n")
 
     @classmethod

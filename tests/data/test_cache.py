@@ -22,12 +22,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from rooms import run_in
-from ups.data import cache_shards as shards_module
 from ups.data import open_source
-from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, sum_of, verify
+from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, verify
 from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
 from ups.data.windows import Reduction, Trajectories
+from ups.files import sha256, sum_of
 from ups.physics import TASKS
 from ups.types import DataError
 
@@ -153,7 +153,7 @@ def test_a_changed_byte_of_the_data_file_is_seen_and_untouched_files_are_not_rea
     monkeypatch.setattr("ups.data.checksums.RECENT", -1)
     before = checksum(part.source, memory)
     reads: list[Path] = []
-    monkeypatch.setattr("ups.data.checksums.sha256", lambda p: reads.append(p) or shards_module.sha256(p))
+    monkeypatch.setattr("ups.data.checksums.sha256", lambda p: reads.append(p) or sha256(p))
     assert checksum(part.source, memory) == before
     assert reads == []
     raw = bytearray(path.read_bytes())

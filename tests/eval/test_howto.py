@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from ups.eval import metrics
-from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult, read_results
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact, Entry, TaskResult, read_results
 from ups.eval.rollout import EvalProtocol, ModulePredictor, evaluate, persistence
 from ups.physics import TASKS
 from ups.tensors import Window

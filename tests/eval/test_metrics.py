@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.intervals import interval, paired, ratio_of_means
+from ups.eval.intervals import intervals, paired, ratio_of_means
 from ups.eval.metrics import METRICS, Comparison, Errors, Metric, correlation_time, measure, summary
 from ups.eval.nrmse import nrmse
 from ups.eval.spectra import spectrum
@@ -133,23 +133,23 @@ def test_the_interval_covers_the_true_mean_as_often_as_it_says() -> None:
     rng = np.random.default_rng(3)
     hits = 0
     for trial in range(300):
-        low, high = interval(rng.exponential(1.0, 80), seed=trial, resamples=500)
+        low, high = intervals(rng.exponential(1.0, (1, 80)), seed=trial, resamples=500)
         hits += low <= 1.0 <= high
     assert 0.90 <= hits / 300 <= 0.98
 
 
 def test_the_interval_is_repeatable_and_shrinks_with_samples() -> None:
     values = noise(400)
-    assert interval(values, seed=1) == interval(values, seed=1)
-    few, many = interval(values[:50]), interval(values)
+    few, many = intervals(values[None, :50]), intervals(values[None])
+    assert many == intervals(values[None])
     assert many[1] - many[0] < few[1] - few[0]
-    assert interval(np.full(9, 2.5)) == (2.5, 2.5)
+    assert intervals(np.full((1, 9), 2.5)) == (2.5, 2.5)
 
 
 def test_a_paired_comparison_sees_what_separate_intervals_do_not() -> None:
     hard = np.exp(noise(60))
     ours, theirs = hard * 0.97, hard
-    assert interval(ours)[1] > interval(theirs)[0]
+    assert intervals(ours[None])[1] > intervals(theirs[None])[0]
     found = paired(ours, theirs, "A")
     assert found.high < 0
     assert found.value == pytest.approx(np.mean(ours - theirs))

@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.eval.report import Cost, DataFact, Drawn, Entry, Report, StageFact, TaskResult, number, read_results
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import drawn_section
+from ups.eval.sections import drawn_section, number
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,6 @@ from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen, opened
 from ups.run.run import Run
 from ups.rundir import RunDir
-from ups.tracking.jsonl import read
 from ups.types import ConfigError, DataError
 
 TINY = """
@@ -55,6 +55,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> None:
             FILES[f"data.{name}.file"] = str(made.source.path)
 
 
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
 def settings(folder: Path, **overrides: object) -> RunConfig:
     path = folder / "tiny.yaml"
     path.write_text(TINY)
@@ -73,7 +77,7 @@ def trained(config: RunConfig, screen: Screen = SCREEN, resume: bool = False) ->
 
 
 def losses(folder: Path) -> list[float]:
-    return [row["operator/loss"] for row in read(folder / "metrics.jsonl") if "operator/loss" in row]
+    return [row["operator/loss"] for row in log_of(folder) if "operator/loss" in row]
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +186,7 @@ def test_two_ranks_share_the_building_and_train_as_from_raw_data(raw: Path, tmp_
 def proofs(folder: Path) -> dict[int, str]:
     """By step, the digest of all that was drawn before it."""
     name = "operator/order/digest"
-    return {row["step"]: row[name] for row in read(folder / "metrics.jsonl") if name in row}
+    return {row["step"]: row[name] for row in log_of(folder) if name in row}
 
 
 SHARED = """
@@ -230,7 +234,7 @@ def test_half_precision_trains_to_nearly_the_same_losses(raw: Path, tmp_path: Pa
 
 
 def test_order_shares_and_digests_are_logged_per_epoch(raw: Path) -> None:
-    rows = read(raw / "metrics.jsonl")
+    rows = log_of(raw)
     epochs = [row for row in rows if "operator/epoch/darcy2d" in row]
     assert [row["operator/epoch/darcy2d"] for row in epochs] == sorted(
         {row["operator/epoch/darcy2d"] for row in epochs}

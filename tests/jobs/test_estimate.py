@@ -21,6 +21,7 @@ from ups.config import load
 from ups.engine.loop import Trainer
 from ups.engine.memory import Ledger, fake, training_work
 from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
 from ups.jobs import forecast as module
 from ups.jobs.estimate import StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
@@ -166,8 +167,8 @@ def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
         def loss(window: Window) -> dict[str, torch.Tensor]:
             return {"a": net(window.state).square().mean()}
 
-        whole = training_work(loss, data.window(batch, 1, 1), "cpu")
-        split = training_work(loss, data.window(batch, 1, 1), "cpu", microbatch=2)
+        whole = training_work(loss, data.window(batch, 1, 1), "cpu", TrainConfig(steps=1))
+        split = training_work(loss, data.window(batch, 1, 1), "cpu", TrainConfig(steps=1), microbatch=2)
     # Forward, gradient by weight, and gradient by input (not for the first layer's), two operations each.
     first, second = batch * cells * inner, batch * cells * inner * outer
     assert whole.flops == 2 * (2 * first + 3 * second) == split.flops

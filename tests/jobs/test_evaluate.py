@@ -21,7 +21,8 @@ from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.data.splits import make_split
 from ups.data.windows import Reduction, Trajectories, whole
-from ups.eval.report import Cost, Report, read_results
+from ups.eval.report import Report
+from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run

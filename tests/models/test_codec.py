@@ -11,7 +11,7 @@ from small_simulators import GRIDS, awaken, frames, simulator
 from rounding import needs_alike
 from ups.models import Codec, CodecConfig
 from ups.models.codec import PIECES
-from ups.models.grids import centres
+from ups.models.grids import sub_cells
 from ups.physics import TASKS
 from ups.tensors import LatentState
 from ups.types import ConfigError
@@ -41,7 +41,7 @@ def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> Non
     codec = simulator(name).codec
     awaken(codec)
     state = codec.encode(frames(name)[:, 0], name, TASKS[name].periodic)
-    points = torch.as_tensor(centres(GRIDS[name]), dtype=torch.float32)
+    points = torch.as_tensor(sub_cells(GRIDS[name]) + 0.5, dtype=torch.float32)
     asked = codec.query(state, name, points.expand(2, *points.shape))
     grid = codec.decode(state, name)
     assert (asked - grid.flatten(1, -2)).abs().max() < 1e-5 * grid.abs().max()

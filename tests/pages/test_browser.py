@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.physics import TASKS
 from ups.tensors import Window

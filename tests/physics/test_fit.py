@@ -12,7 +12,8 @@ import pytest
 from scipy.integrate import solve_ivp
 
 from ups.physics import EQUATIONS
-from ups.physics.fit import BALANCES, UNFITTABLE, Fitted, contradicts, fit
+from ups.physics.balances import BALANCES, UNFITTABLE
+from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.random import Draw
 from ups.types import Array, Domain, PhysicsError, Trajectory
 

@@ -57,7 +57,7 @@ def act(seat: Seat) -> None:
         time.sleep(100)
     if SCENARIO == "gil":
         ctypes.PyDLL(None).sleep(100)  # a C call that keeps the interpreter locked
-    if SCENARIO == "memory" and seat.microbatch > 2:
+    if SCENARIO == "memory" and seat.pulse.microbatch > 2:
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
     if SCENARIO == "no-memory":
         raise MemoryError
@@ -111,7 +111,7 @@ def train(seat: Seat) -> None:
             raise SystemExit(int(Ending.PREEMPTED))
         if step == AT and faulty:
             done = SCENARIO.endswith("-once") and seat.attempt > 1
-            done = done or (SCENARIO == "memory" and seat.microbatch <= 2)
+            done = done or (SCENARIO == "memory" and seat.pulse.microbatch <= 2)
             if LAST and not done:
                 act(seat)
             elif not done:
@@ -130,7 +130,7 @@ elif SCENARIO != "slow":
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
 print(f"rank {RANK} of {WORLD}, attempt {os.environ['UPS_ATTEMPT']}")
 with Seat() as seat:
-    seat.note(min(seat.limit() or 8, 8))
+    seat.pulse.note(min(seat.limit() or 8, 8))
     train(seat)
 if SCENARIO.startswith("abort") and LAST:
     os.abort()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 import ups
 from ups.doctor import killed_rank
 from ups.rundir import StartDir
-from ups.supervise.job import Job, Start, environment, new_token
+from ups.supervise.job import Job, Start, environment
 from ups.supervise.launchers import LAUNCHERS, Launcher, launcher_of
 from ups.supervise.proc import alive, owned
 from ups.types import ConfigError
@@ -37,7 +38,7 @@ def start(folder: Path, launcher: Launcher, code: str, attempt: int = 1) -> Star
     files, logs = StartDir(folder / f"files-{attempt}"), folder / f"logs-{attempt}"
     for made in (files.folder, logs):
         made.mkdir()
-    begun = Start(job, attempt, files, logs, environment(job, attempt, files, logs, folder, new_token()))
+    begun = Start(job, attempt, files, logs, environment(job, attempt, files, logs, folder, secrets.token_hex(8)))
     launcher.start(begun)
     return begun
 

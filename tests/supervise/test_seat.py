@@ -27,7 +27,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_path: Path) -> None:
     seat = Seat(env)
-    seat.note(4)
+    seat.pulse.note(4)
     seat.pulse.beat("data", 3)
     with pytest.raises(SystemExit) as left, seat:
         raise ConfigError("no such key; mend it.")
@@ -62,14 +62,12 @@ def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], 
     assert Seat(env).limit() is None
     write_microbatch(RunDir(tmp_path), 8)
     assert Seat(env).limit() == 8
-    Seat({**env, "RANK": "0"}).note(4)
-    assert Seat(env).limit() == 4
 
 
 def test_without_a_supervisor_an_error_is_only_itself() -> None:
     seat = Seat({})
     seat.pulse.beat("data", 1)
-    seat.note(2)
+    seat.pulse.note(2)
     seat.succeed()
     with pytest.raises(ValueError, match="mine"), seat:
         raise ValueError("mine")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from ups.bench.generate import provenance, write_numbers
-from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest, sum_of
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest
 from ups.data.cache_builder import Builder
 from ups.data.cache_shards import named, write
 from ups.data.loader import loaded
@@ -25,7 +25,7 @@ from ups.data.windows import Reduction, Samples, Trajectories, Windows, spread
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
-from ups.files import write_atomic
+from ups.files import sum_of, write_atomic
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.config import GenerateConfig
@@ -99,15 +99,10 @@ def together(kind: str, file: Path, folder: Path, seconds: float) -> list[Readin
     """Two processes that read at the same time."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(2, context) as pool:
-        list(pool.map(_import, range(2)))
+        list(pool.map(time.sleep, (0.5, 0.5)))  # both have started
         start = time.time() + 3.0
         futures = [pool.submit(read, kind, str(file), str(folder), seconds, seed, start) for seed in range(2)]
         return [future.result() for future in futures]
-
-
-def _import(_: int) -> None:
-    """Start a process of the pool."""
-    time.sleep(0.5)
 
 
 def read(kind: str, file: str, folder: str, seconds: float, seed: int, start: float) -> Reading:
@@ -165,9 +160,6 @@ class _InputWaits:
         if "operator/input_wait" in values:
             self.waits.append(float(values["operator/input_wait"]))
             self.speeds.append(float(values["operator/samples_per_second"]))
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def private() -> float:

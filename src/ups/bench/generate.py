@@ -25,7 +25,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
 from ups.run.config import GenerateConfig
 from ups.run.generate import DTYPES, batch_of
-from ups.types import ConfigError, Domain
+from ups.types import Domain, check_known
 
 Say = Callable[[str], None]
 STEP = 5e-4  # of exponax: 20 per frame, as our scheme takes 21
@@ -48,9 +48,7 @@ def bench_generate(
 ) -> None:
     """Measure each task (all by default), then Burgers beside exponax; print a table, and write the numbers."""
     device = device_of(device_name)
-    unknown = set(tasks or ()) - set(EQUATIONS)
-    if unknown:
-        raise ConfigError(f"there is no task '{min(unknown)}'; the tasks are {', '.join(EQUATIONS)}.")
+    check_known("task", tasks or (), EQUATIONS)
     rates = []
     say(f"{'task':<12} {'scheme':<9} {'cells':<10} {'batch':>5} {'trajectories/s':>15}")
     for name in tasks or EQUATIONS:

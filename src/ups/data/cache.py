@@ -9,12 +9,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ups.data.cache_shards import FORMATS, Shard, sha256
+from ups.data.cache_shards import FORMATS, Shard
 from ups.data.windows import Trajectories
+from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
@@ -53,12 +54,6 @@ def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) 
 def digest(key: Key) -> str:
     """A short name of a key."""
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
-
-
-def sum_of(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
-    content = {name: value for name, value in manifest.items() if name != "sum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -113,12 +108,6 @@ def verify(folder: Path, part: int = 0, parts: int = 1) -> str | None:
     return None
 
 
-class Frames(Protocol):
-    """Where the frames behind the tokens come from."""
-
-    def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class NoFrames:
     """Stands in where no loss needs frames: the right count and grid, and no channel."""
@@ -137,7 +126,7 @@ class Latents:
     the system's page cache; a process keeps nothing of it for itself.
     """
 
-    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Frames | None = None) -> None:
+    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Trajectories | None = None) -> None:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
         self.origin, self.task, self.manifest = folder, task, manifest

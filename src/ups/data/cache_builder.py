@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest, sum_of
-from ups.data.cache_shards import FORMATS, named, sha256, write
+from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest
+from ups.data.cache_shards import FORMATS, named, write
 from ups.data.windows import Trajectories
-from ups.files import sync_folder, write_atomic
+from ups.files import sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
 from ups.types import DataError
 
@@ -32,23 +32,6 @@ SHARD = 128 * 2**20  # bytes, or one sample where that is larger
 BATCH = 256  # frames encoded at once, at most; fewer where they are large
 CELLS = 1 << 22
 PATIENCE = 0.2  # seconds between looks at what other builders do
-
-
-@dataclass(frozen=True)
-class CacheSize:
-    """What a cache of some samples takes."""
-
-    samples: int
-    frames: int
-    tokens: tuple[int, ...]
-    bytes: int
-
-    @classmethod
-    def of(cls, part: Trajectories, tokens: tuple[int, ...], dtype: str) -> CacheSize:
-        frames = frames_of(part)
-        each = frames * math.prod(tokens) * FORMATS[dtype].raw.itemsize
-        each += 4 * (part.params.shape[1] + math.prod(part.inputs.shape[1:]))
-        return cls(len(part), frames, tokens, len(part) * each)
 
 
 @dataclass
@@ -70,14 +53,16 @@ class Builder:
     shard: int = SHARD
     report: OnProgress = lambda done, total: None  # noqa: ARG005
     say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
-    need: CacheSize = field(init=False)
 
     def __post_init__(self) -> None:
         self.draft = self.folder.with_name(f".{self.folder.name}.{digest(self.key)}.draft")
         with torch.no_grad():
             probe = self.encode(self._frames(0, 1)[:1])
-        self.need = CacheSize.of(self.part, tuple(probe.shape[1:]), self.dtype)
-        self.rows = max(1, min(len(self.part), self.shard * len(self.part) // max(1, self.need.bytes)))
+        self.frames, self.tokens = frames_of(self.part), tuple(probe.shape[1:])
+        each = self.frames * math.prod(self.tokens) * FORMATS[self.dtype].raw.itemsize
+        each += 4 * (self.part.params.shape[1] + math.prod(self.part.inputs.shape[1:]))
+        self.bytes = len(self.part) * each  # of the whole cache
+        self.rows = max(1, min(len(self.part), self.shard * len(self.part) // max(1, self.bytes)))
         self.count = math.ceil(len(self.part) / self.rows)
 
     def run(self) -> Path:
@@ -111,10 +96,10 @@ class Builder:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder.parent).free
         made = sum(path.stat().st_size for path in self.draft.glob("*.safetensors")) if self.draft.is_dir() else 0
-        need = self.need.bytes - made
+        need = self.bytes - made
         self.say(
-            f"{self.folder}: {self.need.samples} × {self.need.frames} frames as {self.dtype} tokens, "
-            f"{self.need.bytes / 1e9:.3g} GB in {self.count} shards; {free / 1e9:.3g} GB are free."
+            f"{self.folder}: {len(self.part)} × {self.frames} frames as {self.dtype} tokens, "
+            f"{self.bytes / 1e9:.3g} GB in {self.count} shards; {free / 1e9:.3g} GB are free."
         )
         if need > free:
             raise DataError(
@@ -161,7 +146,7 @@ class Builder:
             "inputs": self.part.inputs[rows].numpy(),
             "ids": named(ids),
         }
-        shape = (last - first, self.need.frames, *self.need.tokens)
+        shape = (last - first, self.frames, *self.tokens)
         lost = {"square": 0.0, "error": 0.0, "worst": 0.0}
         path = self.draft / self._name(number)
         entry = write(path, small, "tokens", shape, self.dtype, self._stored(first, last, lost), {"format": FORMAT})
@@ -170,8 +155,7 @@ class Builder:
 
     def _stored(self, first: int, last: int, lost: dict[str, float]) -> Iterator[Tensor]:
         """Tokens of samples `first` … as they are stored, read ahead by threads; `lost` adds up what rounding takes."""
-        frames = self.need.frames
-        many = max(1, min(BATCH, CELLS // math.prod(self.part.shape)) // frames)
+        many = max(1, min(BATCH, CELLS // math.prod(self.part.shape)) // self.frames)
         made = self._made()
         stretches = deque((at, min(at + many, last)) for at in range(first, last, many))
         ahead: deque[tuple[int, int, Future[Tensor]]] = deque()
@@ -201,7 +185,7 @@ class Builder:
         stored = tokens.to(FORMATS[self.dtype].dtype)
         back = stored.float()
         if not torch.isfinite(back).all():
-            bad = int((~torch.isfinite(back.flatten(1))).any(1).nonzero()[0]) // self.need.frames
+            bad = int((~torch.isfinite(back.flatten(1))).any(1).nonzero()[0]) // self.frames
             fits = bool(torch.isfinite(tokens).all())
             remedy = "store it as bf16" if fits else "look for bad values with `ups data validate`"
             what = f"too large for {self.dtype}" if fits else "not finite"
@@ -230,12 +214,12 @@ class Builder:
             write_atomic(self.draft / MANIFEST, json.dumps(self._manifest(entries), indent=1))  # type: ignore[arg-type]
             for path in (*self.draft.glob("*.lock"), *self.draft.glob("shard-*.json"), *self.draft.glob(".*")):
                 path.unlink(missing_ok=True)
-            sync_folder(self.draft)
+            sync(self.draft)
             old = self.folder.with_name(f".{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
             if self.folder.exists():
                 self.folder.rename(old)
             self.draft.rename(self.folder)
-            sync_folder(self.folder.parent)
+            sync(self.folder.parent)
             shutil.rmtree(old, ignore_errors=True)
 
     def _manifest(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
@@ -254,8 +238,8 @@ class Builder:
                 "worst": max(entry["worst"] for entry in entries),
             },
             "samples": len(part),
-            "frames": self.need.frames,
-            "tokens": list(self.need.tokens),
+            "frames": self.frames,
+            "tokens": list(self.tokens),
             "rows": self.rows,
             "bytes": sum(entry["bytes"] for entry in entries),
             "times": part.times.tolist(),

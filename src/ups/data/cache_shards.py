@@ -19,7 +19,6 @@ from ups.later import Tensor, torch
 from ups.types import Array, DataError
 
 TokenFormat = Literal["fp32", "bf16", "fp16"]
-CHUNK = 1 << 22
 ALIGN = 64
 
 
@@ -164,12 +163,3 @@ class Shard:
 
     def _unreadable(self, error: OSError) -> DataError:
         return DataError(f"{self.path}: cannot be read ({error.strerror}); build the cache again.")
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, read a few megabytes at a time."""
-    hashed = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            hashed.update(chunk)
-    return hashed.hexdigest()

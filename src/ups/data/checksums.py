@@ -8,9 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ups.data.cache_shards import sha256
 from ups.data.source import Source
-from ups.files import write_atomic
+from ups.files import sha256, write_atomic
 from ups.types import DataError
 
 # A file touched so short a time before it was hashed may be touched again without a trace.

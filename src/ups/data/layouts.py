@@ -46,16 +46,8 @@ class FileSpec:
     identity: Mapping[str, Any]
 
 
-@dataclass
-class Places:
-    """Where each sample of one data set lies in the file: contiguous, little-endian float32."""
-
-    starts: Callable[[int], int]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return 4 * int(np.prod(self.shape))
+# Where each sample of a data set begins in the file, by its number: contiguous, little-endian float32.
+Starts = Callable[[int], int]
 
 
 def _dataset(group: Any, name: str, shape: tuple[int, ...]) -> None:
@@ -88,11 +80,11 @@ class Layout(ABC):
         for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
             file[f"{letter}-coordinate"] = axis.astype("<f4")
 
-    def places(self, file: Any) -> list[Places]:
-        places = []
+    def places(self, file: Any) -> list[Starts]:
+        places: list[Starts] = []
         for name, shape in self.arrays.items():
             base, size = file[name].id.get_offset(), 4 * int(np.prod(shape))
-            places.append(Places(lambda i, base=base, size=size: base + i * size, shape))  # type: ignore[misc]
+            places.append(lambda i, base=base, size=size: base + i * size)  # type: ignore[misc]
         return places
 
     @abstractmethod
@@ -166,10 +158,10 @@ class Groups(Layout):
             group["grid/t"] = self.spec.times.astype("<f4")
             group.attrs["config"] = config
 
-    def places(self, file: Any) -> list[Places]:
-        ((name, shape),) = self.arrays.items()
+    def places(self, file: Any) -> list[Starts]:
+        (name,) = self.arrays
         starts = [file[self._key(i)][name].id.get_offset() for i in range(self.spec.samples)]
-        return [Places(starts.__getitem__, shape)]
+        return [starts.__getitem__]
 
     def pieces(self, frames: Array, inputs: Array) -> list[Array]:  # noqa: ARG002
         return [frames]

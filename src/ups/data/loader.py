@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -41,11 +42,6 @@ class _Numbered(Dataset[Packed]):
         return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
 
 
-def _unchanged(packed: Any) -> Any:
-    """A collate function that changes nothing: the worker makes no tensors."""
-    return packed
-
-
 class Loader:
     """The batches of `windows`, built ahead of time by `workers` processes.
 
@@ -79,9 +75,9 @@ class Loader:
         loader = DataLoader(
             _Numbered(self.windows),
             batch_size=None,
-            sampler=_Requests(self.windows, first),
+            sampler=map(self.windows.indices, itertools.count(first)),
             num_workers=self.workers,
-            collate_fn=_unchanged,
+            collate_fn=dict,  # changes nothing: the worker makes no tensors
             prefetch_factor=AHEAD,
             multiprocessing_context=context,
             worker_init_fn=_set_up_worker,
@@ -89,32 +85,17 @@ class Loader:
         return iter(loader)
 
     def count(self, step: int) -> int:
-        """Samples of all ranks in batch `step`."""
         return self.windows.count(step)
 
     def frames(self) -> tuple[int, int]:
         return self.windows.frames()
 
     def validation(self, step: int) -> Iterable[Window]:
-        """Whole trajectories, read by this process."""
         return self.windows.validation(step)
 
     def close(self) -> None:
         """End the workers."""
         self._batches = None
-
-
-class _Requests:
-    """Task and windows of step `first` and of every step after it."""
-
-    def __init__(self, windows: Windows, first: int) -> None:
-        self.windows, self.first = windows, first
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        step = self.first
-        while True:
-            yield self.windows.indices(step)
-            step += 1
 
 
 def _set_up_worker(worker: int) -> None:  # noqa: ARG001

@@ -119,7 +119,7 @@ class Sampler:
         slots = (1,) * len(names) if even else _apportion(weights)
         self._periods = [_Period(0, slots, (0,) * len(names), _shares(weights))]
         self._order = functools.lru_cache(4)(self._cycle)
-        self._keys = functools.lru_cache(256)(self._epoch_keys)
+        self._keys = functools.lru_cache(256)(lambda task, epoch: _words(f"{seed}/{names[task]}/{epoch}", ROUNDS))
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which is told of no validation: there the order is not asked for."""
@@ -224,9 +224,6 @@ class Sampler:
         jitter = (mixed(np.arange(len(tasks), dtype=np.uint64), keys[0]) >> np.uint64(11)).astype(np.float64) / 2**53
         order = np.argsort((turns + jitter) / np.array(slots)[tasks], kind="stable")
         return np.stack((tasks, turns), 1)[order]
-
-    def _epoch_keys(self, task: int, epoch: int) -> tuple[int, ...]:
-        return _words(f"{self.seed}/{self.names[task]}/{epoch}", ROUNDS)
 
 
 def permuted(places: Array, count: int, keys: Sequence[int]) -> Array:

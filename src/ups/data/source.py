@@ -7,6 +7,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +43,7 @@ class Remarks:
     problems: list[str] = field(default_factory=list)
 
 
-class Source(ABC):
+class Source(AbstractContextManager["Source"], ABC):
     """A sequence of trajectories: `source[i]` is a whole one, `read(i, frames)` only some of its frames.
 
     Opening reads the shapes and the coordinates; a read of k frames reads these k frames and nothing else. A source
@@ -53,14 +54,8 @@ class Source(ABC):
     """
 
     def __init__(self, path: Path, facts: Facts) -> None:
-        self.path = path
-        self.task = facts.task
-        self.params = facts.params
-        self.domain = facts.domain
-        self.times = facts.times
-        self.ids = facts.ids
-        self.notes = facts.notes
-        self.problems = facts.problems
+        self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
+        self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
 
     @abstractmethod
     def _values(self, index: int, frames: slice) -> Array:
@@ -121,11 +116,8 @@ class Source(ABC):
         times, params = self.times_of(index), self.params_of(index)
         return Trajectory(self.ids[index], self.task, values, self.domain, times, params, inputs)
 
-    def close(self) -> None:  # noqa: B027  (most formats keep nothing open)
+    def close(self) -> None:
         """Let go of what is open; the next read opens it again."""
-
-    def __enter__(self) -> Source:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()

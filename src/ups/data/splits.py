@@ -74,10 +74,6 @@ class Split:
         return split
 
 
-def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
-    return sorted(ids, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest())
-
-
 # A convention is an order: the test part is cut off its front, then the validation part, and the rest is for training.
 #
 # `seeded` orders by a hash of (seed, id). Counts are exact, the order in which files list their samples does not
@@ -85,7 +81,7 @@ def _shuffled(ids: Sequence[str], seed: int) -> list[str]:
 # PDEBench itself has no validation part and selects models on the test part. Its test part is kept to the sample, and
 # validation is cut from what it trains on; fractions (0.9, 0, 0.1) are PDEBench's own.
 CONVENTIONS: Mapping[str, Callable[[Sequence[str], int], list[str]]] = {
-    "seeded": _shuffled,
+    "seeded": lambda ids, seed: sorted(ids, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest()),
     "pdebench-first": lambda ids, seed: list(ids),  # noqa: ARG005  (single-array files)
     "pdebench-last": lambda ids, seed: sorted(ids, reverse=True),  # noqa: ARG005  (group-per-sample files)
 }

@@ -15,6 +15,7 @@ import numpy as np
 
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
+from ups.files import sync
 from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
@@ -121,10 +122,10 @@ class Writer:
 
     def write(self, first: int, frames: Array, inputs: Array, measured: dict[str, float]) -> None:
         """Samples `first` … of `(B, T, *S, C)` frames and `(B, *S, C_in)` inputs; on return they are on disk."""
-        for places, values in zip(self._places, self.layout.pieces(frames, inputs), strict=True):
+        for start, values in zip(self._places, self.layout.pieces(frames, inputs), strict=True):
             data = np.ascontiguousarray(values, dtype="<f4")
             for i, sample in enumerate(data):
-                self._place(sample.tobytes(), places.starts(first + i))
+                self._place(sample.tobytes(), start(first + i))
         os.fsync(self._fd)
         self.done = first + len(frames)
         self.measured.append(measured)
@@ -142,15 +143,10 @@ class Writer:
             for key, value in attributes.items():
                 file.attrs[key] = value
             file.attrs["ups_complete"] = True
-        with open(self.part, "rb") as handle:
-            os.fsync(handle.fileno())
+        sync(self.part)
         os.replace(self.part, self.path)
         self.journal.unlink()
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(self.path.parent)
         return self.path
 
 

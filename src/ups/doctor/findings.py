@@ -47,15 +47,6 @@ def bad(found: str, advice: str, **facts: Any) -> Finding:
 
 
 @dataclass(frozen=True)
-class Check:
-    """Something to check. `work` must guard itself against crashes and hangs."""
-
-    group: str
-    name: str
-    work: Callable[[], Finding]
-
-
-@dataclass(frozen=True)
 class Line:
     """A check that was made, and its finding."""
 
@@ -68,19 +59,18 @@ class Line:
     facts: Mapping[str, Any]
 
 
-def run_check(check: Check) -> Line:
-    """Make a check and time it."""
+def run_check(group: str, name: str, work: Callable[[], Finding]) -> Line:
+    """Make a check and time it; `work` must guard itself against crashes and hangs."""
     began = time.monotonic()
     try:
-        finding = check.work()
+        finding = work()
     except OSError as error:
         finding = bad(str(error), "repair what is named here; without it this cannot be looked at.")
     seconds = round(time.monotonic() - began, 3)
-    return Line(check.group, check.name, finding.state, finding.found, finding.advice, seconds, dict(finding.facts))
+    return Line(group, name, finding.state, finding.found, finding.advice, seconds, dict(finding.facts))
 
 
 def passed(lines: Sequence[Line]) -> bool:
-    """Whether nothing is bad."""
     return all(line.state != State.BAD for line in lines)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.doctor.findings import Finding, bad, doubtful, good
+from ups.files import sync
 from ups.supervise import host_memory
 from ups.supervise.job import refuse_nesting
 from ups.supervise.network import port_taken
@@ -222,11 +223,7 @@ def _syncs(inside: Path) -> str:
         file.write(b"x" * 4096)
         file.flush()
         os.fsync(file.fileno())
-    handle = os.open(inside, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync(inside)
     return ""
 
 

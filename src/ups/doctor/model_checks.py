@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ups.doctor import model_exercises
-from ups.doctor.findings import Check, Finding, Line, State, bad, doubtful, good, run_check
+from ups.doctor.findings import Finding, Line, State, bad, doubtful, good, run_check
 from ups.doctor.model_exercises import Strategy, Subject
 from ups.doctor.module_trace import first_difference, last_module
 from ups.doctor.rank_checks import PRELOAD
@@ -67,15 +67,13 @@ def model_checks(
         folder = Path(tempfile.mkdtemp(prefix="ups-doctor-"))
         try:
             checks = StageChecks(Subject(config, stage, device, change), ranks, limit, folder)
-            line = run_check(Check(GROUP, f"{stage}, one process", checks.one))
+            line = run_check(GROUP, f"{stage}, one process", checks.one)
             yield line
-            if line.state != State.BAD and checks.subject.compiles:
-                yield run_check(Check(GROUP, f"{stage}, compiled", checks.compiled))
+            if line.state != State.BAD and config.stage(stage).train.compile:
+                yield run_check(GROUP, f"{stage}, compiled", checks.compiled)
             if line.state != State.BAD:
                 for strategy in STRATEGIES:
-                    yield run_check(
-                        Check(GROUP, f"{stage}, {strategy} × {ranks}", functools.partial(checks.many, strategy))
-                    )
+                    yield run_check(GROUP, f"{stage}, {strategy} × {ranks}", partial(checks.many, strategy))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -199,15 +197,11 @@ class StageChecks:
                         failures.append(ModuleFailure("differs", name, "backward", f"{how} on rank {rank}"))
                 break
             failures.append(failure)
-            at = next((i for i, name in enumerate(left) if self._is_in(failure.part, name)), None)
+            at = next((i for i, name in enumerate(left) if f"{failure.part}.".startswith(f"{name}.")), None)
             if at is None:
                 break
             left = left[at + 1 :]
         return failures
-
-    @staticmethod
-    def _is_in(part: str, name: str) -> bool:
-        return part == name or part.startswith(f"{name}.")
 
     def _failure_of(self, results: list[Result], folder: Path) -> ModuleFailure | None:
         """How a rank failed, and at which part, from the traces in `folder`; None where all is well."""

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import pickle
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from ups.doctor.module_trace import ModuleTrace, finite, named, tensors_of
+from ups.engine.learner import precision
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.parallelize import Parallel, parallelize
 from ups.engine.train import TrainConfig
-from ups.engine.units import units_of
+from ups.engine.units import map_tensors, units_of
 from ups.run.check import Outline, new_simulator, outline
 from ups.run.config import DataConfig, RunConfig
 from ups.tensors import Window
@@ -47,11 +48,6 @@ class Subject:
     def train(self) -> TrainConfig:
         """How the stage is trained; eager, for inside what is compiled there are no modules to name."""
         return dataclasses.replace(self.config.stage(self.stage).train, compile=False)
-
-    @property
-    def compiles(self) -> bool:
-        """Whether the config asks for a compiler."""
-        return self.config.stage(self.stage).train.compile
 
     @property
     def near(self) -> float:
@@ -111,7 +107,7 @@ def whole(subject: Subject, world: int, strategy: Strategy, folder: Path, compil
             torch.manual_seed(subject.config.seed)
             parallel.begin(last=True)
             trace.phase("forward")
-            with _precision(subject, ranks):
+            with precision(subject.train, ranks.device.type):
                 terms = stage.loss(window)
             loss = functools.reduce(torch.add, (term.float() for term in terms.values()))
             losses.append(float(loss.detach()))
@@ -153,7 +149,7 @@ def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
 
         def note(name: str) -> Any:
             def hook(_: nn.Module, args: Any, kwargs: Any) -> None:
-                inputs.setdefault(name, (_detached(args), _detached(kwargs)))
+                inputs.setdefault(name, map_tensors((args, kwargs), lambda tensor: tensor.detach().clone()))
 
             return hook
 
@@ -161,7 +157,7 @@ def capture(subject: Subject, names: list[str], path: Path) -> list[str]:
         hooks = [modules[n].register_forward_pre_hook(note(n), with_kwargs=True) for n in names if n in modules]
         for window in windows:
             torch.manual_seed(subject.config.seed)
-            with _precision(subject, ranks):
+            with precision(subject.train, ranks.device.type):
                 stage.loss(window)
         for hook in hooks:
             hook.remove()
@@ -211,7 +207,7 @@ def _once(
         parallel.begin(last=True)
     if trace is not None:
         trace.phase("forward")
-    with _precision(subject, ranks):
+    with precision(subject.train, ranks.device.type):
         out = module(*args, **kwargs)
     squares = [t.float().square().mean() for t in tensors_of(out)]
     size = functools.reduce(torch.add, squares)
@@ -227,26 +223,6 @@ def _plain(subject: Subject) -> TrainConfig:
 
 def _trained(module: nn.Module) -> bool:
     return any(p.requires_grad for p in module.parameters())
-
-
-def _detached(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(_detached, value))
-    if isinstance(value, tuple | list):
-        return type(value)(_detached(v) for v in value)
-    if isinstance(value, dict):
-        return {key: _detached(v) for key, v in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [f.name for f in dataclasses.fields(value) if f.init]
-        return dataclasses.replace(value, **{name: _detached(getattr(value, name)) for name in names})
-    return value
-
-
-def _precision(subject: Subject, ranks: Dist) -> AbstractContextManager[Any]:
-    on = subject.train.precision == "bf16"
-    return torch.autocast(ranks.device.type, torch.bfloat16) if on else nullcontext()
 
 
 def _ranks(subject: Subject, world: int, strategy: Strategy) -> AbstractContextManager[Dist]:

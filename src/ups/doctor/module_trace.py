@@ -153,13 +153,11 @@ def last_module(path: Path) -> tuple[str, str]:
     newest = max(back.values())
     # The output of a module is also the output of what contains it: their notes follow each other.
     together = [
-        name for name, number in back.items() if newest - number < len(back) and _all_entered(lines, number, newest)
+        name
+        for name, number in back.items()
+        if newest - number < len(back) and all(line.startswith("}") for line in lines[number : newest + 1])
     ]
     return phase, max(together, key=lambda name: name.count("."))
-
-
-def _all_entered(lines: list[str], first: int, last: int) -> bool:
-    return all(line.startswith("}") for line in lines[first : last + 1])
 
 
 def first_difference(ours: list[Sums], theirs: list[Sums], near: float) -> tuple[str, float] | None:

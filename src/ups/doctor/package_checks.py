@@ -12,6 +12,7 @@ from pathlib import Path
 
 import ups
 from ups.doctor.findings import Finding, bad, doubtful, good
+from ups.rundir import installed
 
 CHECKOUT = Path(ups.__file__).resolve().parents[2]
 NAME = "universal-physics-stack"
@@ -20,14 +21,6 @@ _REQUIREMENT = re.compile(r"^([\w.-]+)\s*([^;]*?)\s*(?:;.*extra == ['\"](\w+)['\
 _CLAUSE = re.compile(r"(>=|<=|==|!=|~=|<|>)\s*([\w.]+)")
 
 Version = Callable[[str], str | None]
-
-
-def installed(name: str) -> str | None:
-    """The version of a package; None where it is not there."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def python() -> Finding:

@@ -184,9 +184,6 @@ class LossRows:
         if "loss" in named and "gradient" in named:
             self.rows.append((float(named["loss"]), float(named["gradient"])))
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def train(
     device: str,

@@ -9,8 +9,8 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 VARIABLE = "UPS_FAULTS"
 Kind = Literal[
@@ -45,9 +45,6 @@ class Fault:
     step: int = 0
     attempt: int | None = 1
     times: int = 1
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     def strike(self) -> None:
         """Do it."""

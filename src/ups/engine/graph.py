@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
@@ -181,7 +181,7 @@ class Pace:
         return not self.events or bool(self.events[-1].query())  # type: ignore[no-untyped-call]
 
 
-class Prefetch:
+class Prefetch(AbstractContextManager["Prefetch"]):
     """Windows `first`, `first + 1`, … of a pure function of the step, built and copied by a thread `depth` ahead.
 
     On CUDA they are pinned and copied on a stream of their own, and the caller's stream waits for the copy, not the
@@ -194,9 +194,6 @@ class Prefetch:
         self.thread = ThreadPoolExecutor(1, "windows", self._settle) if depth else None
         self.ahead: deque[Future[tuple[Window, torch.cuda.Event | None]]] = deque()
         self.depth = depth
-
-    def __enter__(self) -> Prefetch:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.thread:

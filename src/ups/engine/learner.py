@@ -72,7 +72,7 @@ class Learner:
         for i, (part, weight) in enumerate(parts):
             self.parallel.begin(last=i == len(parts) - 1)
             self.pulse.beat("forward")
-            with self._precision():
+            with precision(self.config, self.dist.device.type):
                 losses = self.stage.loss(part)
             terms = {f"term/{name}": value.float() for name, value in losses.items()}
             if weight != 1:
@@ -100,14 +100,6 @@ class Learner:
         self.ema.update(ok)
         self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        on = self.config.precision == "bf16"
-        return torch.autocast(self.dist.device.type, torch.bfloat16) if on else nullcontext()
-
-    def keep_best(self) -> None:
-        """The averaged weights are the best so far."""
-        self.best = {name: value.clone() for name, value in self.ema.average.items()}
-
     @torch.no_grad()
     def take_best(self) -> None:
         """The weights become the best averaged ones."""
@@ -123,6 +115,11 @@ class Learner:
             if keep:
                 weights[name] = whole.detach().to("cpu", copy=True)
         return weights
+
+
+def precision(config: TrainConfig, device: str) -> AbstractContextManager[Any]:
+    """Inside, a loss is computed in the precision of the config on a device of this kind."""
+    return torch.autocast(device, torch.bfloat16) if config.precision == "bf16" else nullcontext()
 
 
 def tensors_in(values: dict[str, Any]) -> dict[str, Tensor]:

@@ -82,7 +82,6 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps taken."""
         return self.state.step
 
     def fit(self) -> Outcome:
@@ -221,7 +220,7 @@ class Trainer:
         score = state.last_score = self.stage.score(means)
         if score < state.score or not self.learner.best:
             state.score, state.best_step = score if math.isfinite(score) else math.inf, state.step
-            self.learner.keep_best()
+            self.learner.best = {name: value.clone() for name, value in self.learner.ema.average.items()}
         row = {"step": state.step, "seconds": self._seconds(), "loss": self.loss, **means, "score": score}
         state.history.append(row)
         self._track({f"validation/{name}": value for name, value in {**means, "score": score}.items()})

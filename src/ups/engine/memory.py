@@ -6,7 +6,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from ups.engine.graph import LEAD, tensors_of
+from ups.engine.learner import precision
 from ups.engine.optim import _hidden, decays, trained
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
@@ -112,7 +113,7 @@ class Work:
 
 
 def training_work(
-    loss: Callable[[Window], Losses], window: Window, device: str, microbatch: int | None = None, bf16: bool = False
+    loss: Callable[[Window], Losses], window: Window, device: str, config: TrainConfig, microbatch: int | None = None
 ) -> Work:
     """Forward and backward over a window, a microbatch at a time, as the loop does them. Leaves gradients behind."""
     parts = window.split(min(microbatch or len(window), len(window)))
@@ -121,7 +122,7 @@ def training_work(
     with Ledger(device) as ledger:
         for part in few:
             before = ledger.live
-            with precision(device, bf16):
+            with precision(config, device):
                 terms = loss(part)
             total = functools.reduce(torch.add, (value.float() for value in terms.values()))
             del terms
@@ -139,10 +140,6 @@ def forward_work(run: Callable[[], object], device: str) -> Work:
         result = run()
         del result
     return Work(ledger.peak, 0, ledger.flops, ledger.moved, ledger.operations)
-
-
-def precision(device: str, bf16: bool) -> AbstractContextManager[Any]:
-    return torch.autocast(device, torch.bfloat16) if bf16 else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,6 @@ def batches_memory(windows: Sequence[Window], config: TrainConfig, device: str, 
 
 
 def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
-    """Whether steps are captured as CUDA graphs."""
     alone = ranks.world == 1 and ranks.strategy == "ddp" and config.activations == "keep"
     return device == "cuda" and config.graph is not False and alone
 

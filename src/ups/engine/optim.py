@@ -48,11 +48,6 @@ def trained(module: nn.Module) -> dict[str, Tensor]:
     return {name: p for name, p in module.named_parameters() if p.requires_grad}
 
 
-def total_norm(gradients: list[Tensor]) -> Tensor:
-    """The true 2-norm of all gradients together, before any clipping, as a tensor (no wait for the device)."""
-    return torch.nn.utils.get_total_norm(gradients, foreach=True)
-
-
 def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
     """Scale the gradients so that their norm, now `norm`, is at most `most`."""
     torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
@@ -162,10 +157,6 @@ def _hidden(p: Tensor, decayed: bool) -> bool:
 
 
 def _muon(groups: list[dict[str, object]], lr: float) -> list[torch.optim.Optimizer]:
-    if not hasattr(torch.optim, "Muon"):
-        raise ConfigError(
-            f"optimizer is 'muon', but torch {torch.__version__} has none; use adamw or torch 2.9 or later."
-        )
     if not groups:
         raise ConfigError(f"optimizer is 'muon', but no weight is a matrix of {HIDDEN} or more a side; use adamw.")
     # On a processor without bf16 torch finds at the first such product that oneDNN cannot do it, and does without it
@@ -232,6 +223,3 @@ class Ema:
             before = p.detach().clone()
             p.copy_(self.average[name])
             self.average[name].copy_(before)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return dict(self.average)

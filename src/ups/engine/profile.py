@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -19,24 +19,14 @@ def request(steps: int, folder: Path) -> dict[str, str]:
     return {VARIABLE: json.dumps({"steps": steps, "folder": str(folder.resolve())})}
 
 
-class Profile(Protocol):
-    """Told of every step that was taken, and of the end."""
+class NoProfile:
+    """Told of every step that was taken, and of the end; makes nothing of it, where no profile was asked for."""
 
     def __call__(self, step: int) -> None: ...
     def end(self, step: int) -> None: ...
 
 
-class NoProfile:
-    """None was asked for."""
-
-    def __call__(self, step: int) -> None:
-        """Nothing."""
-
-    def end(self, step: int) -> None:
-        """Nothing."""
-
-
-def profile(stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]) -> Profile:
+def profile(stage: str, rank: int, device: torch.device, last: int | None, say: Callable[[str], None]) -> NoProfile:
     """What the environment asks for: `folder/stage/rank-R.json`, or nothing where it asks for none."""
     text = os.environ.get(VARIABLE)
     if text is None:
@@ -45,7 +35,7 @@ def profile(stage: str, rank: int, device: torch.device, last: int | None, say: 
     return _Tracing(settings["steps"], Path(settings["folder"]) / stage / f"rank-{rank}.json", device, last, say)
 
 
-class _Tracing:
+class _Tracing(NoProfile):
     """Traces `count` steps after warm-up; fewer of warm-up where the training, of `last` steps, has none to spare."""
 
     def __init__(

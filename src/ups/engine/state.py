@@ -40,7 +40,6 @@ class TrainingState:
     """Of the last validation, by rank 0's clock, where it was timed; else 0."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
         return dict(vars(self))
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:

@@ -151,5 +151,4 @@ class Outcome:
     phases: dict[str, float] = field(default_factory=dict)  # seconds of the last process in each, none counted twice
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
         return dict(vars(self))

@@ -1,12 +1,13 @@
-"""The blocks a module names (`shard_units`), and changes to a module that can be undone."""
+"""The blocks a module names (`shard_units`), changes to a module that can be undone, and its arguments changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 Undo = Callable[[], None]
@@ -41,3 +42,19 @@ def compile_unit(unit: nn.Module) -> Undo:
     undo = override(unit, "_compiled_call_impl", None)
     unit.compile()
     return undo
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """A copy of tuples, lists, dicts and dataclasses in which every tensor is changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(map_tensors(part, change) for part in value))
+    if isinstance(value, tuple | list):
+        return type(value)(map_tensors(part, change) for part in value)
+    if isinstance(value, dict):
+        return {key: map_tensors(part, change) for key, part in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: map_tensors(part, change) for name, part in parts.items()})
+    return value

@@ -28,9 +28,9 @@ def _neuralop(kind: str) -> Baseline:
     """A network of the package neuraloperator."""
 
     def make(task: TaskSpec, context: int) -> Learner:
-        from ups.eval.fourier import BaselineConfig, NeuralOpBaseline
+        from ups.eval.fourier import NeuralOpBaseline
 
-        return NeuralOpBaseline(task, context, BaselineConfig(kind))
+        return NeuralOpBaseline(task, context, kind)
 
     def require() -> None:
         from ups.eval.fourier import library

@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,17 +19,9 @@ FAR = 1e6  # what counts for an error that is not a finite number
 INSTALL = "pip install 'universal-physics-stack[baselines]'"
 
 
-@dataclass(frozen=True)
-class BaselineConfig:
-    """Sizes of a baseline; None takes the usual one for the task's dimension (`SIZES`)."""
-
-    kind: str = "fno"  # fno: flat; uno: U-shaped, half the resolution in the middle
-    width: int | None = None  # hidden channels
-    modes: int | None = None  # wavenumbers kept per axis
-    layers: int = 4  # Fourier layers (FNO; UNO has 4)
-
-
-SIZES = {1: {"width": 64, "modes": 16}, 2: {"width": 32, "modes": 12}, 3: {"width": 16, "modes": 8}}
+LAYERS = 4
+# Hidden channels and wavenumbers kept per axis, by the dimension of a task.
+SIZES = {1: (64, 16), 2: (32, 12), 3: (16, 8)}
 
 
 class NeuralOpBaseline(nn.Module):
@@ -47,13 +38,13 @@ class NeuralOpBaseline(nn.Module):
     param_shift: Tensor
     param_scale: Tensor
 
-    def __init__(self, task: TaskSpec, context: int, config: BaselineConfig | None = None) -> None:
+    def __init__(self, task: TaskSpec, context: int, kind: str, size: tuple[int, int] | None = None) -> None:
+        """`kind`: fno, flat, or uno, U-shaped, half the resolution in the middle. `size`: as in `SIZES`."""
         super().__init__()
-        self.task, self.context, self.config = task, context, config or BaselineConfig()
-        self.name = self.config.kind
+        self.task, self.context, self.name = task, context, kind
         c, extra = len(task.channels), len(numbers_of(task)) + 1
         inputs = sum(len(f.channels) for f in task.inputs)
-        self.net = _network(self.config, task, c * context + inputs + extra, c)
+        self.net = _network(kind, size or SIZES[task.ndim], task, c * context + inputs + extra, c)
         facts = {"shift": torch.zeros(c), "scale": torch.ones(c), "increment": torch.ones(c)}
         facts |= {"param_shift": torch.zeros(extra), "param_scale": torch.ones(extra)}
         for key, value in facts.items():
@@ -156,16 +147,17 @@ def library() -> Any:
         raise ConfigError(f"the baselines need a package that is not installed ({missing.name}): {INSTALL}.") from None
 
 
-def _fno(config: BaselineConfig, task: TaskSpec, width: int, modes: int, shared: Mapping[str, Any]) -> Any:
+def _network(kind: str, size: tuple[int, int], task: TaskSpec, channels_in: int, channels_out: int) -> nn.Module:
+    grid, (width, modes) = None if all(task.periodic) else "grid", size
+    shared = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
     # The library counts positive and negative wavenumbers together.
-    return library().FNO(n_modes=(2 * modes,) * task.ndim, n_layers=config.layers, hidden_channels=width, **shared)
-
-
-def _uno(_: BaselineConfig, task: TaskSpec, width: int, modes: int, shared: Mapping[str, Any]) -> Any:
     coarse, fine = [modes] * task.ndim, [2 * modes] * task.ndim
+    if kind == "fno":
+        flat: nn.Module = library().FNO(n_modes=tuple(fine), n_layers=LAYERS, hidden_channels=width, **shared)
+        return flat
     with contextlib.redirect_stdout(io.StringIO()):  # its constructor prints
-        return library().UNO(
-            n_layers=4,
+        shaped: nn.Module = library().UNO(
+            n_layers=LAYERS,
             hidden_channels=width,
             uno_out_channels=[width, 2 * width, 2 * width, width],
             uno_n_modes=[fine, coarse, coarse, fine],
@@ -175,16 +167,7 @@ def _uno(_: BaselineConfig, task: TaskSpec, width: int, modes: int, shared: Mapp
             channel_mlp_skip="linear",
             **shared,
         )
-
-
-def _network(config: BaselineConfig, task: TaskSpec, channels_in: int, channels_out: int) -> nn.Module:
-    make = {"fno": _fno, "uno": _uno}[config.kind]
-    width, modes = (getattr(config, key) or SIZES[task.ndim][key] for key in ("width", "modes"))
-    grid = None if all(task.periodic) else "grid"
-    shared = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
-    network = make(config, task, width, modes, shared)
-    assert isinstance(network, nn.Module)
-    return network
+    return shaped
 
 
 def _numbers(window: Window) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ups.types import Array, ConfigError
 
+TAILS = (0.5 - 0.95 / 2, 0.5 + 0.95 / 2)
 AT_ONCE = 2_000_000  # drawn samples that are in memory at a time
 
 
@@ -29,24 +30,20 @@ class Number:
     n: int
 
 
-def interval(values: Array, seed: int = 0, resamples: int = 2000, level: float = 0.95) -> tuple[float, float]:
-    """Bootstrap percentile interval of the mean over samples. Same seed, same interval; infinite values are kept."""
-    low, high = intervals(np.asarray(values, np.float64)[None], seed, resamples, level)
-    return float(low[0]), float(high[0])
+def intervals(rows: Array, seed: int = 0, resamples: int = 2000) -> tuple[Array, Array]:
+    """The 95 % bootstrap percentile interval of the mean of each row of `rows` (M, N), the same samples drawn for all.
 
-
-def intervals(rows: Array, seed: int = 0, resamples: int = 2000, level: float = 0.95) -> tuple[Array, Array]:
-    """The interval of each row of `rows` (M, N), the same samples drawn for all: lower and upper ends, each (M,)."""
+    Lower and upper ends, each (M,). Same seed, same intervals; infinite values are kept.
+    """
     rows = np.ascontiguousarray(rows, np.float64)
     parts = [[row[draws].mean(1) for row in rows] for draws in _draws(rows.shape[1], seed, resamples)]
     means = np.concatenate(parts, axis=1)
-    tails = (0.5 - level / 2, 0.5 + level / 2)
     # An order statistic, never an interpolation, which would make nan out of inf - inf.
-    low, high = np.quantile(means, tails, axis=1, method="inverted_cdf")
+    low, high = np.quantile(means, TAILS, axis=1, method="inverted_cdf")
     return low, high
 
 
-def paired(ours: Array, theirs: Array, protocol: str, name: str = "nrmse", seed: int = 0) -> Number:
+def paired(ours: Array, theirs: Array, protocol: str) -> Number:
     """Mean of ours − theirs over the same samples, with its interval: below zero throughout means ours is better.
 
     A sample that diverges in both counts as a draw; if each side diverges where the other does not, the mean of the
@@ -56,16 +53,16 @@ def paired(ours: Array, theirs: Array, protocol: str, name: str = "nrmse", seed:
     with np.errstate(invalid="ignore"):
         difference = np.nan_to_num(np.asarray(ours, np.float64) - theirs, nan=0.0, posinf=np.inf, neginf=-np.inf)
     if np.isposinf(difference).any() and np.isneginf(difference).any():
-        return Number(f"{name}-difference", "strict", protocol, float("nan"), -np.inf, np.inf, len(ours))
-    return strict(f"{name}-difference", difference, protocol, seed)
+        return Number("nrmse-difference", "strict", protocol, float("nan"), -np.inf, np.inf, len(ours))
+    return strict("nrmse-difference", difference, protocol)
 
 
-def ratio_of_means(ours: Array, theirs: Array, protocol: str, name: str, seed: int = 0) -> Number:
+def ratio_of_means(ours: Array, theirs: Array, protocol: str, name: str) -> Number:
     """Mean of ours over mean of theirs, with the interval of resampling both together: below one is better."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     _check_same_samples(ours, theirs)
     resamples = min(2000, AT_ONCE // len(ours) + 1)
-    draws = np.random.default_rng(seed).integers(0, len(ours), (resamples, len(ours)))
+    draws = np.random.default_rng(0).integers(0, len(ours), (resamples, len(ours)))
     above, below = ours[draws].mean(1), theirs[draws].mean(1)
     low, high = np.quantile(ratio(above, below), (0.025, 0.975), method="inverted_cdf")
     value = ratio(ours.mean(), theirs.mean())

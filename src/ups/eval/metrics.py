@@ -149,11 +149,6 @@ def spectral(low: int, high: int | None) -> Metric:
     )
 
 
-def variance_scaled(c: Comparison) -> Array:
-    """RMSE over the truth's standard deviation in space."""
-    return np.asarray(c.rmse / np.sqrt(c.true.var(c.space, ddof=1) + VARIANCE_FLOOR))
-
-
 def trajectory_l2(c: Comparison) -> Array:
     """Relative L2 norm over space and time together, per channel, then the mean over channels (protocol C), (N,)."""
     rmse = np.where(c.lost, np.inf, c.rmse)
@@ -187,7 +182,10 @@ METRICS: dict[str, Metric] = {
     "frmse-low": spectral(0, 4),
     "frmse-mid": spectral(4, 12),
     "frmse-high": spectral(12, None),
-    "vrmse": Metric("root mean square error over the truth's standard deviation in space", variance_scaled),
+    "vrmse": Metric(
+        "root mean square error over the truth's standard deviation in space",
+        lambda c: np.asarray(c.rmse / np.sqrt(c.true.var(c.space, ddof=1) + VARIANCE_FLOOR)),
+    ),
     "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
     "correlation-time": Metric("time until prediction and truth correlate less than 0.8 over space", correlation_time),
 }
@@ -198,13 +196,12 @@ class Errors:
     """What rollouts leave behind, without the fields: N samples, T predicted frames, C channels.
 
     `tables` holds of every metric `(N, T, C)` or `(N,)`; `batch_tables`, of those of PDEBench, `(batches, T, C)`.
-    `diverged (N,)` marks samples that left the truth for good. `batches` are the sizes the samples came in.
+    `diverged (N,)` marks samples that left the truth for good.
     """
 
     tables: Mapping[str, Array]
     batch_tables: Mapping[str, Array]
     diverged: Array
-    batches: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.diverged)
@@ -220,7 +217,6 @@ class Errors:
             joined([p.tables for p in parts]),
             joined([p.batch_tables for p in parts]),
             np.concatenate([p.diverged for p in parts]),
-            tuple(size for p in parts for size in p.batches),
         )
 
     def frames(self, name: str) -> Array:
@@ -270,7 +266,7 @@ def measure(predicted: Array, true: Array, dt: Array | float = 1.0, box: Sequenc
             tables[name] = table
             if metric.batch is not None:
                 batch_tables[name] = np.where(c.lost.any(0), np.inf, metric.batch(c, table))[None]
-        return Errors(tables, batch_tables, c.diverged, (len(c.true),))
+        return Errors(tables, batch_tables, c.diverged)
 
 
 def summary(errors: Errors, protocol: str, context: int, seed: int = 0) -> list[Number]:

@@ -10,38 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ups.eval import sections
-from ups.eval.results import (
-    Cost,
-    DataFact,
-    Drawn,
-    Entry,
-    Point,
-    Record,
-    StageFact,
-    TaskResult,
-    points_of,
-    read_results,
-    rows_of,
-    write_results,
-)
+from ups.eval import results, sections
+from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, number, with_interval
 from ups.pages import Page, Section
 from ups.types import DataError
-
-__all__ = [
-    "Cost",
-    "DataFact",
-    "Drawn",
-    "Entry",
-    "Record",
-    "Report",
-    "Rows",
-    "StageFact",
-    "TaskResult",
-    "number",
-    "read_results",
-]
 
 
 @dataclass(frozen=True)
@@ -69,7 +42,9 @@ class Report:
     @cached_property
     def _measured(self) -> list[Record]:
         """A record for every number but the times of the phases."""
-        records = [self._record(e, p) for task in self.tasks for e in task.entries() for p in points_of(task, e)]
+        records = [
+            self._record(e, p) for task in self.tasks for e in task.entries() for p in results.points_of(task, e)
+        ]
         return records + [self._drawn_record(d, n, value) for d in self.drawn for n, value in d.numbers().items()]
 
     @property
@@ -124,9 +99,9 @@ class Report:
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html` and `results.json` in `folder`, each replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
-        results, rows = folder / "results.json", rows_of(self.records)
-        write_results(results, rows)
-        return self.page(rows).write(folder / "report.html"), results
+        path, rows = folder / "results.json", results.rows_of(self.records)
+        results.write_results(path, rows)
+        return self.page(rows).write(folder / "report.html"), path
 
     def page(self, rows: Sequence[object] = ()) -> Page:
         """The page; `rows` are the records as plain data, embedded for programs."""

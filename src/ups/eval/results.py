@@ -163,11 +163,8 @@ class TaskResult:
         if e.predictor in (name, RECONSTRUCTION):
             return None
         still = (other for other in self.entries() if other.evaluation.predictor == name)
-        return next((other for other in still if _same_samples(e, other.evaluation)), None)
-
-
-def _same_samples(a: Evaluation, b: Evaluation) -> bool:
-    return (a.split, a.ids, len(a), a.steps) == (b.split, b.ids, len(b), b.steps)
+        same = (e.split, e.ids, len(e), e.steps)
+        return next((o for o in still if same == ((b := o.evaluation).split, b.ids, len(b), b.steps)), None)
 
 
 @dataclass(frozen=True)

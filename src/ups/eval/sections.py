@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ups.eval.metrics import METRICS
-from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Drawn, Record, StageFact, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 
@@ -64,9 +64,9 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
     waves = np.arange(ours.spectra.shape[1])[1:]
     if len(waves):
         spectra = [Curve("truth", waves, ours.spectra[0, 1:].sum(-1), dashed=True)]
-        spectra += [
-            Curve(e.predictor, waves, e.spectra[1, 1:].sum(-1)) for e in _with_spectra(entries[:-1], len(waves))
-        ]
+        shown = [entry.evaluation for entry in entries[:-1]]
+        alike = [e for e in shown if e.spectra.shape[1] == ours.spectra.shape[1]]
+        spectra += [Curve(e.predictor, waves, e.spectra[1, 1:].sum(-1)) for e in alike]
         picture = chart(spectra, "wavenumber", "power", log_x=True)
         section.pictures.append(("Spectrum at the last frame, mean over samples.", picture))
     section.films += [_film(ours, example) for example in ours.examples]
@@ -169,10 +169,6 @@ def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
             ratio = number(find(name, e.predictor, "nrmse-over-persistence", split=e.split).value)
         rows.append((e.split, e.predictor, with_interval(find(name, e.predictor, split=e.split)), ratio, str(len(e))))
     return tuple(rows)
-
-
-def _with_spectra(entries: Sequence[Entry], waves: int) -> list[Evaluation]:
-    return [e.evaluation for e in entries if e.evaluation.spectra.shape[1] == waves + 1]
 
 
 def _film(ours: Evaluation, example: Example) -> Film:

@@ -78,7 +78,6 @@ class Costs:
         return max(self.evaluation, *(s.reserved for s in self.stages)) + held
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
         stages = {s.name: {**asdict(s), "peak": s.peak} for s in self.stages}
         return {**asdict(self), "stages": stages, "needed": self.needed}
 
@@ -97,8 +96,8 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
             return dataclasses.replace(known, stages=found)
         simulator = new_simulator(config, sets).eval()
         given = protocol(config.evaluation.protocol, config.context).context
-        ask = _rollout(simulator)
-        rollouts, judging = _together([_evaluated(ask, data, 32, given, "test", place) for data in sets])
+        rollout = lambda window: simulator.simulate(window, window.targets.shape[1])  # noqa: E731
+        rollouts, judging = _together([_evaluated(rollout, data, 32, given, "test", place) for data in sets])
         weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
         numbers = _counted(simulator)
         tokens = sum(math.prod(simulator.codec.tokens(data.task)) * data.stored for data in sets)
@@ -142,7 +141,6 @@ class Place:
     known: Costs | None
 
     def captured(self, stage: str) -> bool:
-        """Whether its steps are CUDA graphs."""
         return captures(self.config.stage(stage).train, self.device, self.config.dist)
 
     def workspaces(self, stages: int) -> int:
@@ -165,7 +163,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     steps = []
     with recomputed(stage.module, train):
         for window in windows:
-            steps.append(training_work(stage.loss, window, place.stand_in, size, train.precision == "bf16"))
+            steps.append(training_work(stage.loss, window, place.stand_in, train, size))
             stage.module.zero_grad(set_to_none=True)
     held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
     captured = place.captured(name)
@@ -209,16 +207,6 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
         checking=checking,
         saved=bytes_of((*stage.module.parameters(), *stage.module.buffers()), "cpu") + held.moments + 2 * held.best,
     )
-
-
-def _rollout(simulator: Simulator) -> Callable[[Window], object]:
-    """Whole rollouts, as a simulator is judged by."""
-
-    def ask(window: Window) -> object:
-        with torch.no_grad():
-            return simulator.simulate(window, window.targets.shape[1])
-
-    return ask
 
 
 def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:

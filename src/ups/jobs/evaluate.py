@@ -15,7 +15,8 @@ from ups.data.splits import PARTS
 from ups.data.windows import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
-from ups.eval.report import Cost, DataFact, Report
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import DataConfig, RunConfig, run_config
@@ -98,9 +99,10 @@ class Session:
             exam = maker.at_parameters(asked.params, cells, asked.samples)
         else:
             exam = maker.at_resolution(cells, asked.split, asked.samples)
-        self._say_if_trained(exam, data)
+        if set(exam.part.ids) & set(data.split.train) and exam.part.source is data.source:
+            self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
         fact = _fact(exam.part, exam.split)
-        return self.judge.report(self._title(exam), [self.judge.task(exam, data)], [fact], on=f"on {exam.split}")
+        return self._report(exam, data, fact, f"on {exam.split}")
 
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
@@ -122,7 +124,7 @@ class Session:
         label = f"{split}, {_cells(cells)}"
         exam = Exam(label, part, (*outside, *seen, *self._box(source, data)))
         on = f"on {path.name} ({label})"
-        return self.judge.report(self._title(exam), [self.judge.task(exam, data)], [_fact(part, split)], on=on)
+        return self._report(exam, data, _fact(part, split), on)
 
     def _open(self, data: DataConfig) -> DataSet:
         return self.stack.enter_context(opened(data, self.folder.cache("data"), self.judge.screen.following))
@@ -149,10 +151,6 @@ class Session:
         sentence = f"{which} trajectories of this file are ones the run was trained or validated on: it is NOT unseen."
         return "file SEEN IN TRAINING" if count == len(part) else "file partly SEEN IN TRAINING", (sentence,)
 
-    def _say_if_trained(self, exam: Exam, data: DataSet) -> None:
-        if set(exam.part.ids) & set(data.split.train) and exam.part.source is data.source:
-            self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
-
     @staticmethod
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:
         if data is None:
@@ -162,8 +160,8 @@ class Session:
             return ()
         return (f"The box of this file is {source.domain.bounds}, and training knew {data.source.domain.bounds}.",)
 
-    def _title(self, exam: Exam) -> str:
-        return f"{self.config.name}: {exam.split}"
+    def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str) -> Report:
+        return self.judge.report(f"{self.config.name}: {exam.split}", [self.judge.task(exam, data)], [fact], on=on)
 
 
 def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
@@ -215,14 +213,12 @@ def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
     special = asked.file or asked.resolution or asked.params or asked.samples or asked.task
     if not special and asked.split == "test" and set(config.evaluation.baselines) <= set(asked.baselines):
         return folder.folder
-    words = [_named(asked.file) if asked.file else asked.split, asked.task or ""]
+    name = asked.split
+    if asked.file:  # another file of the same name elsewhere has another name here
+        name = f"{asked.file.stem}-{hashlib.sha256(str(asked.file.resolve()).encode()).hexdigest()[:6]}"
+    words = [name, asked.task or ""]
     words += ["x".join(map(str, asked.resolution)), *(f"{k}{v}" for k, v in asked.params.items())]
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
-
-
-def _named(path: Path) -> str:
-    """A name for a file that another of the same name elsewhere does not have."""
-    return f"{path.stem}-{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:6]}"
 
 
 def _fact(part: Trajectories, samples: str) -> DataFact:

@@ -59,12 +59,10 @@ class Forecast:
         return None if self.price is None or self.seconds is None else self.price * self.seconds / 3600
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
         derived = {"seconds": self.seconds, "money": self.money}
         return {**asdict(self), "costs": self.costs.facts(), **derived}
 
     def write(self, path: Path) -> None:
-        """The facts as a JSON file."""
         try:
             write_atomic(path, json.dumps(self.facts(), indent=1, ensure_ascii=False) + "\n")
         except OSError as error:

@@ -25,12 +25,19 @@ from ups.types import Array, DataError, Trajectory
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
+NOT_FINITE = "NaN or infinity in"
+# What may be wrong with the values of a sample; the first that holds is said.
+WRONG = (
+    *(NOT_FINITE, "one and the same number everywhere in"),
+    *("no change in time in", "only zeros in the last frame of"),
+)
 
 
 def describe(path: Path, task: str | None = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey."""
     with open_source(path, TASKS, task) as source:
-        lines = [*_headline(source), *_values(source), *_coefficients(source), *_laws(source)]
+        lines = [*_headline(source), *_values(source), *_coefficients(source)]
+        lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
         lines += [f"  note: {note}" for note in source.notes]
         lines += [f"  PROBLEM: {problem}" for problem in source.problems]
     return "\n".join(lines)
@@ -60,8 +67,12 @@ def _file_problems(source: Source) -> list[str]:
     for index, name in enumerate(source.ids):
         scan.sample(name, blocks(source, index), source.task.steady)
     found = [*source.problems, *scan.problems()]
-    if not scan.nonfinite:
-        found += _broken_laws(source)
+    if not scan.found[NOT_FINITE]:
+        found += [
+            f"it does not hold that {law}: off by {worst:.1e} of its size"
+            for law, worst, blur in _law_residuals(source)
+            if worst > TOLERANCE + 2 * blur
+        ]
         stated = ", ".join(f"{k} = {v}" for k, v in source.params.items()) or "the task"
         found += [
             f"the data contradict {stated}, by which {f.meaning} is {f.claimed:.4g}: they obey {f.value:.4g} "
@@ -76,11 +87,10 @@ def _file_problems(source: Source) -> list[str]:
 class Scan:
     """One pass over every value: what is not finite, does not move, stops early, or was there before."""
 
-    nonfinite: list[str] = field(default_factory=list)
-    constant: list[str] = field(default_factory=list)
-    frozen: list[str] = field(default_factory=list)
-    ends_in_zeros: list[str] = field(default_factory=list)
-    twins: list[tuple[str, str]] = field(default_factory=list)
+    found: dict[str, list[str]] = field(
+        default_factory=lambda: {what: [] for what in WRONG}
+    )  # samples, by what is wrong
+    twins: list[str] = field(default_factory=list)
     _seen: dict[bytes, str] = field(default_factory=dict)
 
     def sample(self, name: str, pieces: Iterable[Array], steady: bool) -> None:
@@ -95,32 +105,16 @@ class Scan:
             moves = moves or bool((piece != first).any())
             low, high = min(low, float(piece.min())), max(high, float(piece.max()))
             last_is_zero = not piece[-1].any()
-        if not finite:
-            self.nonfinite.append(name)
-        elif low == high:
-            self.constant.append(name)
-        elif not moves and not steady:
-            self.frozen.append(name)
-        elif last_is_zero and not steady:
-            self.ends_in_zeros.append(name)
+        holds = (not finite, low == high, not moves and not steady, last_is_zero and not steady)
+        if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
+            self.found[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
-            self.twins.append((name, self._seen[key]))
+            self.twins.append(f"{name} equals {self._seen[key]}")
         self._seen.setdefault(key, name)
 
     def problems(self) -> list[str]:
-        found = []
-        for names, what in (
-            (self.nonfinite, "NaN or infinity in"),
-            (self.constant, "one and the same number everywhere in"),
-            (self.frozen, "no change in time in"),
-            (self.ends_in_zeros, "only zeros in the last frame of"),
-        ):
-            if names:
-                found.append(f"{what} {_listed(names)}")
-        if self.twins:
-            pairs = [f"{twin} equals {first}" for twin, first in self.twins]
-            found.append(f"duplicated trajectories: {_listed(pairs, 'pair')}")
-        return found
+        found = [f"{what} {_listed(names)}" for what, names in self.found.items() if names]
+        return found + ([f"duplicated trajectories: {_listed(self.twins, 'pair')}"] if self.twins else [])
 
 
 def _close_ups(source: Source) -> Iterator[Trajectory]:
@@ -136,8 +130,6 @@ def _close_ups(source: Source) -> Iterator[Trajectory]:
 
 
 def _fitted(source: Source) -> list[Fitted]:
-    if source.task.name not in EQUATIONS:
-        return []
     return fit(source.task.name, _close_ups(source), source.params)
 
 
@@ -154,14 +146,6 @@ def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
             if isinstance(law, Conserved):
                 blur[i] = max(blur[i], float(law.sampling_error(u, source.domain)))
     return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
-
-
-def _broken_laws(source: Source) -> list[str]:
-    return [
-        f"it does not hold that {law}: off by {worst:.1e} of its size"
-        for law, worst, blur in _law_residuals(source)
-        if worst > TOLERANCE + 2 * blur
-    ]
 
 
 def _headline(source: Source) -> list[str]:
@@ -226,12 +210,9 @@ def _coefficients(source: Source) -> list[str]:
     lines = ["  coefficients of the equation, fitted from the data:"]
     for f in found:
         mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
-        lines.append(f"    {_number(f):<42} claimed {_claim(f)}{mark}")
+        value = f"{f.name} {f.value:.4g} ± {f.error:.1g}"
+        lines.append(f"    {value:<42} claimed {f.claimed:.4g} ({f.meaning}){mark}")
     return lines
-
-
-def _laws(source: Source) -> list[str]:
-    return [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
 
 
 def _count(n: int, one: str, many: str = "") -> str:
@@ -246,14 +227,6 @@ def _size(source: Source) -> str:
             return f"{total:.3g} {unit}"
         total /= 1000
     return f"{total:.3g} GB"
-
-
-def _claim(f: Fitted) -> str:
-    return f"{f.claimed:.4g} ({f.meaning})"
-
-
-def _number(f: Fitted) -> str:
-    return f"{f.name} {f.value:.4g} ± {f.error:.1g}"
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:

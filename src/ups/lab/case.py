@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ups.engine.faults import Fault
@@ -15,13 +15,7 @@ STEPS = {"codec": 4, "operator": 8}
 SAVED = {"codec": 2, "operator": 3}
 LAST_STAGE = list(STEPS)[-1]
 LAST = STEPS[LAST_STAGE]
-EARLIER = max((steps for stage, steps in STEPS.items() if stage != LAST_STAGE), default=0)  # from it on: the last alone
 BATCH = 8
-
-IN_STEP = ("data", "forward", "backward", "vote", "reduce", "step")
-ELSEWHERE = ("start", "log", "validate", "save", "finish")
-BY_ALL = ("before shard", "after shard")
-BY_FIRST = ("before manifest", "after manifest", "after rename", "before retention", "after retention")
 
 
 @dataclass(frozen=True)
@@ -56,9 +50,6 @@ class Case:
     setting: str = ""  # what is wrong around the run; see disturbances.py
     like: tuple[int, Strategy] | None = None
     told: dict[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "faults": [fault.to_dict() for fault in self.faults]}
 
 
 def key(stage: str, name: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ups.config import load
 from ups.engine.faults import VARIABLE
-from ups.lab import disturbances, small_disks
+from ups.lab import disturbances
 from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
 from ups.lab.rank_hooks import RECORDS, install
 from ups.run.config import RunConfig, run_config
@@ -77,9 +77,6 @@ class CaseResult:
     recovery: float | None = None
     seconds: float = 0.0
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> dict[str, Any]:
     """Run a case in `folder`; `reference` is the folder of the undisturbed run, which took `pace` seconds.
@@ -93,16 +90,16 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    run, result = RunDir(folder / "run"), CaseResult(case.to_dict())
+    run, result = RunDir(folder / "run"), CaseResult(asdict(case))
     config, limit = configured(case, folder, data, case.world, pace), 30 + 20 * pace
-    with small_disks.unmounted_after(run):
+    with disturbances.unmounted_after(run):
         first = _command(config, case, folder, limit, resume=False)
         result.endings.append(first)
         verdict = read_json(run.verdict)
         result.starts = len(verdict.get("attempts", ()))
         if first not in ("SUCCESS", "HUNG"):
             if case.setting.startswith("disk"):
-                small_disks.mend(run)
+                disturbances.mend_disk(run)
             rest = configured(case, folder, data, case.onto or case.world, pace)
             result.endings.append(_command(rest, None, folder, limit, resume=run.config.exists()))
     result.hung = result.endings[-1] == "HUNG"
@@ -113,7 +110,7 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     result.starved = bool(result.broken) and _starved(case, run)
     if not result.broken and reference is not None:
         shutil.rmtree(folder, ignore_errors=True)
-    return result.to_dict()
+    return asdict(result)
 
 
 def _starved(case: Case, run: RunDir) -> bool:
@@ -150,7 +147,7 @@ def _be_command(config: RunConfig, case: Case | None, folder: Path, resume: bool
     os.dup2(output, 2)
     before: Callable[[Start], None] = lambda start: None  # noqa: ARG005, E731
     if case is not None:
-        os.environ[VARIABLE] = json.dumps([fault.to_dict() for fault in case.faults])
+        os.environ[VARIABLE] = json.dumps([asdict(fault) for fault in case.faults])
         before = disturbances.before_start(case, RunDir(folder / "run"))
         disturbances.before_run(case, config, RunDir(folder / "run"))
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ups.lab.case import BATCH, Case, Draw, Recipe, Strategy, case_of, for_all_stages, step_of
-from ups.lab.small_disks import can_mount
+from ups.lab.disturbances import can_mount
 
 
 def _clock(whose: str) -> Recipe:

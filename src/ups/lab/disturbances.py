@@ -7,8 +7,10 @@ import itertools
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,6 @@ from typing import Any
 import torch
 
 from ups.engine.checkpoint.manifest import listing
-from ups.lab import small_disks
 from ups.lab.case import STEPS, Case
 from ups.run.config import RunConfig
 from ups.rundir import RunDir, StartDir
@@ -43,7 +44,7 @@ def before_start(case: Case, run: RunDir) -> Callable[[Start], None]:
         if case.damage and start.attempt == 2:
             damage(case.damage, run)
         if setting.startswith("disk"):
-            small_disks.mount(setting, run)
+            mount_disk(setting, run)
         elif setting == "log full":
             run.metrics.symlink_to("/dev/full")
         elif setting == "log is a folder":
@@ -162,18 +163,14 @@ def _disturb(files: StartDir, supervisor: int, how: str, who: str) -> None:
             return
         seen = seen or bool(living)
         if how == "crowd":
-            _spin(0.1)
+            end = time.monotonic() + 0.1
+            while time.monotonic() < end:
+                pass
         elif who == "supervisor":
             _pulse([supervisor], draw)
         else:
             _pulse([pid for rank, pid in living.items() if who in ("all", str(rank))], draw)
         time.sleep(0.1)
-
-
-def _spin(seconds: float) -> None:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
 
 
 def _pulse(pids: list[int], draw: random.Random) -> None:
@@ -204,3 +201,37 @@ def damage(kind: str, run: RunDir) -> None:
         (newest / "another").write_bytes(b"of another run")
     else:
         (newest / "manifest.json").write_text("{}")
+
+
+def can_mount() -> bool:
+    """Whether this process may mount a file system."""
+    return os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+def mount_disk(setting: str, run: RunDir) -> None:
+    """A disk as `setting` says ("disk of 200k", "disk that is read-only") for the checkpoints of a run."""
+    folder = run.checkpoints()
+    folder.mkdir()
+    size = setting.rpartition(" ")[2] if setting.startswith("disk of") else "64m"
+    _mount("-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder))
+    if setting.endswith("read-only"):
+        _mount("-o", "remount,ro", str(folder))
+
+
+def mend_disk(run: RunDir) -> None:
+    """Make it large and writable, keeping what it holds."""
+    _mount("-o", "remount,rw,size=64m", str(run.checkpoints()))
+
+
+@contextlib.contextmanager
+def unmounted_after(run: RunDir) -> Iterator[None]:
+    """Nothing is mounted in the run's folder afterwards."""
+    try:
+        yield
+    finally:
+        if os.path.ismount(run.checkpoints()):
+            subprocess.run(["umount", "-l", str(run.checkpoints())], check=False, capture_output=True)
+
+
+def _mount(*words: str) -> None:
+    subprocess.run(["mount", *words], check=True, capture_output=True)

@@ -8,21 +8,13 @@ from typing import Any, get_args
 
 from ups.engine.faults import Fault, Kind
 from ups.lab import disturbance_recipes
-from ups.lab.case import (
-    BY_ALL,
-    BY_FIRST,
-    EARLIER,
-    ELSEWHERE,
-    IN_STEP,
-    LAST,
-    Case,
-    Draw,
-    Recipe,
-    Strategy,
-    case_of,
-    for_all_stages,
-    step_of,
-)
+from ups.lab.case import LAST, LAST_STAGE, STEPS, Case, Draw, Recipe, Strategy, case_of, for_all_stages, step_of
+
+EARLIER = max((steps for stage, steps in STEPS.items() if stage != LAST_STAGE), default=0)  # from it on: the last alone
+IN_STEP = ("data", "forward", "backward", "vote", "reduce", "step")
+ELSEWHERE = ("start", "log", "validate", "save", "finish")
+BY_ALL = ("before shard", "after shard")
+BY_FIRST = ("before manifest", "after manifest", "after rename", "before retention", "after retention")
 
 
 def draw(
@@ -187,11 +179,11 @@ def _damaged(damage: str) -> Recipe:
     return recipe
 
 
-def _resized(d: Draw, world: int, strategy: Strategy) -> Case | None:
+def _resized(d: Draw, world: int, strategy: Strategy) -> Case:
     others = [n for n in (1, 2, 3, 4) if n != world]
     fault = Fault("term", d.randrange(world), "forward", d.randrange(EARLIER, LAST - 1))
     promise = {"endings": ("PREEMPTED",), "bits": False, "close": True, "onto": d.choice(others)}
-    return None if strategy == "single" and not others else case_of("F12", "resized", world, strategy, fault, **promise)
+    return case_of("F12", "resized", world, strategy, fault, **promise)
 
 
 def _proved(_: Draw, world: int, strategy: Strategy) -> Case:

@@ -7,7 +7,7 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ class Lab:
         [ended] = run(run_case, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
         if not ended.well:
             failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
-            return CaseResult(case.to_dict(), ["HUNG"], [failure], hung=True)
+            return CaseResult(asdict(case), ["HUNG"], [failure], hung=True)
         return CaseResult(**ended.value)
 
 
@@ -156,6 +156,6 @@ def write(path: Path, results: Sequence[CaseResult], request: dict[str, Any], se
         "load": os.getloadavg(),
         "seconds": round(seconds, 1),
         "summary": [dict(zip(head, row, strict=True)) for row in rows],
-        "cases": [r.to_dict() for r in results],
+        "cases": [asdict(r) for r in results],
     }
     write_atomic(path, json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")

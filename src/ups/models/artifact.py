@@ -118,8 +118,9 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
     version = header.get("version")
-    if version == 2:
-        return _from_two(header)
+    if version == 2:  # which knew two parts and told nothing of them but their configs
+        parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
+        return {**header, "parts": parts}
     if version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
@@ -127,15 +128,14 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     return header
 
 
-def _from_two(header: dict[str, Any]) -> dict[str, Any]:
-    """The header of version 2, which knew two parts and told nothing of them but their configs."""
-    parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
-    return {**header, "parts": parts}
-
-
 def config_from(kind: type[T], values: Mapping[str, Any]) -> T:
     """A part's config from what `dataclasses.asdict` and JSON made of it."""
-    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    return kind(**_tuples(values))
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows lists alone."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 
 
 def task_from(data: Mapping[str, Any]) -> TaskSpec:
@@ -144,13 +144,11 @@ def task_from(data: Mapping[str, Any]) -> TaskSpec:
     def fields(items: list[dict[str, Any]]) -> tuple[Field, ...]:
         return tuple(Field(f["name"], tuple(f["channels"]), f["rank"]) for f in items)
 
-    storage: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data["storage"].items()}
-    plain: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     special: dict[str, Any] = {
         "fields": fields(data["fields"]),
         "inputs": fields(data["inputs"]),
         "bounds": tuple((lo, hi) for lo, hi in data["bounds"]),
-        "storage": Storage(**storage),
-        "parameters": tuple(Param(**{**p, "choices": tuple(p["choices"])}) for p in data["parameters"]),
+        "storage": Storage(**_tuples(data["storage"])),
+        "parameters": tuple(Param(**_tuples(p)) for p in data["parameters"]),
     }
-    return TaskSpec(**{**plain, **special})
+    return TaskSpec(**{**_tuples(data), **special})

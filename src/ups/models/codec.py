@@ -15,7 +15,7 @@ from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Space, check_grid, resample
 from ups.models.part import Blueprint, Part
 from ups.tensors import LatentState, TaskStatistics
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, check_known
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
@@ -42,8 +42,7 @@ class Codec(Part):
         grids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__()
-        if config.encoder not in ENCODERS:
-            raise ConfigError(f"there is no encoder '{config.encoder}'; the encoders are {', '.join(ENCODERS)}.")
+        check_known("encoder", (config.encoder,), ENCODERS)
         self.config = config
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}

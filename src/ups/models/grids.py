@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
 
@@ -54,10 +53,6 @@ class Space(NamedTuple):
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
 
     def over(self, *factors: int) -> Space:
         """The same box with each axis divided by its factor."""
@@ -109,11 +104,6 @@ def sub_cells(patch: tuple[int, ...]) -> Array:
     """Centres of the cells of one patch, `(P, n)`, in units of the patch, from its centre: within ±1/2."""
     axes = [(np.arange(p) + 0.5) / p - 0.5 for p in patch]
     return np.stack(np.meshgrid(*axes, indexing="ij"), -1).reshape(-1, len(patch))
-
-
-def centres(shape: tuple[int, ...]) -> Array:
-    """Centres of the cells of a grid, `(cells, n)`, in units of the box: within [0, 1)."""
-    return sub_cells(shape) + 0.5
 
 
 def _fourier(n: int, m: int) -> Array:

@@ -18,27 +18,9 @@ from ups.models.part import Blueprint, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
 from ups.tensors import Condition, TaskStatistics
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, check_known
 
-
-def _transformer(config: OperatorConfig, shape: BlockShape) -> nn.Module:
-    return Transformer(shape, config.shape.depth, config.mixing, config.modes, config.drop_path)
-
-
-def _unet(config: OperatorConfig, shape: BlockShape) -> nn.Module:
-    return UNet(
-        shape,
-        config.shape.depth,
-        config.mixing,
-        config.modes,
-        config.drop_path,
-        config.levels,
-        config.growth,
-        config.windows,
-    )
-
-
-CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": _unet, "transformer": _transformer}
+CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
 
 
 class LatentOperator(Part):
@@ -58,8 +40,7 @@ class LatentOperator(Part):
     ) -> None:
         """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D."""
         super().__init__()
-        if config.core not in CORES:
-            raise ConfigError(f"there is no core '{config.core}'; the cores are {', '.join(CORES)}.")
+        check_known("core", (config.core,), CORES)
         size = config.shape
         self.config, self.dim = config, dim
         shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, config.streams)

@@ -77,9 +77,9 @@ class Simulator(nn.Module):
 
     def fit_dt(self, task: TaskSpec | str, low: float, high: float) -> None:
         """Record the range of the time between frames in training; that of a steady task is 1 whatever its data say."""
-        if self.codec.task(task).steady:
-            return
-        self.dt[list(self.codec.tasks).index(self.codec.task(task).name)] = torch.tensor([low, high])
+        spec = self.codec.task(task)
+        if not spec.steady:
+            self.dt[list(self.codec.tasks).index(spec.name)] = torch.tensor([low, high])
 
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Per task, the trained range of each parameter and of dt."""
@@ -105,9 +105,8 @@ class Simulator(nn.Module):
         Of more frames than K the last count; where there are fewer, the first stands for those before it.
         """
         context = context[:, -self.context :]
-        return self.filled(
-            torch.unflatten(self.codec.encode(context.flatten(0, 1), task, periodic).z, 0, context.shape[:2])
-        )
+        tokens = self.codec.encode(context.flatten(0, 1), task, periodic).z
+        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]))
 
     def filled(self, z: Tensor) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
@@ -128,41 +127,36 @@ class Simulator(nn.Module):
         z = self.encode_context(window.context, task, periodic)
         frames = []
         for _ in range(steps):
-            state = LatentState(self._next(z, condition), periodic)
+            after: Tensor = self.operator(z, condition)
+            for part in self._awake():
+                after = part.refine_tokens(after, z, condition)
+            state = LatentState(after, periodic)
             if points is None or self.config.reencode:
-                frame = self._refined(self.codec.decode(state, task, grid), condition)
-                frame = self._guard(frame, laws, reference, domain)
+                decoded = self.codec.decode(state, task, grid)
+                frame = self._corrected(decoded, condition, laws, reference, domain)
             if points is None:
                 frames.append(frame)
             else:
                 values = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                frames.append(self._guard(self._refined(values, condition), bounds, reference, domain))
+                frames.append(self._corrected(values, condition, bounds, reference, domain))
             if self.config.reencode:
                 state = self.codec.encode(frame, task, periodic)
             z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
         return torch.stack(frames, 1)
 
-    def _next(self, z: Tensor, condition: Condition) -> Tensor:
-        """The tokens after those of the context, as the operator says and the other parts correct."""
-        after: Tensor = self.operator(z, condition)
-        for part in self._awake():
-            after = part.refine_tokens(after, z, condition)
-        return after
-
-    def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
+    def _corrected(
+        self, frame: Tensor, condition: Condition, laws: Sequence[Law], reference: Tensor, domain: Domain
+    ) -> Tensor:
+        """A frame, or values at points, as the other parts correct it and the laws repair it."""
         for part in self._awake():
             frame = part.refine_frame(frame, condition)
-        return frame
-
-    def _awake(self) -> list[Part]:
-        return [part for name, part in self.parts.items() if name not in self.idle]
-
-    @staticmethod
-    def _guard(frame: Tensor, laws: Sequence[Law], reference: Tensor, domain: Domain) -> Tensor:
         frame = frame.unsqueeze(1)
         for law in laws:
             frame = law.project(frame, reference, domain)
         return frame.squeeze(1)
+
+    def _awake(self) -> list[Part]:
+        return [part for name, part in self.parts.items() if name not in self.idle]
 
     def rollout(
         self,
@@ -255,8 +249,7 @@ class Simulator(nn.Module):
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
         if task is None and len(self.tasks) > 1:
-            names = ", ".join(self.codec.tasks)
-            raise ConfigError(f"the simulator knows {names}; say which with task=….")
+            raise ConfigError(f"the simulator knows {', '.join(self.codec.tasks)}; say which with task=….")
         return self.codec.task(task if task is not None else self.tasks[0])
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
@@ -280,8 +273,8 @@ class Simulator(nn.Module):
         header, tensors = artifact.read(Path(path))
         try:
             parts = header["parts"]
-            for name in parts.keys() - kinds.keys():
-                raise ConfigError(f"this program knows no part '{name}'")
+            if unknown := parts.keys() - kinds.keys():
+                raise ConfigError(f"this program knows no part '{min(unknown)}'")
             simulator = assemble(
                 [artifact.task_from(task) for task in header["tasks"]],
                 {name: artifact.config_from(kinds[name].Config, p["config"]) for name, p in parts.items()},

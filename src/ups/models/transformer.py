@@ -6,16 +6,18 @@ import numpy as np
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, fourier
+from ups.models.config import OperatorConfig
 from ups.models.grids import Space
 
 
 class Transformer(nn.Module):
     """`depth` blocks over tokens `(B, *G, W)`: global attention (quadratic in tokens) or Fourier mixing (linear)."""
 
-    def __init__(self, shape: BlockShape, depth: int, mixing: str, modes: int, drop_path: float) -> None:
+    def __init__(self, config: OperatorConfig, shape: BlockShape) -> None:
         super().__init__()
-        mixer = fourier(shape, modes) if mixing == "fourier" else lambda: GlobalAttention(shape)
-        self.blocks = nn.ModuleList(Block(shape, mixer, float(p)) for p in np.linspace(0, drop_path, depth))
+        mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
+        rates = np.linspace(0, config.drop_path, config.shape.depth)
+        self.blocks = nn.ModuleList(Block(shape, mixer, float(p)) for p in rates)
 
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         for block in self.blocks:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, WindowAttention, fourier
+from ups.models.config import OperatorConfig
 from ups.models.grids import Space
 
 
@@ -43,12 +44,6 @@ class Double(nn.Module):
         return x
 
 
-def _mixer(
-    shape: BlockShape, mixing: str, modes: int, windows: tuple[int, int, int], shifted: bool
-) -> Callable[[], nn.Module]:
-    return fourier(shape, modes) if mixing == "fourier" else lambda: WindowAttention(shape, windows, shifted)
-
-
 class UNet(nn.Module):
     """`levels` halvings of the token grid, blocks before and after each; `(B, *G, W)` to the same shape.
 
@@ -57,27 +52,23 @@ class UNet(nn.Module):
     it can; the number follows from the shape alone.
     """
 
-    def __init__(
-        self,
-        shape: BlockShape,
-        depth: int,
-        mixing: str,
-        modes: int,
-        drop_path: float,
-        levels: int,
-        growth: float,
-        windows: tuple[int, int, int],
-    ) -> None:
+    def __init__(self, config: OperatorConfig, shape: BlockShape) -> None:
         super().__init__()
-        each = max(1, round(depth / (2 * (levels + 1))))
-        widths = [shape.heads * round(shape.width * growth**level / shape.heads) for level in range(levels + 1)]
+        levels = config.levels + 1
+        each = max(1, round(config.shape.depth / (2 * levels)))
+        widths = [shape.heads * round(shape.width * config.growth**level / shape.heads) for level in range(levels)]
         shapes = [dataclasses.replace(shape, width=w) for w in widths]
-        rates = iter(np.linspace(0, drop_path, 2 * each * (levels + 1)).tolist())
+        rates = iter(np.linspace(0, config.drop_path, 2 * each * levels).tolist())
+
+        def mixer(s: BlockShape, shifted: bool) -> Callable[[], nn.Module]:
+            if config.mixing == "fourier":
+                return fourier(s, config.modes)
+            return lambda: WindowAttention(s, config.windows, shifted)
 
         def stack(s: BlockShape, first: int) -> nn.ModuleList:
             """Blocks of one level; every other one is shifted, across the way down (0) and up (1) alike."""
             parity = [(first * each + i) % 2 == 1 for i in range(each)]
-            return nn.ModuleList(Block(s, _mixer(s, mixing, modes, windows, odd), next(rates)) for odd in parity)
+            return nn.ModuleList(Block(s, mixer(s, odd), next(rates)) for odd in parity)
 
         self.down = nn.ModuleList(stack(s, 0) for s in shapes)
         self.up = nn.ModuleList(stack(s, 1) for s in shapes)

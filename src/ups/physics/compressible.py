@@ -7,11 +7,11 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
-from ups.physics.finite_volume import FiniteVolume, divergence, face_states
+from ups.physics.finite_volume import FiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas
 from ups.physics.initial import pdebench_points, random_modes, reference
 from ups.physics.random import Draw
@@ -45,14 +45,8 @@ def primitive(w: Tensor, dim: int = 1) -> Tensor:
 
 def gas_tendency(domain: Domain) -> Callable[[Tensor], Tensor]:
     """dw/dt of the inviscid gas, w `(B, 2 + D, *S)` conserved: limited primitive slopes, HLLC, all axes at once."""
-    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
-
-    def tendency(w: Tensor) -> Tensor:
-        q = primitive(w)
-        change = [divergence(hllc(*face_states(q, a, periodic), a - 2), a, -dx) for a, dx, periodic in axes]
-        return functools.reduce(torch.add, change)
-
-    return tendency
+    change = flux_sum(domain, hllc)
+    return lambda w: change(primitive(w))
 
 
 def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
@@ -90,6 +84,24 @@ def fluid_momentum(u: Tensor) -> Tensor:
     """ρ (|v| + c) of `(..., C)`: what a drift of momentum is measured against, for a fluid at rest has none."""
     speed = u[..., 2:].square().sum(-1).sqrt()
     return u[..., 0] * (speed + (GAMMA * u[..., 1] / u[..., 0]).clamp_min(0).sqrt())
+
+
+def _task(bounds: tuple[tuple[float, float], ...], resolution: int, frames: int, **storage: Any) -> TaskSpec:
+    """Density, pressure and a velocity in a box, each in a data set of its own, until t = 1."""
+    ndim, velocity = len(bounds), ("Vx", "Vy", "Vz")[: len(bounds)]
+    return TaskSpec(
+        name=f"cfd{ndim}d",
+        title=f"{ndim}D compressible Navier–Stokes",
+        fields=(Field.scalar("density"), Field.scalar("pressure"), Field.vector("velocity", *velocity)),
+        bounds=bounds,
+        periodic=(True,) * ndim,
+        resolution=resolution,
+        end=1.0,
+        frames=frames,
+        positive=("density", "pressure"),
+        conserved=("mass", "momentum", "energy"),
+        storage=Storage(kind="fields", datasets=("density", "pressure", *velocity), **storage),
+    )
 
 
 @dataclass(frozen=True)
@@ -162,25 +174,14 @@ class Compressible1D(Compressible):
     init: str = param("Rand", "initial states", choices=("Rand", "Shock"))
 
     finer: ClassVar[int] = 4
-    task: ClassVar[TaskSpec] = TaskSpec(
-        name="cfd1d",
-        title="1D compressible Navier–Stokes",
-        fields=(Field.scalar("density"), Field.scalar("pressure"), Field.vector("velocity", "Vx")),
+    task: ClassVar[TaskSpec] = _task(
         bounds=((-1.0, 1.0),),
-        periodic=(True,),
         resolution=1024,
-        end=1.0,
         frames=101,
-        positive=("density", "pressure"),
-        conserved=("mass", "momentum", "energy"),
-        storage=Storage(
-            kind="fields",
-            pattern="1D_CFD_{init}_Eta{eta}_Zeta{zeta}_{boundary}_Train.hdf5",
-            aliases=("Sod*.hdf5",),
-            datasets=("density", "pressure", "Vx"),
-            attrs={"eta": "eta", "zeta": "zeta"},
-            spelling="short",
-        ),
+        pattern="1D_CFD_{init}_Eta{eta}_Zeta{zeta}_{boundary}_Train.hdf5",
+        aliases=("Sod*.hdf5",),
+        attrs={"eta": "eta", "zeta": "zeta"},
+        spelling="short",
     )
 
     @property
@@ -235,24 +236,13 @@ class Compressible2D(Compressible):
     mach: float = param(0.1, "initial Mach number M", above=0.0)
     init: str = param("Rand", "initial states", choices=("Rand", "Turb"))
 
-    task: ClassVar[TaskSpec] = TaskSpec(
-        name="cfd2d",
-        title="2D compressible Navier–Stokes",
-        fields=(Field.scalar("density"), Field.scalar("pressure"), Field.vector("velocity", "Vx", "Vy")),
+    task: ClassVar[TaskSpec] = _task(
         bounds=((0.0, 1.0), (0.0, 1.0)),
-        periodic=(True, True),
         resolution=128,
-        end=1.0,
         frames=21,
-        positive=("density", "pressure"),
-        conserved=("mass", "momentum", "energy"),
-        storage=Storage(
-            kind="fields",
-            pattern="2D_CFD_{init}_M{mach}_Eta{eta}_Zeta{zeta}_{boundary}_{resolution}_Train.hdf5",
-            aliases=("KH_M*_dk*_Re*.hdf5", "OTVortex*.hdf5", "2D_shock*.hdf5"),
-            datasets=("density", "pressure", "Vx", "Vy"),
-            attrs={"eta": "eta", "zeta": "zeta", "mach": "M"},
-        ),
+        pattern="2D_CFD_{init}_M{mach}_Eta{eta}_Zeta{zeta}_{boundary}_{resolution}_Train.hdf5",
+        aliases=("KH_M*_dk*_Re*.hdf5", "OTVortex*.hdf5", "2D_shock*.hdf5"),
+        attrs={"eta": "eta", "zeta": "zeta", "mach": "M"},
     )
 
     @property
@@ -271,22 +261,11 @@ class Compressible3D(Compressible2D):
     eta: float = param(1e-8, "shear viscosity η", at_least=0.0)
     zeta: float = param(1e-8, "bulk viscosity ζ", at_least=0.0)
 
-    task: ClassVar[TaskSpec] = TaskSpec(
-        name="cfd3d",
-        title="3D compressible Navier–Stokes",
-        fields=(Field.scalar("density"), Field.scalar("pressure"), Field.vector("velocity", "Vx", "Vy", "Vz")),
+    task: ClassVar[TaskSpec] = _task(
         bounds=((0.0, 1.0), (0.0, 1.0), (0.0, 1.0)),
-        periodic=(True, True, True),
         resolution=64,
-        end=1.0,
         frames=21,
-        positive=("density", "pressure"),
-        conserved=("mass", "momentum", "energy"),
-        storage=Storage(
-            kind="fields",
-            pattern="3D_CFD_{init}_M{mach}_Eta{eta}_Zeta{zeta}_{boundary}_Train.hdf5",
-            aliases=("BlastWave*.hdf5", "Turb_M*.hdf5"),
-            datasets=("density", "pressure", "Vx", "Vy", "Vz"),
-            attrs={"eta": "eta", "zeta": "zeta", "mach": "M"},
-        ),
+        pattern="3D_CFD_{init}_M{mach}_Eta{eta}_Zeta{zeta}_{boundary}_Train.hdf5",
+        aliases=("BlastWave*.hdf5", "Turb_M*.hdf5"),
+        attrs={"eta": "eta", "zeta": "zeta", "mach": "M"},
     )

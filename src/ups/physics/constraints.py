@@ -121,29 +121,25 @@ class DivergenceFree:
     def says(self) -> str:
         return f"{self.name} has no divergence"
 
-    def residual(self, u: Tensor, domain: Domain) -> Tensor:
+    def _spectra(self, u: Tensor, domain: Domain) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor, Tensor]:
+        """Wavenumbers, spectra of the components, of the divergence (over i), and the squares of the wavenumbers."""
         from ups.physics.spectral import wavenumbers
 
-        axes = tuple(range(-domain.ndim, 0))
         ks = wavenumbers(domain, u.device, torch.float64)
-        hats = [torch.fft.fftn(u[..., c].double(), dim=axes) for c in self.channels]
+        hats = [torch.fft.fftn(u[..., c].double(), dim=tuple(range(-domain.ndim, 0))) for c in self.channels]
         divergence = sum((k * hat for k, hat in zip(ks, hats, strict=True)), torch.zeros_like(hats[0]))
-        size = sum((k**2 for k in ks), torch.zeros_like(ks[0])) * sum(
-            (hat.abs() ** 2 for hat in hats), torch.zeros_like(hats[0].real)
-        )
+        return ks, hats, divergence, sum((k**2 for k in ks), torch.zeros_like(ks[0]))
+
+    def residual(self, u: Tensor, domain: Domain) -> Tensor:
+        _, hats, divergence, square = self._spectra(u, domain)
+        size = square * sum((hat.abs() ** 2 for hat in hats), torch.zeros_like(hats[0].real))
         tiny = torch.finfo(torch.float64).tiny
         return (divergence.abs().pow(2).flatten(1).sum(1) / size.flatten(1).sum(1).clamp_min(tiny)).sqrt()
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain) -> Tensor:  # noqa: ARG002
-        from ups.physics.spectral import wavenumbers
-
-        axes = tuple(range(-domain.ndim, 0))
-        ks = wavenumbers(domain, u.device, torch.float64)
-        hats = [torch.fft.fftn(u[..., c].double(), dim=axes) for c in self.channels]
-        square = sum((k**2 for k in ks), torch.zeros_like(ks[0]))
-        along = sum((k * hat for k, hat in zip(ks, hats, strict=True)), torch.zeros_like(hats[0]))
-        along = along / square.masked_fill(square == 0, 1.0)
+        ks, hats, divergence, square = self._spectra(u, domain)
+        along = divergence / square.masked_fill(square == 0, 1.0)
         fixed = u.clone()
         for c, k, hat in zip(self.channels, ks, hats, strict=True):
-            fixed[..., c] = torch.fft.ifftn(hat - k * along, dim=axes).real.to(u.dtype)
+            fixed[..., c] = torch.fft.ifftn(hat - k * along, dim=tuple(range(-domain.ndim, 0))).real.to(u.dtype)
         return fixed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -55,6 +56,17 @@ def divergence(flux: Tensor, axis: int, dx: float) -> Tensor:
     """(F_{i+1/2} − F_{i−1/2}) / dx for the n cells between n + 1 faces."""
     n = flux.shape[axis] - 1
     return (flux.narrow(axis, 1, n) - flux.narrow(axis, 0, n)) / dx
+
+
+def flux_sum(domain: Domain, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
+    """−∇·F of states `(B, C, *S)`, all axes at once; `flux` is that between the states at both sides of faces."""
+    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
+
+    def tendency(q: Tensor) -> Tensor:
+        change = [divergence(flux(*face_states(q, a, periodic), a - 2), a, -dx) for a, dx, periodic in axes]
+        return functools.reduce(torch.add, change)
+
+    return tendency
 
 
 @dataclass

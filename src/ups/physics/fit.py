@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ups.physics.balances import BALANCES, UNFITTABLE, Balance, Line, Part
+from ups.physics.balances import BALANCES, Balance, Line, Part
 from ups.types import Array, Params, Trajectory
 
 WINDOWS = (9, 17, 33)  # frames under one bump in time
@@ -70,8 +70,6 @@ def fit(task: str, trajectories: Iterable[Trajectory], params: Params) -> list[F
     than 9 frames of a transient task, frames that are all the same) give NaN with an infinite error; an equation whose
     fields are not all stored (`UNFITTABLE`) gives an empty list.
     """
-    if task in UNFITTABLE:
-        return []
     if task not in BALANCES:
         return []
     balances = BALANCES[task](params)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from operator import itemgetter
 
-from ups.later import Tensor
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, Law, Positive, Within
 from ups.types import Params, TaskSpec
@@ -20,10 +19,9 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
         laws = EQUATIONS[task.name](**(params or {})).laws()
     else:
         index = {name: i for i, name in enumerate(task.channels)}
-        totals = (
-            Conserved(name, partial(_channel, index[name]), index[name]) for name in task.conserved if name in index
-        )
-        laws = (*totals, *(Positive(name, index[name]) for name in task.positive if name in index))
+        kept = [(name, index[name]) for name in task.conserved if name in index]
+        signs = (Positive(name, index[name]) for name in task.positive if name in index)
+        laws = (*(Conserved(name, itemgetter((..., i)), i) for name, i in kept), *signs)
     return tuple(law for law in laws if periodic == task.periodic or isinstance(law, Within))
 
 
@@ -34,7 +32,3 @@ def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ..
         for law in laws_of(task, periodic)
         if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
     )
-
-
-def _channel(index: int, u: Tensor) -> Tensor:
-    return u[..., index]

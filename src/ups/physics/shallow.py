@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
-from ups.physics.finite_volume import FiniteVolume, divergence, face_states
+from ups.physics.finite_volume import FiniteVolume, divergence, face_states, flux_sum
 from ups.physics.random import Draw
 from ups.physics.riemann import roe_shallow
 from ups.physics.solver import Equation, Stepper, initial_states, solve
@@ -124,17 +124,6 @@ def wave_limit(spacing: tuple[float, ...]) -> Callable[[Tensor], Tensor]:
     return limit
 
 
-def shallow_tendency(domain: Domain) -> Callable[[Tensor], Tensor]:
-    """dw/dt of h and h v `(B, 1 + D, *S)`: limited slopes, Roe's flux, all axes at once."""
-    axes = [(2 + a, dx, periodic) for a, (dx, periodic) in enumerate(zip(domain.spacing, domain.periodic, strict=True))]
-
-    def tendency(w: Tensor) -> Tensor:
-        change = [divergence(roe_shallow(*face_states(w, a, periodic), a - 2), a, -dx) for a, dx, periodic in axes]
-        return functools.reduce(torch.add, change)
-
-    return tendency
-
-
 @dataclass(frozen=True)
 class ShallowWater2D(Equation):
     """h_t + ∇·(h v) = 0, (h v)_t + ∇·(h v⊗v + g h²/2) = 0, g = 1: a round dam breaks; open boundaries.
@@ -177,8 +166,9 @@ class ShallowWater2D(Equation):
         def at_rest(u: Tensor) -> Tensor:
             return torch.cat([u, torch.zeros_like(u), torch.zeros_like(u)], dim=1)
 
-        limit = wave_limit(domain.spacing)
-        return FiniteVolume(domain, shallow_tendency(domain), limit, CFL, encode=at_rest, decode=lambda w: w[:, :1])
+        # dw/dt of h and h v `(B, 1 + D, *S)`: limited slopes, Roe's flux.
+        tendency, limit = flux_sum(domain, roe_shallow), wave_limit(domain.spacing)
+        return FiniteVolume(domain, tendency, limit, CFL, encode=at_rest, decode=lambda w: w[:, :1])
 
     def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":

@@ -102,7 +102,6 @@ class Equation(ABC):
         return Domain.box(self.task.bounds, shape, self.task.periodicity(self.params()))
 
     def times(self) -> list[float]:
-        """The saved times."""
         return [self.task.dt * i for i in range(self.task.frames)]
 
     @abstractmethod

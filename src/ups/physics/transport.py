@@ -20,14 +20,6 @@ from ups.types import Domain, Field, Storage, TaskSpec
 STRONGEST = 3.2
 
 
-def _modes(draw: Draw, domain: Domain) -> Tensor:
-    return random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0]).unsqueeze(-1)
-
-
-def _mass() -> Conserved:
-    return Conserved("mass", lambda u: u[..., 0], channel=0)
-
-
 @dataclass
 class SpectralShift:
     """u(x − β t), exactly, for what the grid can hold: every Fourier mode is turned by its own angle."""
@@ -49,7 +41,23 @@ class SpectralShift:
 
 
 @dataclass(frozen=True)
-class Advection1D(Equation):
+class Transport(Equation):
+    """What both have: random sums of modes on a line, whose mass is conserved."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
+
+    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+        return random_modes(draw, draw.tensor(domain.coordinates[0]), domain.lengths[0]).unsqueeze(-1)
+
+    def points(self, scheme: str, domain: Domain) -> Domain:
+        return pdebench_points(domain) if scheme == "pdebench" else domain
+
+    def laws(self) -> tuple[Law, ...]:
+        return (Conserved("mass", lambda u: u[..., 0], channel=0),)
+
+
+@dataclass(frozen=True)
+class Advection1D(Transport):
     """u_t + β u_x = 0, periodic on the unit interval: the initial state moves with speed β and keeps its shape.
 
     Good values: |β| from 0.1 to 7. `pdebench` smears with time (relative error at t = 2: 1.5e-3 at β = 0.1, 1.6e-2 at
@@ -59,7 +67,6 @@ class Advection1D(Equation):
 
     beta: float = param(0.4, "velocity β")
 
-    schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     task: ClassVar[TaskSpec] = TaskSpec(
         name="advection1d",
         title="1D advection",
@@ -72,12 +79,6 @@ class Advection1D(Equation):
         conserved=("mass",),
         storage=Storage(kind="array", pattern="1D_Advection_Sols_beta{beta}.hdf5", attrs={"beta": "beta"}),
     )
-
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
-        return _modes(draw, domain)
-
-    def points(self, scheme: str, domain: Domain) -> Domain:
-        return pdebench_points(domain) if scheme == "pdebench" else domain
 
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
         return SpectralShift(domain, self.beta) if scheme == "accurate" else self._finite_volume(domain, like)
@@ -103,12 +104,9 @@ class Advection1D(Equation):
             frames.append(initial_states(self, draw, Domain((x,), domain.periodic, domain.bounds)))
         return torch.stack(frames, dim=1)
 
-    def laws(self) -> tuple[Law, ...]:
-        return (_mass(),)
-
 
 @dataclass(frozen=True)
-class Burgers1D(Equation):
+class Burgers1D(Transport):
     """u_t + (u²/2)_x = (ν/π) u_xx, periodic on the unit interval: waves steepen into viscous shocks.
 
     Good values: ν from 0.001 (shocks thinner than a cell of 1024) to 4 (diffusion wins within a frame). `pdebench` is
@@ -120,7 +118,6 @@ class Burgers1D(Equation):
 
     nu: float = param(0.01, "viscosity ν; the diffusion coefficient is ν/π", above=0.0)
 
-    schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     task: ClassVar[TaskSpec] = TaskSpec(
         name="burgers1d",
         title="1D Burgers",
@@ -137,12 +134,6 @@ class Burgers1D(Equation):
     @property
     def diffusivity(self) -> float:
         return self.nu / math.pi
-
-    def initial(self, draw: Draw, domain: Domain) -> Tensor:
-        return _modes(draw, domain)
-
-    def points(self, scheme: str, domain: Domain) -> Domain:
-        return pdebench_points(domain) if scheme == "pdebench" else domain
 
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
         return self._spectral(domain, like) if scheme == "accurate" else self._finite_volume(domain)
@@ -189,6 +180,3 @@ class Burgers1D(Equation):
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         """Values at the stored cell centres, not averages: the accurate scheme gives point values."""
         return frames[:, :, factor // 2 :: factor]
-
-    def laws(self) -> tuple[Law, ...]:
-        return (_mass(),)

@@ -13,7 +13,7 @@ from ups.data.splits import Split, make_split
 from ups.data.windows import CELLS, Samples, Trajectories, Windows
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Progress
-from ups.eval.report import DataFact
+from ups.eval.results import DataFact
 from ups.physics import TASKS
 from ups.run.config import DataConfig, GenerateConfig, RunConfig
 from ups.run.generate import Report as Following

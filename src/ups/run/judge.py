@@ -17,7 +17,8 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
 from ups.eval.fourier import INSTALL, available
-from ups.eval.report import Cost, DataFact, Entry, Report, TaskResult
+from ups.eval.report import Report
+from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
 from ups.models.config import FORECASTER

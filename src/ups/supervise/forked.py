@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ups.supervise.job import NESTED
-from ups.supervise.log_tail import LONG, innermost_line, log_tail
+from ups.supervise.log_tail import LONG, innermost_line, log_tail, size_of
 from ups.supervise.network import free_port
 from ups.supervise.rank_parent import die_with_parent
 from ups.verdict import Failure
@@ -84,14 +84,11 @@ class Result:
         return f"left with exit code {self.exitcode} and without a word"
 
 
-class CaughtExit:
+class CaughtExit(contextlib.AbstractContextManager["CaughtExit"]):
     """As a context: catches whatever leaves the block, and holds it as the exit code of a process and as a Result."""
 
     def __init__(self) -> None:
         self.code, self.result = 0, Result()
-
-    def __enter__(self) -> CaughtExit:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: Any) -> bool:
         if error is not None:
@@ -227,17 +224,13 @@ def _listen(pipes: list[Connection], seconds: float) -> tuple[dict[int, bytes], 
 
 def _ask_for_stacks(late: Mapping[int, BaseProcess], logs: Sequence[Path]) -> None:
     """Have those that did not answer write their stacks; one that is stopped cannot."""
-    sizes = {rank: _size(logs[rank]) for rank in late}
+    sizes = {rank: size_of(logs[rank]) for rank in late}
     for process in late.values():
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid or 0, WRITE_STACKS)
     end = time.monotonic() + (1.0 if late else 0.0)
-    while time.monotonic() < end and any(_size(logs[rank]) == sizes[rank] for rank in late):
+    while time.monotonic() < end and any(size_of(logs[rank]) == sizes[rank] for rank in late):
         time.sleep(0.02)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 def _result(process: BaseProcess, answer: bytes | None, late: bool) -> Result:

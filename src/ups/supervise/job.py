@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,11 +60,6 @@ class Start:
     logs: Path
     env: Mapping[str, str]
     join: float = 300
-
-
-def new_token() -> str:
-    """A name by which every process of a supervisor is found again, whoever its parent became."""
-    return secrets.token_hex(8)
 
 
 def refuse_nesting(environ: Mapping[str, str] | None = None) -> None:

@@ -81,10 +81,7 @@ class Silence:
     GAP = 1.0
 
     def __init__(self, limits: Limits, whole: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        self._whole = whole
-        self._clock = clock
-        self._last = clock()
+        self._limits, self._whole, self._clock, self._last = limits, whole, clock, clock()
         self._heard: dict[int, tuple[int, int, float]] = {}
 
     def look(self, ranks: Iterable[int], beats: dict[int, Beat]) -> None:
@@ -112,9 +109,8 @@ class Silence:
         waiting = [rank for rank in present if rank in beats and beats[rank].waiting]
         judged = [rank for rank in present if rank not in waiting] or waiting
         if judged is waiting:
-            late = [rank for rank in waiting if self.silent(rank) > self._patience(beats[rank])]
+            limits = self._limits
+            patience = limits.of if self._whole else lambda beat: limits.ceiling(beat.phase, beat.warm)
+            late = [rank for rank in waiting if self.silent(rank) > patience(beats[rank])]
             return late if len(late) == len(waiting) else []
         return [rank for rank in judged if self.silent(rank) > self._limits.of(beats.get(rank))]
-
-    def _patience(self, beat: Beat) -> float:
-        return self._limits.of(beat) if self._whole else self._limits.ceiling(beat.phase, beat.warm)

@@ -23,6 +23,14 @@ def tail(path: Path, limit: int = 8000) -> str:
         return ""
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def log_tail(path: Path, limit: int = 8000) -> str:
     """The end of a log. After a fatal signal: the stacks, that of the thread which the signal met first."""
     before, mark, fatal = MODULES.sub("", tail(path, LONG)).rpartition(FATAL)

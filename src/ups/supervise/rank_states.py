@@ -14,6 +14,7 @@ from pathlib import Path
 from ups.heartbeat import Beat
 from ups.rundir import StartDir
 from ups.supervise import flight_recorder
+from ups.supervise.log_tail import size_of
 from ups.supervise.proc import state_of
 
 STATES = {"T": "stopped", "t": "traced", "D": "waits for disk or driver", "R": "runs", "S": "sleeps", "Z": "gone"}
@@ -62,7 +63,7 @@ def with_stacks(states: Sequence[RankState], start: StartDir, wait: float = 1.5)
         path = start.stack(state.rank)
         if state.gone or not path.exists():  # no file: it does not listen yet
             continue
-        sizes_before[state.rank] = _size(path)
+        sizes_before[state.rank] = size_of(path)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(state.pid, signal.SIGUSR2)
     moving = {state.rank for state in states if not state.stopped} & sizes_before.keys()
@@ -70,7 +71,7 @@ def with_stacks(states: Sequence[RankState], start: StartDir, wait: float = 1.5)
     end = time.monotonic() + wait
     while time.monotonic() < end:
         time.sleep(0.05)
-        last, sizes = sizes, {rank: _size(start.stack(rank)) for rank in moving}
+        last, sizes = sizes, {rank: size_of(start.stack(rank)) for rank in moving}
         if last == sizes and all(sizes[rank] > sizes_before[rank] for rank in moving):
             break
     return [
@@ -127,15 +128,8 @@ def rows(states: Sequence[RankState]) -> list[dict[str, object]]:
 def keep_evidence(start: StartDir, logs: Path) -> None:
     """Copy what the ranks left behind (records, stacks, collectives) beside their logs."""
     for path in start.evidence():
-        if path.is_file() and _size(path):
+        if path.is_file() and size_of(path):
             shutil.copy(path, logs / path.name)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read_from(path: Path, offset: int) -> str:

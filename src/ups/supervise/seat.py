@@ -23,7 +23,7 @@ PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)
 _open_files: list[Any] = []  # stay open as long as the process: signal handlers write to their descriptors
 
 
-class Seat:
+class Seat(contextlib.AbstractContextManager["Seat"]):
     """A rank under its supervisor. Without one (no UPS_RUN in the environment) its beats and records go nowhere.
 
     As a context it turns whatever leaves the block into the right exit: a failure record and the code of its ending
@@ -47,17 +47,6 @@ class Seat:
         microbatch = read_json(self.run.microbatch).get("microbatch") if self.run else None
         return int(microbatch) if microbatch else None
 
-    @property
-    def microbatch(self) -> int:
-        """The samples this rank takes at once; 0 before it has noted any."""
-        return self.pulse.microbatch
-
-    def note(self, microbatch: int) -> None:
-        """This rank now takes so many samples at once; rank 0 writes it down for later starts."""
-        self.pulse.note(microbatch)
-        if self.run is not None and self.rank == 0 and self.limit() != microbatch:
-            write_microbatch(self.run, microbatch)
-
     def succeed(self, **facts: Any) -> None:
         """Everything is written and verified: rank 0 says so, durably, before any teardown."""
         if self.run is not None and self.rank == 0:
@@ -65,16 +54,13 @@ class Seat:
 
     def fail(self, error: BaseException) -> Ending:
         """Leave the record of an exception; its ending is the exit code of this rank."""
-        record = Failure.of(error, self.rank, self.pulse.step, self.pulse.phase, self.microbatch)
+        record = Failure.of(error, self.rank, self.pulse.step, self.pulse.phase, self.pulse.microbatch)
         if self.files is not None:
             with contextlib.suppress(OSError):  # the exit code says it too
                 record.write(self.files.failure(self.rank))
             if not record.first_hand:  # what it did last with the peer that it lost
                 flight_recorder.dump(self.files.flight(self.rank))
         return record.ending
-
-    def __enter__(self) -> Seat:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is None or (isinstance(error, SystemExit) and error.code in (0, None, *PEACEFUL)):

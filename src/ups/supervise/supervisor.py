@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import threading
@@ -12,11 +13,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from ups.rundir import RunDir, StartDir
-from ups.supervise.job import Job, Start, environment, new_token, refuse_nesting
+from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
@@ -51,15 +51,11 @@ class Supervisor:
         relay: Callable[[bytes], None] | None = None,
     ) -> None:
         refuse_nesting()
-        self.job = job
-        self.run = RunDir(home.resolve())
-        self.limits = limits or Limits()
+        self.job, self.run, self.limits = job, RunDir(home.resolve()), limits or Limits()
         self.launcher = launcher or launcher_of(job)
-        self._print = say
-        self._progress = progress
-        self._relay = relay
+        self._print, self._progress, self._relay = say, progress, relay
         self._stops = StopRequests([])
-        self._token = new_token()
+        self._token = secrets.token_hex(8)  # by which its processes are found again, whoever their parent became
         self._attempts: list[dict[str, Any]] = []
         self._stale = 0  # starts in a row without a newer checkpoint
         self._reached = 0
@@ -76,10 +72,6 @@ class Supervisor:
                 sweep(self._token)
             verdict = replace(verdict, time=now(), attempts=tuple(self._attempts))
             return self._publish(verdict, before)
-
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ask the ranks to make a checkpoint and leave; a second Ctrl-C does not wait."""
-        self._stops.add(number)
 
     def _until_the_end(self) -> Verdict:
         number = self._next_number()
@@ -300,11 +292,7 @@ class Supervisor:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-
-        def hear(number: int, _frame: FrameType | None) -> None:
-            self._stops.add(number)
-
-        old = {number: signal.signal(number, hear) for number in STOPS}
+        old = {number: signal.signal(number, lambda sent, _: self._stops.add(sent)) for number in STOPS}
         try:
             yield
         finally:

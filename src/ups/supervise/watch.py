@@ -60,17 +60,11 @@ class RankWatch:
         limits: Limits,
         stops: StopRequests,
         say: Callable[[str], None],
-        relay: Callable[[bytes], None] | None = None,
-        given_up: Callable[[], Verdict | None] = lambda: None,
+        relay: Callable[[bytes], None] | None,
+        given_up: Callable[[], Verdict | None],
     ) -> None:
-        self._start = start
-        self._success = success
-        self._launcher = launcher
-        self._limits = limits
-        self._stops = stops
-        self._say = say
-        self._relay = relay
-        self._given_up = given_up
+        self._start, self._success, self._launcher, self._limits = start, success, launcher, limits
+        self._stops, self._say, self._relay, self._given_up = stops, say, relay, given_up
         self._silence = Silence(limits, whole=start.job.nodes == 1)
         self._pids: dict[int, int] = {}
         self._exits: dict[int, Exit] = {}

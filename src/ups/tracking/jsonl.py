@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ups.rundir import RunDir
 from ups.tracking.tracker import Tracker, Values, to_stderr
@@ -47,19 +46,6 @@ class Jsonl(Tracker):
         assert self.handle is not None
         size = os.fstat(self.handle).st_size
         return size > 0 and os.pread(self.handle, 1, size - 1) != b"\n"
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a log, in order; half a line, as a killed run leaves it, is passed over."""
-    rows = []
-    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
-    return rows
 
 
 def _plain(value: float | str) -> float | str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import yaml
 
 from ups.data.source import Remarks
-from ups.types import ConfigError, DataError, Param, Params, TaskSpec
+from ups.types import DataError, Param, Params, TaskSpec, check_known
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -28,8 +27,7 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
     """The task of a file: as the user says, else by the attribute `ups_task`, else by the file name."""
     named = match_name(name, tasks)
     stated = file.attrs.get("ups_task")
-    if task is not None and task not in tasks:
-        raise ConfigError(f"there is no task '{task}'; {_nearest(task, tasks)}.")
+    check_known("task", () if task is None else (task,), tasks)
     if task is None and stated is not None and str(stated) not in tasks:
         raise DataError(f"{file.filename}: says it holds task '{stated}', which is unknown here; name it with --task.")
     chosen = task or (str(stated) if stated is not None else None)
@@ -154,8 +152,3 @@ def _check(p: Param, value: float | str, remarks: Remarks) -> None:
         remarks.problems.append(f"{p.name} is {value}, which is not above {p.above:g}")
     elif p.at_least is not None and not value >= p.at_least:
         remarks.problems.append(f"{p.name} is {value}, which is below {p.at_least:g}")
-
-
-def _nearest(word: str, known: Mapping[str, Any]) -> str:
-    close = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"known are {', '.join(known)}"

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ups.files import sync_folder
+from ups.files import sha256, sum_of, sync
 
 FORMAT = 2
 MANIFEST, FACTS, INDEX = "manifest.json", "facts.json", ".metadata"
 NAME = re.compile(r"step-(\d{9})")
 LEFTOVER = re.compile(r"step-\d{9}\.tmp-[0-9a-f]+")
 ASIDE = re.compile(r"step-(\d{9})\.damaged-[0-9a-f]+")
-CHUNK = 1 << 22
 
 
 def step_name(step: int) -> str:
@@ -58,7 +57,7 @@ def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False) -> str
         manifest = json.loads((path / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']} and this version reads {FORMAT}"
-        if manifest["sum"] != _sum_of(manifest):
+        if manifest["sum"] != sum_of(manifest):
             return f"{MANIFEST} is not what was written"
         if path.name != step_name(manifest["step"]):
             return f"its manifest is of step {manifest['step']}"
@@ -96,17 +95,6 @@ def world_of(path: Path) -> int:
     return int(json.loads((path / MANIFEST).read_bytes())["world"])
 
 
-def sha256(path: Path, cold: bool = False) -> str:
-    """The SHA-256 of a file, read a few megabytes at a time."""
-    hashed = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        if cold and hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while chunk := file.read(CHUNK):
-            hashed.update(chunk)
-    return hashed.hexdigest()
-
-
 def entry(size: int, digest: str) -> dict[str, Any]:
     """A file as the manifest lists it."""
     return {"bytes": size, "sha256": digest}
@@ -124,8 +112,8 @@ def write(path: Path, content: bytes) -> dict[str, Any]:
 def write_manifest(folder: Path, step: int, world: int, files: Mapping[str, Mapping[str, Any]]) -> None:
     """List the files of a finished checkpoint, and make their names durable."""
     manifest: dict[str, Any] = {"format": FORMAT, "step": step, "world": world, "files": dict(sorted(files.items()))}
-    write(folder / MANIFEST, json.dumps({**manifest, "sum": _sum_of(manifest)}, indent=1).encode())
-    sync_folder(folder)
+    write(folder / MANIFEST, json.dumps({**manifest, "sum": sum_of(manifest)}, indent=1).encode())
+    sync(folder)
 
 
 def publish(beside: Path, final: Path) -> None:
@@ -135,7 +123,7 @@ def publish(beside: Path, final: Path) -> None:
             raise FileExistsError(17, "a good checkpoint of this step is there already", str(final))
         set_aside(final)
     beside.rename(final)
-    sync_folder(final.parent)
+    sync(final.parent)
 
 
 def set_aside(path: Path) -> Path:
@@ -165,9 +153,3 @@ def clear_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if LEFTOVER.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _sum_of(manifest: Mapping[str, Any]) -> str:
-    """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
-    content = {key: value for key, value in manifest.items() if key != "sum"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -52,14 +52,7 @@ class Store(Protocol):
 class NoStore:
     """No checkpoints: nothing is saved, nothing is found."""
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Forget it."""
-
-    def wait(self) -> None:
-        """Nothing is under way."""
-
-    def newest(self) -> Checkpoint | None:
-        return None
-
-    def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
-        """Nothing was found."""
+    def save(self, snapshot: Snapshot) -> None: ...
+    def wait(self) -> None: ...
+    def newest(self) -> None: ...
+    def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None: ...

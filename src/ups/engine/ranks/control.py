@@ -19,7 +19,6 @@ from ups.types import UpsError
 T = TypeVar("T")
 
 GATE, FINISH, GATHER, AGREE = range(4)
-CALLS = ("gate", "finish", "gather", "agree")
 NAME_BYTES = 256
 # A ballot: which call, ok, kind of failure, stop, step, phase, the op's id, one number more (a size, a float), a mark.
 BALLOT = 9
@@ -66,8 +65,8 @@ class Control:
         self._mine = torch.zeros(BALLOT, dtype=torch.int64)
         self._everyone = torch.zeros(world, BALLOT, dtype=torch.int64)
         self._rows = list(self._everyone.unbind())
-        self._ids: dict[str, int] = {}
-        self.waiting: Callable[[str], None] = _unheard  # told what is waited for, and "" when it has come
+        # Told what is waited for, and "" when it has come.
+        self.waiting: Callable[[str], None] = lambda op: None  # noqa: ARG005
         self._draining = False  # a peer's failure is known here, and `finish` has not been called yet
         self._broken: UpsError | None = None
 
@@ -124,7 +123,7 @@ class Control:
         if self._draining:
             raise PeerFailed
         word = word or Word()
-        ballot = [call, word.ok, word.kind, word.stop, word.step, word.phase, self._id(op), extra, word.mark]
+        ballot = [call, word.ok, word.kind, word.stop, word.step, word.phase, zlib.crc32(op.encode()), extra, word.mark]
         self._mine.copy_(torch.tensor(ballot, dtype=torch.int64))
         self._exchange(self._rows, self._mine, op)
         ballots: list[list[int]] = self._everyone.tolist()
@@ -135,11 +134,6 @@ class Control:
         if not failed and len({(b[0], b[6], b[4], b[8]) for b in ballots}) > 1:
             self._desync(call, op, word.step)
         return ballots
-
-    def _id(self, op: str) -> int:
-        if op not in self._ids:
-            self._ids[op] = zlib.crc32(op.encode())
-        return self._ids[op]
 
     def _exchange(self, into: list[Tensor], mine: Tensor, op: str) -> None:
         try:
@@ -172,10 +166,6 @@ class Control:
             "task and count."
         )
         raise self._broken
-
-
-def _unheard(op: str) -> None:
-    """Nobody looks from outside."""
 
 
 def _bits(value: float) -> int:

@@ -32,13 +32,12 @@ class DivergedError(UpsError):
 class Dist:
     """Who this process is among the ranks.
 
-    Made once, by `Dist.start`, before any loader: what needs a rank needs this object. `local_rank` counts on this
-    machine and chooses the device; `rank` counts over all machines and chooses the data. `control` is for votes, on
-    a group of its own; `group` for gradients; `saver` for checkpoints alone. At world size 1 there are no groups.
+    Made once, by `Dist.start`, before any loader: what needs a rank needs this object. `rank` counts over all machines.
+    `control` is for votes, on a group of its own; `group` for gradients; `saver` for checkpoints alone. At world size 1
+    there are no groups.
     """
 
     rank: int = 0
-    local_rank: int = 0
     world: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009  (a value, not a resource)
     config: DistConfig = field(default_factory=DistConfig)
@@ -72,7 +71,7 @@ class Dist:
         try:
             votes, saver = (_gloo(seconds) for seconds in (config.vote_timeout, config.timeout))
             mesh = _mesh(own, config, world)
-            yield cls(rank, local, world, own, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
+            yield cls(rank, world, own, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
         finally:
             _leave()
 
@@ -105,7 +104,6 @@ class Dist:
         return sums
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         self.gather(None)
 
     def handshake(self, facts: Mapping[str, Any]) -> None:

@@ -11,25 +11,21 @@ from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGath
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 
 
-class GatedAllGather(DefaultAllGather):
+class _Gated:
     """Votes between the allocation of the buffers and the launch."""
 
     def __init__(self, gate: Callable[[str], None], name: str) -> None:
         super().__init__()
         self.gate, self.name = gate, name
 
+
+class GatedAllGather(_Gated, DefaultAllGather):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         self.gate(f"all-gather of {self.name} ({output_tensor.numel()} numbers)")
         return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
-class GatedReduceScatter(DefaultReduceScatter):
-    """Votes between the allocation of the buffers and the launch."""
-
-    def __init__(self, gate: Callable[[str], None], name: str) -> None:
-        super().__init__()
-        self.gate, self.name = gate, name
-
+class GatedReduceScatter(_Gated, DefaultReduceScatter):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         self.gate(f"reduce-scatter of {self.name} ({input_tensor.numel()} numbers)")
         return super().__call__(output_tensor, input_tensor, group, op, async_op)

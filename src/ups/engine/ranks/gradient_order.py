@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ups.engine.units import Undo, override
+from ups.engine.units import Undo, map_tensors, override
 
 
 class _Join(torch.autograd.Function):
@@ -59,27 +58,11 @@ def joined(value: Any) -> Any:
         return value
 
     def collect(tensor: Tensor) -> Tensor:
-        tensors.append(tensor)
+        tensors.extend([tensor] if tensor.requires_grad else [])
         return tensor
 
-    _each(value, collect)
+    map_tensors(value, collect)
     if not tensors:
         return value
     results: Iterator[Tensor] = iter(_Join.apply(*tensors))  # type: ignore[no-untyped-call]
-    return _each(value, lambda _: next(results))
-
-
-def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """A copy of tuples, lists, dicts and dataclasses in which every tensor that needs a gradient is changed."""
-    if isinstance(value, Tensor):
-        return change(value) if value.requires_grad else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_each(part, change) for part in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_each(part, change) for part in value)
-    if isinstance(value, dict):
-        return {key: _each(part, change) for key, part in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: _each(part, change) for name, part in parts.items()})
-    return value
+    return map_tensors(value, lambda tensor: next(results) if tensor.requires_grad else tensor)

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ups.engine.optim import total_norm, trained
+from ups.engine.optim import trained
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.drift import as_real, digest
 from ups.engine.ranks.gradient_norm import norm_of, square_sums
@@ -96,7 +96,7 @@ class Replicated:
 
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
         if self.ranks.world == 1:
-            return total_norm(list(gradients.values()))
+            return torch.nn.utils.get_total_norm(list(gradients.values()), foreach=True)
         return norm_of(square_sums([as_real(g) for g in gradients.values()], self.ranks.world))
 
     def whole(self, name: str, local: Tensor) -> Tensor:  # noqa: ARG002

@@ -29,6 +29,7 @@ from ups.engine.ranks.gradient_order import fix_gradient_order
 from ups.engine.units import units_of
 from ups.types import ConfigError
 
+CPU = torch.device("cpu")
 PROBATION = 20  # steps that are voted on after the start or a recovery
 
 Gate = Literal["always", "probation", "off"]
@@ -59,11 +60,12 @@ class Sharded:
         gate: Gate = "always",
     ) -> None:
         self.module, self.mesh, self.control, self.policy = module, mesh, control, gate
-        self.device = _device_of(mesh)
+        self.device = torch.device("cuda", torch.cuda.current_device()) if mesh.device_type == "cuda" else CPU
         self._left, self._starts, self._depth = PROBATION, True, 0
         self._uses = Counter[str]()  # of each part since `begin`, where a backward follows
         _check(module, mesh)
-        source = {n: t.detach() for n, t in _tensors(module).items()} if control.rank == 0 else {}
+        whole: dict[str, Tensor] = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        source = {name: tensor.detach() for name, tensor in whole.items()} if control.rank == 0 else {}
         module.to("meta")
         units = units_of(module)
         policy = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
@@ -76,7 +78,7 @@ class Sharded:
             setattr(module, entry, self._run(getattr(module, entry)))
         module.register_forward_pre_hook(self._enter)
         module.register_forward_hook(self._leave, always_call=True)
-        _materialise(module, torch.device("cpu") if offload else self.device, self.device)
+        _materialise(module, CPU if offload else self.device, self.device)
         self.parts: dict[str, FSDPModule] = {
             name: part for name, part in module.named_modules() if isinstance(part, FSDPModule)
         }
@@ -170,7 +172,7 @@ class Sharded:
     @torch.no_grad()
     def _fill(self, source: dict[str, Tensor]) -> None:
         """The first rank's values, one tensor at a time, each let go of when all have their pieces."""
-        for name, target in self._targets().items():
+        for name, target in {**self._everything, **dict(self.module.named_buffers())}.items():
             if self.control.world == 1:
                 self._put(target, source.pop(name))
                 continue
@@ -189,9 +191,6 @@ class Sharded:
             target._local_tensor.copy_(mine)
         else:
             target.copy_(whole)
-
-    def _targets(self) -> dict[str, Tensor]:
-        return {**self._everything, **dict(self.module.named_buffers())}
 
     def _set_up(self, part: FSDPModule, name: str) -> None:
         part.set_custom_all_gather(fsdp_internals.GatedAllGather(self._gate, name or "the rest"))
@@ -257,14 +256,6 @@ def _check(module: nn.Module, mesh: DeviceMesh) -> None:
             raise ConfigError(f"strategy fsdp cannot cut the parameter '{name}', which is {kind}; use strategy ddp.")
     if mesh.ndim > 2 or (mesh.ndim == 2 and mesh.size(1) == 1):
         raise ConfigError(f"a mesh of {tuple(mesh.shape)} ranks has nothing to shard over; use strategy ddp.")
-
-
-def _device_of(mesh: DeviceMesh) -> torch.device:
-    return torch.device("cuda", torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")
-
-
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
 def _materialise(module: nn.Module, home: torch.device, device: torch.device) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
@@ -41,7 +42,7 @@ class PeerError(UpsError):
     """Another rank failed; this one only says so."""
 
 
-class Attempt:
+class Attempt(AbstractContextManager["Attempt"]):
     """A context that keeps the exception that ended it until every rank has voted. Ctrl-C and the like pass through."""
 
     def __init__(self, pulse: Pulse, step: int) -> None:
@@ -49,9 +50,6 @@ class Attempt:
         self.kind, self.phase = NOTHING, ""
         self.error: Exception | None = None
         self.failure: Failure | None = None  # for the others; None where this rank did not fail by itself
-
-    def __enter__(self) -> Attempt:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         if not isinstance(error, Exception):
