@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pages_of import house_after, python
+from pages_of import ROOT, house_after, python
 from ups.models.artifact import read, replace_part, strangers
 
 CONFIG = "configs/bias.yaml"
@@ -22,8 +23,8 @@ TINY = """
 --device cpu
 """
 RUN = ("-m", "ups", "run", CONFIG, *TINY.split())
-# Stopped from outside when the bias has taken four steps: the stages before it take two.
-STOPPED = {"UPS_FAULTS": json.dumps([{"kind": "boss", "rank": 0, "phase": "forward", "step": 4}])}
+# A request to stop when the bias has taken four steps of six: the stages before it take two.
+STOPPED = {"UPS_FAULTS": json.dumps([{"kind": "term", "rank": 0, "phase": "forward", "step": 4}])}
 
 # One process for all commands that need none of their own.
 COMMANDS = """
@@ -127,6 +128,22 @@ CHECKS = ["bias, one process", "bias, ddp × 2", "bias, fsdp × 2"]
 def test_ranks_compute_what_one_process_does(house: Path) -> None:
     rows = [line.split(" | ") for line in python(house, "-c", DOCTOR, CONFIG, *TINY.split()).splitlines()]
     assert [(row[0], row[1]) for row in rows if len(row) == 3] == [(name, "good") for name in CHECKS], rows
+
+
+def test_it_is_built_as_the_rest_of_the_house(house: Path) -> None:
+    (house / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "test_house.py", house / "tests")
+    words = (
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/test_house.py",
+        "-k",
+        "bias or architecture or circle",
+    )
+    assert "[100%]" in python(house, *words)
 
 
 @pytest.mark.slow
