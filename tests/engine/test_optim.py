@@ -202,9 +202,3 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence() -> None:
         Optimizer(frozen)
     with pytest.raises(ConfigError, match="no weight is a matrix"):
         Optimizer(nn.Linear(2, 2), "muon")
-
-
-def test_muon_is_refused_where_torch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon")
-    with pytest.raises(ConfigError, match="'muon', but torch"):
-        Optimizer(net(), "muon")
