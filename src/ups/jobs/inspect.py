@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
+from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved

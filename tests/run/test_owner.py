@@ -1,0 +1,139 @@
+"""A run owns what it opens: statistics are measured once, trackers hear the true ending, and no second goes untold."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ups.config import load
+from ups.data.windows import Trajectories
+from ups.engine.train import Progress
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.phases import Phases
+from ups.run.run import Alone, Run, run_alone
+from ups.tracking import TRACKERS, Tracker
+
+TINY = """
+name: tiny
+data: {a: {task: advection1d, scheme: accurate, samples: 20, resolution: 32, device: cpu, reduce: {time: 40}}}
+model: {codec: {dim: 8}, operator: {width: 16, depth: 1, heads: 2}}
+codec: {batch: 4, train: {steps: 2, validate_every: 0}}
+operator: {batch: 4, train: {steps: 4, validate_every: 0, log_every: 1}}
+device: cpu
+"""
+
+
+class Listening(Tracker):
+    """Remembers what it was told."""
+
+    place: ClassVar[str] = "listening"
+    endings: ClassVar[list[str]] = []
+    steps: ClassVar[list[int]] = []
+
+    def write(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
+        self.steps.append(step)
+
+    def finish(self, ending: str) -> None:
+        self.endings.append(ending)
+
+
+@pytest.fixture
+def listening(monkeypatch: pytest.MonkeyPatch) -> type[Listening]:
+    monkeypatch.setitem(TRACKERS, "listening", Listening)
+    monkeypatch.setattr(Listening, "endings", [])
+    monkeypatch.setattr(Listening, "steps", [])
+    return Listening
+
+
+def settings(folder: Path, **changes: object) -> RunConfig:
+    (folder / "tiny.yaml").write_text(TINY)
+    return load(run_config(), folder / "tiny.yaml", {"out": str(folder), **changes})
+
+
+def test_a_tracker_is_told_every_step_and_how_it_ended(tmp_path: Path, listening: type[Listening]) -> None:
+    run_alone(settings(tmp_path, trackers=["listening", "csv"]), Screen.silent())
+    assert listening.endings == ["SUCCESS"]
+    assert {1, 2, 3, 4} <= set(listening.steps)
+    assert (tmp_path / "tiny" / "csv" / "operator.csv").read_text().count("\n") > 4
+
+
+def test_a_tracker_of_a_run_that_was_stopped_is_told_so(tmp_path: Path, listening: type[Listening]) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.stage == "operator" and progress.step == 2:
+            raise KeyboardInterrupt
+
+    silent = Screen.silent()
+    with pytest.raises(KeyboardInterrupt):
+        run_alone(settings(tmp_path, trackers=["listening"]), Screen(silent.say, silent.following, stop))
+    assert listening.endings == ["INTERRUPTED"]
+
+
+def test_statistics_are_measured_once_and_other_data_are_measured_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Run.open(settings(tmp_path)) as run:
+        run.prepare()
+        first = run.folder.statistics.read_text()
+        run.folder.close()
+    measured: list[Trajectories] = []
+    statistics = Trajectories.statistics
+    monkeypatch.setattr(Trajectories, "statistics", lambda self: measured.append(self) or statistics(self))
+    with Run.open(settings(tmp_path), resume=True) as run:
+        run.prepare()
+        run.folder.close()
+    assert not measured
+    assert run.folder.statistics.read_text() == first
+    with Run.open(settings(tmp_path, **{"data.a.reduce.time": 20}), overwrite=True) as run:
+        run.folder.write(run.folder.statistics, json.loads(first))
+        run.prepare()
+        run.folder.close()
+    assert len(measured) == 1, "what is kept is of another reduction"
+
+
+def test_every_phase_is_timed_shown_and_written(tmp_path: Path) -> None:
+    run = Run.open(settings(tmp_path))
+    with run.folder, run:
+        report = run.carry_out(Alone())
+        run.folder.succeed()
+    assert report is not None
+    phases = dict(report.phases)
+    wanted = (
+        "start",
+        "imports",
+        "data",
+        "statistics",
+        "build",
+        "codec: steps",
+        "operator: steps",
+        "operator: validation",
+    )
+    assert set(wanted) <= set(phases), phases
+    assert {"operator: checkpoints", "artifact", "evaluation", "report"} <= set(phases)
+    rows = json.loads(run.folder.results.read_text())
+    assert {r["metric"]: r["value"] for r in rows if r["mode"] == "phase"} == phases
+    assert json.loads(run.folder.phases.read_text()) == phases
+    assert report.said()[-1].startswith("Where the time went: ")
+    assert "Where the time went" in run.folder.report.read_text()
+    assert [(s.name, s.steps) for s in report.stages] == [("codec", 2), ("operator", 4)]
+
+
+def test_the_parts_of_a_phase_and_the_rest_of_it_add_up() -> None:
+    phases = Phases({"stage x": 10.0})
+    phases.divide("stage x", {"steps": 6.0, "validation": 1.0})
+    assert phases.rows() == (("x: steps", 6.0), ("x: validation", 1.0), ("x: the rest", 3.0))
+
+
+@pytest.mark.parametrize("words", ["config show", "config schema", "data tasks", "--version"])
+def test_a_command_without_tensors_does_not_import_torch(words: str) -> None:
+    code = (
+        f"import sys; from ups.cli import app; app({words.split()}, result_action='return_value'); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
