@@ -411,7 +411,7 @@ def test_a_steady_task_is_cached_as_nothing_and_its_solution(tmp_path: Path) -> 
 MEMORY = """
 import sys
 from pathlib import Path
-import numpy as np
+import numpy as np, safetensors, torch
 sys.path.insert(0, {tests!r})
 from ups.data.cache import Latents, read_manifest
 from ups.physics import TASKS
