@@ -17,7 +17,7 @@ from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
-from ups.models import Simulator
+from ups.models import Simulator, artifact
 from ups.physics import TASKS
 from ups.run.config import DataConfig, RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, opened
@@ -62,6 +62,7 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
     device = device_of(asked.device)
     cost = _cost(folder, simulator, str(device))
     judge = Judge(config, simulator, cost, device, screen, asked.baselines)
+    judge.warnings.extend(artifact.strangers(simulator.origins))
     with ExitStack() as stack:
         session = Session(folder, config, judge, asked, stack)
         report = session.on_file(asked.file) if asked.file else session.on_own_data()

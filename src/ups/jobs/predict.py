@@ -14,6 +14,7 @@ from ups.data import open_source
 from ups.data.windows import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.files import draft
+from ups.models import artifact
 from ups.physics import TASKS
 from ups.run.fitting import fitting, spaced
 from ups.run.judge import predictor_of
@@ -41,6 +42,8 @@ def rollout(
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
     simulator = load(run, device)
     context = simulator.context
+    for sentence in artifact.strangers(simulator.origins):
+        say(sentence)
     with open_source(source_path, TASKS, task) as stored:
         source = fitting(simulator, stored, params or {}, 0)
         spec = simulator.codec.task(source.task)
