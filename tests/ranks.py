@@ -7,7 +7,7 @@ from typing import Any
 
 from ups.doctor.rank_checks import PRELOAD
 from ups.lab.lab import NEEDED
-from ups.supervise.forked import Result, run, values, warm
+from ups.supervise.forked_functions import Result, run, values, warm
 from ups.supervise.network import free_port
 
 __all__ = ["Result", "free_port", "run_ranks", "values", "warm_up"]

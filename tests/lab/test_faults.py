@@ -18,7 +18,7 @@ from ups.lab.disturbances import Cap, damage, shift_clock
 from ups.lab.fault_recipes import RECIPES, draw
 from ups.lab.lab import Lab, same_samples, summary, write
 from ups.rundir import RunDir
-from ups.supervise.forked import run
+from ups.supervise.forked_functions import run
 from ups.verdict import classify
 
 FLIPPED = Case(

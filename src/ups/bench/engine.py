@@ -26,7 +26,7 @@ from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
-from ups.supervise.forked import Result, run, values
+from ups.supervise.forked_functions import Result, run, values
 from ups.tensors import Window
 
 Work = Callable[[], None]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ups.doctor import machine_checks, package_checks
 from ups.doctor.findings import Finding, Line, bad, run_check
 from ups.doctor.rank_checks import GROUP, PRELOAD, RankChecks
-from ups.supervise.forked import failure_of, run, warm
+from ups.supervise.forked_functions import failure_of, run, warm
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig

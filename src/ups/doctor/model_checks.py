@@ -18,7 +18,7 @@ from ups.doctor.model_exercises import Strategy, Subject
 from ups.doctor.module_trace import first_difference, last_module
 from ups.doctor.rank_checks import PRELOAD
 from ups.run.config import RunConfig
-from ups.supervise.forked import Result, first_failure, run
+from ups.supervise.forked_functions import Result, first_failure, run
 from ups.types import ConfigError
 
 GROUP = "model"

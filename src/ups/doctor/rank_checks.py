@@ -19,7 +19,7 @@ from typing import Any
 from ups.doctor import killed_rank
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.doctor.machine_checks import own_folder
-from ups.supervise.forked import FunctionName, Result, failure_of, run
+from ups.supervise.forked_functions import FunctionName, Result, failure_of, run
 
 # How far apart losses and gradients of one process and of several may be: sums in another order, nothing else.
 NEAR = {"cpu": 1e-6, "cuda": 1e-5}

@@ -17,7 +17,7 @@ from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.run.config import GenerateConfig
 from ups.run.generate import generate
 from ups.rundir import RunDir, environment
-from ups.supervise.forked import run
+from ups.supervise.forked_functions import run
 
 # All that a rank would import, so that none has to.
 NEEDED = ("ups.lab.case_run", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")

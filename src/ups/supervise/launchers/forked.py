@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from ups.supervise import rank_parent
-from ups.supervise.forked import CaughtExit
+from ups.supervise.forked_functions import CaughtExit
 from ups.supervise.job import Start
 from ups.supervise.launchers.processes import Child, Processes
 

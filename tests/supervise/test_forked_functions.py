@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ranks import run_ranks, values
-from ups.supervise.forked import CaughtExit, failure_of, first_failure, run
+from ups.supervise.forked_functions import CaughtExit, failure_of, first_failure, run
 from ups.supervise.proc import state_of
 
 
