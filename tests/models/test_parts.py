@@ -96,6 +96,8 @@ def test_a_replaced_part_leaves_every_bit_of_the_others_and_what_lost_its_compan
         artifact.replace_part(one, "codec", simulator("diffsorp1d").save(tmp_path / "foreign"))
     with pytest.raises(DataError, match="has no part 'prior'"):
         artifact.replace_part(one, "prior", other)
+    with pytest.raises(DataError, match="'operator' is another network"):
+        artifact.replace_part(str(one), "operator", str(simulator("burgers1d", width=64).save(tmp_path / "wide")))
 
 
 def test_an_artifact_of_version_2_loads_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +111,10 @@ def test_an_artifact_of_version_2_loads_to_the_same_bits(tmp_path: Path, monkeyp
     plain = {key: value for key, value in header.items() if key not in ("format", "version", "digest")}
     old = artifact.write(tmp_path / "old.safetensors", {**plain, **configs}, tensors)
     monkeypatch.undo()
+    assert artifact.strangers(artifact.read(old)[0]["parts"]) == []
+    mixed = artifact.replace_part(old, "codec", simulator("burgers1d", context=2, seed=3).save(tmp_path / "mixed"))
+    assert len(artifact.strangers(artifact.read(mixed)[0]["parts"])) == 1, "it is told of old ones too"
+    artifact.replace_part(mixed, "codec", path)
     again = Simulator.load(old)
     assert again.operator.config == sim.operator.config
     assert all(torch.equal(value, tensors[name]) for name, value in again.state_dict().items())

@@ -97,6 +97,18 @@ def test_statistics_are_measured_once_and_other_data_are_measured_anew(
     assert len(measured) == 1, "what is kept is of another reduction"
 
 
+@pytest.mark.parametrize("damage", ["[1", '{"advection1d": 3}', "changed"])
+def test_statistics_that_are_damaged_are_measured_again(tmp_path: Path, damage: str) -> None:
+    with Run.open(settings(tmp_path)) as run:
+        run.prepare()
+        whole = run.folder.statistics.read_text()
+        changed = whole.replace('"mean": [', '"mean": [1', 1)
+        run.folder.statistics.write_text(changed if damage == "changed" else damage)
+        run.prepare()
+        run.folder.close()
+    assert run.folder.statistics.read_text() == whole
+
+
 def test_every_phase_is_timed_shown_and_written(tmp_path: Path) -> None:
     run = Run.open(settings(tmp_path))
     with run.folder, run:

@@ -74,30 +74,35 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path}: is cut short or no simulator at all ({error}); save it again.") from None
-    two = header["version"] == 2  # which hashed all tensors at once
-    digests = {} if two else {name: digest(of_part(tensors, name)) for name in header.get("parts", ())}
-    if _whole(tensors, digests) != header.get("digest"):
+    digests = {name: digest(of_part(tensors, name)) for name in header.get("parts", ())}
+    two = header["version"] == 2  # which hashed all tensors at once, and did not say what a part was trained beside
+    if _whole(tensors, {} if two else digests) != header.get("digest"):
         raise DataError(f"{path}: its weights do not match its digest, so the file is damaged; save it again.")
+    if two:
+        header["parts"] = {n: {**p, "beside": digests, "digest": digests[n]} for n, p in header["parts"].items()}
     return header, tensors
 
 
-def replace_part(path: Path, name: str, source: Path, out: Path | None = None) -> Path:
+def replace_part(path: str | Path, name: str, source: str | Path, out: str | Path | None = None) -> Path:
     """Put the part `name` of the artifact `source` into the one at `path` (or write that to `out`).
 
     The other parts keep every bit, and their headers. Which parts a part was trained beside stays in its header
     (`beside`), so that a part that has lost its company can be told: see `strangers`.
     """
-    header, tensors = read(path)
-    other, theirs = read(source)
+    header, tensors = read(Path(path))
+    other, theirs = read(Path(source))
     for key in ("tasks", "grids"):
         if header[key] != other[key]:
             raise DataError(f"{source}: was trained on other {key} than {path}; a part is replaced by one of the same.")
     if name not in other["parts"]:
         raise DataError(f"{source}: has no part '{name}'; it has {', '.join(other['parts'])}.")
+    shapes = [{n: tuple(t.shape) for n, t in of_part(held, name).items()} for held in (tensors, theirs)]
+    if shapes[0] and shapes[0] != shapes[1]:
+        raise DataError(f"{source}: its '{name}' is another network than that of {path}; take one of the same config.")
     kept = {key: value for key, value in tensors.items() if not key.startswith(f"{name}.")}
     taken = {key: value for key, value in theirs.items() if key.startswith(f"{name}.")}
     parts = {**header["parts"], name: other["parts"][name]}
-    return write(out or path, {**header, "parts": parts}, {**kept, **taken})
+    return write(Path(out or path), {**header, "parts": parts}, {**kept, **taken})
 
 
 def strangers(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -119,7 +124,8 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
     version = header.get("version")
     if version == 2:  # which knew two parts and told nothing of them but their configs
-        parts = {name: {"config": header.pop(name)} for name in ("codec", "operator") if name in header}
+        needs = {"codec": [], "operator": ["codec"]}
+        parts = {name: {"config": header.pop(name), "needs": needs[name]} for name in needs if name in header}
         return {**header, "parts": parts}
     if version != VERSION:
         old = isinstance(version, int) and version < VERSION

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -16,25 +18,22 @@ from ups.verdict import read_json
 
 
 def statistics_of(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
-    """The statistics of each task; those in the folder where they are of just these data."""
-    kept = read_json(folder.statistics)
-    found: dict[str, TaskStatistics] = {}
+    """The statistics of each task; those in the folder where they are whole and of just these data."""
+    rows, statistics = read_json(folder.statistics), {}
     for data in sets:
-        row = kept.get(data.task.name, {})
-        if row.get("of") == _key(data):
-            found[data.task.name] = _unpacked(row["values"])
-        else:
-            found[data.task.name] = measured(data)
-    return found
+        row = rows.get(data.task.name)
+        values = row.get("values", {}) if isinstance(row, dict) else {}
+        statistics[data.task.name] = _unpacked(values) if row == _row(data, values) else measured(data)
+    return statistics
 
 
 def keep_statistics(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
     """The statistics of each task, measured where the folder does not hold them yet, and written there."""
-    found = statistics_of(folder, sets)
-    rows = {data.task.name: {"of": _key(data), "values": _packed(found[data.task.name])} for data in sets}
+    statistics = statistics_of(folder, sets)
+    rows = {data.task.name: _row(data, _packed(statistics[data.task.name])) for data in sets}
     if rows != read_json(folder.statistics):
         folder.write(folder.statistics, rows)
-    return found
+    return statistics
 
 
 def measured(data: DataSet) -> TaskStatistics:
@@ -46,9 +45,10 @@ def measured(data: DataSet) -> TaskStatistics:
     return TaskStatistics(mean, std, *given, part.params.amin(0), part.params.amax(0), (part.dt, part.dt))
 
 
-def _key(data: DataSet) -> dict[str, str]:
-    """What the numbers depend on: the bytes of the data, how they are reduced, which trajectories are for training."""
-    return {"data": data.fact().version, "config": dump(data.config)}
+def _row(data: DataSet, values: dict[str, Any]) -> dict[str, Any]:
+    """The numbers with their sum, and what they depend on: the bytes of the data, how they are reduced and split."""
+    of = {"data": data.fact().version, "config": dump(data.config)}
+    return {"of": of, "values": values, "sum": hashlib.sha256(json.dumps(values).encode()).hexdigest()}
 
 
 def _packed(statistics: TaskStatistics) -> dict[str, Any]:

@@ -44,19 +44,21 @@ def supervise(
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
     d = config.dist
     os.environ.setdefault(STARTED, str(process_started()))
+    home = (Path(config.out) / config.name).resolve()
+    words = (sys.executable, "-m", command, str(home))
+    job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
+    starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
     try:
         if not node:
             write_atomic(folder.job, dump(config))
-        words = (sys.executable, "-m", command, str(folder.folder.resolve()))
-        job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
         verdict = Supervisor(
             job,
             folder.folder,
             config.limits,
             say,
             progress=lambda: progress(folder, config),
-            launcher=launcher or _launcher(job, config),
+            launcher=starter,
             relay=_relay,
         ).supervise()
     finally:
@@ -115,5 +117,6 @@ def progress(folder: RunDir, config: RunConfig) -> int:
 
 
 def _relay(text: bytes) -> None:
-    sys.stdout.buffer.write(text)
-    sys.stdout.buffer.flush()
+    if sys.stdout is not None:  # it may have been closed before this process began
+        sys.stdout.buffer.write(text)
+        sys.stdout.buffer.flush()

@@ -61,7 +61,8 @@ class ForkLauncher(Processes):
             rank_parent.settle(parent, log)
             after = self._hooks()
             importlib.import_module(command[2]).main(*map(Path, command[3:]))
-            sys.stdout.flush()
+            if sys.stdout:
+                sys.stdout.flush()
             after()
 
         _leave(work)
@@ -91,8 +92,8 @@ class ForkedProcess:
 
 def fork(work: Callable[[], None]) -> ForkedProcess:
     """A copy of this process that does `work` and ends as a process of its own would."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # either may have been closed before this process began
+        stream.flush()
     gc.freeze()  # a collection in the child would copy every page it looks at
     pid = os.fork()
     if pid == 0:
@@ -108,8 +109,8 @@ def _leave(work: Callable[[], None]) -> NoReturn:
     with contextlib.suppress(OSError, ValueError):
         if caught.code == 1:
             print(caught.result.traceback, file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
     os._exit(caught.code)
 
 
