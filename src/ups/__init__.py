@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ups.version import __version__
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ups.models import Simulator
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:

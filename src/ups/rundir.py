@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from ups import __version__
 from ups.config import Config, dump, fingerprint
 from ups.files import write_atomic
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending, Verdict, now, read_json
+from ups.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 

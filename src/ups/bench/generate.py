@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups import __version__
 from ups.engine.ranks.dist import device_of
 from ups.files import write_atomic
 from ups.physics import EQUATIONS
@@ -26,6 +25,7 @@ from ups.physics.solver import Equation, initial_states
 from ups.run.config import GenerateConfig
 from ups.run.generate import DTYPES, batch_of
 from ups.types import Domain, check_known
+from ups.version import __version__
 
 Say = Callable[[str], None]
 STEP = 5e-4  # of exponax: 20 per frame, as our scheme takes 21

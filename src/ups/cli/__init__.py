@@ -9,7 +9,6 @@ from typing import Literal
 import cyclopts
 from cyclopts import App, Parameter
 
-from ups import __version__
 from ups.cli.bench import bench
 from ups.cli.cache import cache
 from ups.cli.config import config
@@ -21,6 +20,7 @@ from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
 from ups.types import ConfigError, UpsError
+from ups.version import __version__
 
 app = App(
     name="ups",

@@ -11,9 +11,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ups import __version__
 from ups.files import write_atomic
 from ups.verdict import now
+from ups.version import __version__
 
 
 class State(StrEnum):

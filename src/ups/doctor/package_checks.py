@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
-import ups
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.rundir import installed
+from ups.version import __version__
 
-CHECKOUT = Path(ups.__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 NAME = "universal-physics-stack"
 EXTRAS = ("baselines", "bench")  # what a user may want; `dev` is for those who change the code
 _REQUIREMENT = re.compile(r"^([\w.-]+)\s*([^;]*?)\s*(?:;.*extra == ['\"](\w+)['\"].*)?$")
@@ -45,7 +45,7 @@ def required(version: Version = installed) -> Finding:
     if differ:
         words = f"{main}; all {len(wanted)} in range, but not as tested: {', '.join(differ)}"
         return doubtful(words, "pip install -c constraints.txt -e . gives the tested versions.", versions=versions)
-    return good(f"ups {ups.__version__}, {main}; all {len(wanted)} in range", versions=versions, ups=ups.__version__)
+    return good(f"ups {__version__}, {main}; all {len(wanted)} in range", versions=versions, ups=__version__)
 
 
 def optional(version: Version = installed) -> Finding:

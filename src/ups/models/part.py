@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -21,7 +22,7 @@ class Blueprint:
     parts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Part(nn.Module):
+class Part(nn.Module, ABC):
     """A network of a simulator: built, trained, saved and replaced by itself.
 
     A part that corrects what others predict overrides `refine_tokens` or `refine_frame`; the simulator calls both of
@@ -36,9 +37,9 @@ class Part(nn.Module):
     rows: ClassVar[tuple[str, ...]] = ()
 
     @classmethod
+    @abstractmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         """The part with fresh weights."""
-        raise NotImplementedError(f"{cls.__name__} does not say how it is built")
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         """Record what it needs to know of a task's training data; nothing by default."""

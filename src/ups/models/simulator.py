@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import ups
 from ups.models import artifact
 from ups.models.arrays import Asked, inputs_of, outside, parameters, places_of, step_of, walls_of
 from ups.models.codec import Codec
@@ -23,6 +22,7 @@ from ups.physics.constraints import Law, Within
 from ups.physics.laws import repairable_laws
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
+from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
@@ -260,7 +260,7 @@ class Simulator(nn.Module):
             "tasks": [asdict(task) for task in self.tasks],
             "grids": self.codec.grids,
             "ranges": self.ranges(),
-            "program": ups.__version__,
+            "program": __version__,
             "provenance": {**self.provenance, **(provenance or {})},
         }
         return artifact.write(Path(path), header, self.state_dict())

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups import __version__
 from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name
 from ups.data.write import Writer, discard
@@ -24,6 +23,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation, watched
 from ups.run.config import GenerateConfig
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
+from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
 CPU_BATCH, CUDA_BATCH = 2**28, 2**32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +18,7 @@ def to_stderr(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
-class Tracker:
+class Tracker(ABC):
     """What every tracker is. A new one says where it writes and fills in `write`, and perhaps `finish` and `require`.
 
     `folder` is the run's. Values are named `<stage>/<name>`. The owner of a tracker closes it once, with the ending of
@@ -34,7 +35,7 @@ class Tracker:
     def __init__(self, folder: Path, say: Callable[[str], None] = to_stderr) -> None:
         self.path, self.say, self.lost = folder / self.place, say, 0
 
-    @classmethod
+    @classmethod  # noqa: B027  (most need nothing)
     def require(cls) -> None:
         """Raise a ConfigError that says what to install where a package is missing; called before the training."""
 
@@ -57,11 +58,11 @@ class Tracker:
         if self.lost:
             self.say(f"{self.path}: {self.lost} line{'s'[: self.lost - 1]} could not be written.")
 
+    @abstractmethod
     def write(self, step: int, values: Values) -> None:
         """Write the values of a step; when it returns, a kill of the process no longer loses them."""
-        raise NotImplementedError
 
-    def finish(self, ending: str) -> None:
+    def finish(self, ending: str) -> None:  # noqa: B027  (some have nothing open)
         """Close what is open; `ending` says how the run ended."""
 
 
