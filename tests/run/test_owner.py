@@ -136,6 +136,12 @@ def test_every_phase_is_timed_shown_and_written(tmp_path: Path) -> None:
     assert [(s.name, s.steps) for s in report.stages] == [("codec", 2), ("operator", 4)]
 
 
+def test_what_was_done_before_a_run_is_not_told_as_imports() -> None:
+    phases = Phases({"start": 1.0, "imports": 60.0})
+    phases.before("data", 55.0)
+    assert phases.rows() == (("start", 1.0), ("imports", 5.0), ("data", 55.0))
+
+
 def test_the_parts_of_a_phase_and_the_rest_of_it_add_up() -> None:
     phases = Phases({"stage x": 10.0})
     phases.divide("stage x", {"steps": 6.0, "validation": 1.0})

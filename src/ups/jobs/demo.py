@@ -28,14 +28,16 @@ def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report
     name = {"out": str(out.parent), "name": out.name}
     settings = load(run_config(), config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
     Run.open(settings, overwrite=True).folder.close()  # what cannot be trained there is refused before data are made
+    began = time.monotonic()
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
+    made = time.monotonic() - began
     screen.say(f"data: {page}")
     filled = {label: {**data.model_dump(), "file": str(files[label])} for label, data in settings.data.items()}
     judged = settings.evaluation.model_dump()
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    return run_alone(settings, screen, overwrite=True)
+    return run_alone(settings, screen, overwrite=True, data_seconds=made)
 
 
 def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, dict[str, Path]]:

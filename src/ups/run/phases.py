@@ -42,6 +42,11 @@ class Phases:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
+    def before(self, name: str, seconds: float) -> None:
+        """Say of the time before the run that so much of it went to a phase, and not to imports."""
+        self.seconds["imports"] = max(0.0, self.seconds.get("imports", 0.0) - seconds)
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
     def divide(self, name: str, parts: Mapping[str, float]) -> None:
         """Say of a phase what its time was spent on; what `parts` do not account for is the rest of it."""
         whole = self.seconds.pop(name)
