@@ -22,8 +22,10 @@ FLOORS = {
     "doctor": {"run", "engine", "supervise", "rundir", "heartbeat", "verdict", "types"},
     "lab": {"run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"run", "stages", "engine", "supervise", "models", "physics", "data", "heartbeat", "types"},
-    "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"},
+    "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
+    | {"definition"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
+    | {"definition"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"physics", "types"},
@@ -34,7 +36,8 @@ FLOORS = {
     "rundir": {"config", "verdict", "types"},
     "pages": {"types"},
     "physics": {"types"},
-    "data": {"types"},
+    "data": {"definition", "types"},
+    "definition": {"types"},
     "config": {"types"},
     "heartbeat": {"types"},
     "verdict": {"types"},

@@ -20,8 +20,9 @@ class Window:
 
     `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
     `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
-    `numbers_of(task)`; `dt (B,)` is the time between frames; `periodic` says which axes wrap; `box` is the length of
-    each axis. All samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
+    `numbers_of(task)`; `dt (B,)` is the time between frames, or `dt (B, M)` that of each step to a target where they
+    differ (ask `step`); `periodic` says which axes wrap; `box` is the length of each axis. All
+    samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
     from nothing to its solution: its context is zero, its targets are that one frame.
 
     `tokens (B, K + M, *G, D)` is what a frozen codec made of context and targets; a window that has them may leave the
@@ -46,6 +47,15 @@ class Window:
     def state(self) -> Tensor:
         """The last known frame, `(B, *S, C)`."""
         return self.context[:, -1]
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which cells count, `(B, *S)`; None where all do."""
+        return mask_of(self.task, self.inputs)
+
+    def step(self, i: int) -> Tensor:
+        """The time `(B,)` from target i − 1 (the last frame of the context for i = 0) to target i."""
+        return self.dt if self.dt.ndim == 1 else self.dt[:, min(i, self.dt.shape[1] - 1)]
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Window:
         return self._each(lambda x: x.to(device, non_blocking=non_blocking))
@@ -80,8 +90,14 @@ class Window:
 
 
 def numbers_of(task: TaskSpec) -> tuple[str, ...]:
-    """The names of a task's numeric parameters, in the order of `Window.params`."""
-    return tuple(p.name for p in task.parameters if not p.choices)
+    """The names of the parameters that a network is told, in the order of `Window.params`: numbers, and words that are
+    encoded as the place among their choices."""
+    return tuple(p.name for p in task.parameters if p.encoded or not p.choices)
+
+
+def mask_of(task: TaskSpec, inputs: Tensor) -> Tensor | None:
+    """Which cells count, `(B, *S)` bool, from the inputs `(B, *S, C_in)` of a task; None where all do."""
+    return inputs[..., task.given.index(task.mask)] > 0.5 if task.mask else None
 
 
 @dataclass(frozen=True)
@@ -100,10 +116,10 @@ class Condition:
     box: tuple[float, ...] | None = None
 
     @classmethod
-    def of(cls, window: Window) -> Condition:
-        """What drives the steps of a window."""
+    def of(cls, window: Window, step: int = 0) -> Condition:
+        """What drives a step of a window."""
         inputs = window.inputs if window.task.inputs else None
-        return cls(window.params, window.dt, window.periodic, window.task.name, inputs, window.box)
+        return cls(window.params, window.step(step), window.periodic, window.task.name, inputs, window.box)
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,8 @@ class Param:
     above: float | None = None
     at_least: float | None = None
     choices: tuple[str, ...] = ()
+    # A word that the network is told, as the place of the value among the choices.
+    encoded: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,13 @@ class Storage:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """What is known of a task before any file is opened. Nothing here is ever inferred from a shape."""
+    """What is known of a task: of a built-in one before any file is opened, else what its files say of themselves and
+    what the user declares. Nothing here is ever inferred from a shape.
+
+    `equation` names the built-in equation that it obeys, which then says its laws; a task of foreign data has none
+    unless the user says so. `mask` names the input channel that is 1 where a cell counts and 0 where there is nothing
+    (an obstacle, land); empty where every cell counts. `axes` are the names of the axes of space.
+    """
 
     name: str
     title: str
@@ -146,17 +154,25 @@ class TaskSpec:
     resolution: int
     end: float
     frames: int
-    storage: Storage
+    storage: Storage = Storage(kind="well", pattern="")
     parameters: tuple[Param, ...] = ()
     inputs: tuple[Field, ...] = ()
     steady: bool = False
     conserved: tuple[str, ...] = ()
     positive: tuple[str, ...] = ()
     divergence_free: tuple[str, ...] = ()
+    equation: str = ""
+    mask: str = ""
+    axes: tuple[str, ...] = ("x", "y", "z")
 
     @property
     def ndim(self) -> int:
         return len(self.bounds)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the channels of the inputs."""
+        return tuple(channel for f in self.inputs for channel in f.channels)
 
     @property
     def channels(self) -> tuple[str, ...]:

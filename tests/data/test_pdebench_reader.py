@@ -309,10 +309,16 @@ def test_a_file_that_does_not_say_its_task_asks_for_it(tmp_path):
     assert open_source(path, TASKS, "burgers1d").task.name == "burgers1d"
 
 
-def test_an_unknown_task_gets_the_nearest_name(tmp_path):
+def test_a_file_that_is_no_known_task_gets_the_nearest_name(tmp_path):
     path, _ = advection(tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'burgers1d'"):
-        open_source(path, TASKS, "burger1d")
+        open_source(path.rename(path.with_name("mine.hdf5")), TASKS, "burger1d")
+
+
+def test_a_task_may_have_another_name_and_keeps_its_equation(tmp_path):
+    path, _ = advection(tmp_path)
+    task = open_source(path, TASKS, "my_waves").task
+    assert (task.name, task.equation) == ("my_waves", "advection1d")
 
 
 def test_a_task_that_contradicts_the_name_or_the_attribute_is_a_problem(tmp_path):

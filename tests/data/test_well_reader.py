@@ -9,6 +9,7 @@ import pytest
 
 from ups.data import open_source
 from ups.data.readers.well import open_well
+from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(1)
@@ -225,9 +226,11 @@ def test_files_of_different_fields_are_not_joined(base):
         open_well(base, "train")
 
 
-def test_a_well_file_is_not_another_task(flow):
-    with pytest.raises(ConfigError, match="describes itself as toy_flow"):
-        open_source(flow[0], {}, "burgers1d")
+def test_a_well_file_may_have_another_name_but_not_another_equation(flow):
+    source = open_source(flow[0], TASKS, "my_flow")
+    assert (source.task.name, source.task.equation) == ("my_flow", "")
+    with pytest.raises(ConfigError, match="but burgers1d has u on 1"):
+        open_source(flow[0], TASKS, "burgers1d")
 
 
 @pytest.mark.parametrize(

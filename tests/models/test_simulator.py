@@ -119,7 +119,7 @@ def test_totals_are_not_forced_under_another_boundary_and_facts_serve_unknown_eq
     gas = TASKS["cfd2d"]
     assert [law.name for law in repairable_laws(gas, (True, True))] == ["mass", "density", "pressure"]
     assert [law.name for law in repairable_laws(gas, (False, False))] == ["density", "pressure"]
-    own = dataclasses.replace(TASKS["burgers1d"], name="mine", conserved=("u", "energy"), positive=("u",))
+    own = dataclasses.replace(TASKS["burgers1d"], name="mine", equation="", conserved=("u", "energy"), positive=("u",))
     laws = repairable_laws(own, (True,))
     assert [type(law).__name__ for law in laws] == ["Conserved", "Positive"]
 

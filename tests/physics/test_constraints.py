@@ -146,7 +146,7 @@ def test_the_laws_of_a_task_follow_its_equation_its_parameters_and_its_boundary(
     assert [law.name for law in laws_of(gas, (True, True))] == names
     assert [law.name for law in laws_of(gas, (False, False))] == ["density", "pressure"]
     assert [law.name for law in laws_of(gas, (True, True), {"boundary": "trans"})] == ["density", "pressure"]
-    own = dataclasses.replace(gas, name="mine", conserved=("density", "energy"), positive=("pressure",))
+    own = dataclasses.replace(gas, name="mine", equation="", conserved=("density", "energy"), positive=("pressure",))
     assert [law.says for law in laws_of(own, (True, True))] == ["density is conserved", "pressure is never below 0"]
 
 

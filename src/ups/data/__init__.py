@@ -6,28 +6,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ups.data.readers import READERS
-from ups.data.source import Reader, Source, blocks, check_path, duplicates
-from ups.types import ConfigError, DataError, TaskSpec
+from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
+from ups.definition import Definition
+from ups.types import DataError, TaskSpec
 
 __all__ = ["READERS", "Reader", "Source", "blocks", "duplicates", "open_source"]
 
 
-def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | None = None) -> Source:
+def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Definition | None = None) -> Source:
     """A lazy source over a file or a folder, opened by the first of READERS that recognises it.
 
-    `tasks` are the tasks a file may hold; `task` names the one it does hold, where the file does not say so.
+    `tasks` are the built-in tasks; `task` is what the user says of the one in the file: one of their names, a new name,
+    a whole definition, or nothing where the file describes itself.
     """
-    path = Path(path)
+    path, definition = Path(path), Definition.of(task)
     check_path(path)
     for reader in READERS.values():
         if reader.sniff(path):
-            source = reader.open(path, tasks, task)
+            source = reader.open(path, tasks, definition)
             break
     else:
         raise _unknown(path)
-    if task is not None and source.task.name != task:
-        raise ConfigError(f"{path}: describes itself as {source.task.name}, not as task {task}; leave --task out.")
-    return source
+    spec = definition.applied(source.task, tasks, str(path))
+    return source if spec == source.task and not definition.parameters else Defined(source, spec, definition.parameters)
 
 
 def _unknown(path: Path) -> DataError:

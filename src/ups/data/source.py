@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ups.definition import Definition
 from ups.tensors import numbers_of
 from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory
 
@@ -87,6 +88,10 @@ class Source(AbstractContextManager["Source"], ABC):
     def times_of(self, index: int) -> Array:  # noqa: ARG002
         """Times of one sample, `(T,)`."""
         return self.times
+
+    def domain_of(self, index: int) -> Domain:  # noqa: ARG002
+        """The grid of one sample; the same object for samples that share one."""
+        return self.domain
 
     def files(self) -> list[Path]:
         """The files that are read, in order."""
@@ -173,6 +178,10 @@ class Joined(Source):
         part, at = self._locate(index)
         return part.times_of(at)
 
+    def domain_of(self, index: int) -> Domain:
+        part, at = self._locate(index)
+        return part.domain_of(at)
+
     def attributes(self) -> dict[str, Any]:
         return self.parts[0].attributes()
 
@@ -184,43 +193,83 @@ class Joined(Source):
             part.close()
 
 
-class _Assuming(Source):
+class View(Source):
+    """Another source under other facts: the same trajectories, seen differently. Subclasses say what differs."""
+
+    def __init__(self, source: Source, **changes: Any) -> None:
+        facts = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
+        super().__init__(source.path, Facts(**{**facts, **changes}))
+        self.source = source
+
+    def _values(self, index: int, frames: slice) -> Array:
+        return self.source.read(index, frames)
+
+    def _inputs(self, index: int) -> Array:
+        return self.source.inputs(index)
+
+    def attributes(self) -> dict[str, Any]:
+        return self.source.attributes()
+
+    def params_of(self, index: int) -> Params:
+        return self.source.params_of(index)
+
+    def times_of(self, index: int) -> Array:
+        return self.source.times_of(index)
+
+    def domain_of(self, index: int) -> Domain:
+        return self.source.domain_of(index)
+
+    def files(self) -> list[Path]:
+        return self.source.files()
+
+    def close(self) -> None:
+        self.source.close()
+
+
+class _Assuming(View):
     """Another source with some of its parameters replaced."""
 
     def __init__(self, source: Source, params: Params) -> None:
-        known = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
-        super().__init__(source.path, Facts(**{**known, "params": {**source.params, **params}}))
-        self._source, self._assumed = source, dict(params)
-
-    def _values(self, index: int, frames: slice) -> Array:
-        return self._source.read(index, frames)
-
-    def _inputs(self, index: int) -> Array:
-        return self._source.inputs(index)
-
-    def attributes(self) -> dict[str, Any]:
-        return self._source.attributes()
+        super().__init__(source, params={**source.params, **params})
+        self._assumed = dict(params)
 
     def params_of(self, index: int) -> Params:
-        return {**self._source.params_of(index), **self._assumed}
+        return {**self.source.params_of(index), **self._assumed}
 
-    def times_of(self, index: int) -> Array:
-        return self._source.times_of(index)
 
-    def files(self) -> list[Path]:
-        return self._source.files()
+class Defined(View):
+    """A source of the task that the user defines: its name, laws, box and boundary, and parameters for all samples."""
 
-    def close(self) -> None:
-        self._source.close()
+    def __init__(self, source: Source, task: TaskSpec, params: Params) -> None:
+        self._boxes = (task.bounds, task.periodic) != (source.task.bounds, source.task.periodic)
+        self._domains: dict[int, Domain] = {}
+        self._assumed = dict(params)
+        self._task = task
+        domain = self._own(source.domain)
+        super().__init__(source, task=task, params={**source.params, **params}, domain=domain)
+
+    def _own(self, domain: Domain) -> Domain:
+        if not self._boxes:
+            return domain
+        if id(domain) not in self._domains:
+            self._domains[id(domain)] = Domain(domain.coordinates, self._task.periodic, self._task.bounds)
+        return self._domains[id(domain)]
+
+    def params_of(self, index: int) -> Params:
+        return {**self.source.params_of(index), **self._assumed}
+
+    def domain_of(self, index: int) -> Domain:
+        return self._own(self.source.domain_of(index))
 
 
 @dataclass(frozen=True)
 class Reader:
     """A file format. `sniff` says at little cost whether a path is of it, and never raises. `open` makes a source of
-    such a path; it is told the tasks there are, and the name of the one that the user says the file holds, if any."""
+    such a path; it is told the tasks there are, and what the user says of the one in the file, which may be nothing.
+    A name, laws and parameters that the user gives are applied afterwards, to the source of any reader."""
 
     sniff: Callable[[Path], bool]
-    open: Callable[[Path, Mapping[str, TaskSpec], str | None], Source]
+    open: Callable[[Path, Mapping[str, TaskSpec], Definition], Source]
 
 
 def check_path(path: Path) -> None:

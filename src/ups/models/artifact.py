@@ -157,4 +157,6 @@ def task_from(data: Mapping[str, Any]) -> TaskSpec:
         "storage": Storage(**_tuples(data["storage"])),
         "parameters": tuple(Param(**_tuples(p)) for p in data["parameters"]),
     }
-    return TaskSpec(**{**_tuples(data), **special})
+    # Files written before a task named its equation: it was the one of its name.
+    equation = "" if special["storage"].kind == "well" else data["name"]
+    return TaskSpec(**{"equation": equation, **_tuples(data), **special})

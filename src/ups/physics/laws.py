@@ -5,24 +5,35 @@ from __future__ import annotations
 from operator import itemgetter
 
 from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive, Within
+from ups.physics.constraints import Conserved, DivergenceFree, Law, Positive, Within
 from ups.types import Params, TaskSpec
 
 
 def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = None) -> tuple[Law, ...]:
-    """The laws of the equation of that name; for a task without one, those that its facts name by channel.
+    """The laws of the equation that a task says it obeys; of a task without one, those that it declares by channel.
 
     `params`: those of the equation, its defaults where none are given. Under another boundary than
     the task's own only the bounds of single channels remain.
     """
-    if task.name in EQUATIONS:
-        laws = EQUATIONS[task.name](**(params or {})).laws()
+    if task.equation:
+        kind = EQUATIONS[task.equation]
+        names = {p.name for p in kind.parameters()}
+        laws = kind(**{name: value for name, value in (params or {}).items() if name in names}).laws()
     else:
-        index = {name: i for i, name in enumerate(task.channels)}
-        kept = [(name, index[name]) for name in task.conserved if name in index]
-        signs = (Positive(name, index[name]) for name in task.positive if name in index)
-        laws = (*(Conserved(name, itemgetter((..., i)), i) for name, i in kept), *signs)
+        laws = _declared(task)
     return tuple(law for law in laws if periodic == task.periodic or isinstance(law, Within))
+
+
+def _declared(task: TaskSpec) -> tuple[Law, ...]:
+    """The laws that a task declares: conserved and positive channels, and vector fields without divergence."""
+    index = {name: i for i, name in enumerate(task.channels)}
+    kept = [(name, index[name]) for name in task.conserved if name in index]
+    laws: list[Law] = [Conserved(name, itemgetter((..., i)), i) for name, i in kept]
+    laws += [Positive(name, index[name]) for name in task.positive if name in index]
+    vectors = {f.name: tuple(index[c] for c in f.channels) for f in task.fields}
+    if all(task.periodic):  # the divergence is measured by Fourier modes
+        laws += [DivergenceFree(name, vectors[name]) for name in task.divergence_free]
+    return tuple(laws)
 
 
 def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:

@@ -90,7 +90,7 @@ class Equation(ABC):
     @classmethod
     def spec(cls) -> TaskSpec:
         """The task with its parameters filled in."""
-        return dataclasses.replace(cls.task, parameters=cls.parameters())
+        return dataclasses.replace(cls.task, parameters=cls.parameters(), equation=cls.task.name)
 
     def params(self) -> dict[str, float | str]:
         return {p.name: getattr(self, p.name) for p in self.parameters()}

@@ -15,6 +15,7 @@ import yaml
 from ups.data.hdf5 import Hdf5Source, dataset, has, is_hdf5, naming_damage, open_file, values_at
 from ups.data.readers.pdebench_names import config_leaves, identify, resolve
 from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
+from ups.definition import Definition
 from ups.later import h5py
 from ups.types import Array, DataError, Domain, TaskSpec
 
@@ -152,9 +153,10 @@ def is_pdebench(path: Path) -> bool:
     return is_hdf5(path) and not has(path, "dimensions", "t0_fields")
 
 
-def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], task: str | None = None) -> Source:
-    """A source over one PDEBench file; `task` says what it is where neither its name nor an attribute does."""
-    remarks = Remarks()
+def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:
+    """A source over one PDEBench file; its definition says which built-in task it is where neither its name nor an
+    attribute does: by `equation`, or by its own name."""
+    remarks, task = Remarks(), definition.equation or definition.name or None
     with naming_damage(path, "its header"), open_file(path) as file:
         named = identify(file, path.name, tasks, task, remarks)
         spec = named.task

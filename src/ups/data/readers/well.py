@@ -99,7 +99,7 @@ def open_well(path: Path, split: str | None = None) -> Source:
     return Joined(folder, [_open_file(file) for file in files])
 
 
-READER = Reader(is_well, lambda path, tasks, task: open_well(path))  # noqa: ARG005  (a Well file describes itself)
+READER = Reader(is_well, lambda path, tasks, definition: open_well(path))  # noqa: ARG005  (a Well file describes itself)
 
 
 def _open_file(path: Path) -> WellSource:

@@ -1,0 +1,154 @@
+"""Definition: what a user says of a task; whatever is left out is taken from the data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ups.types import ConfigError, Field, Param, TaskSpec, check_known
+
+SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
+# Other words for the axes of an array that are not space.
+SPELLINGS = {
+    **dict.fromkeys(("sample", "samples", "batch", "trajectory", "trajectories", "n", "b"), SAMPLE),
+    **dict.fromkeys(("time", "times", "t"), TIME),
+    **dict.fromkeys(("channel", "channels", "c", "component", "variable"), CHANNEL),
+}
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A task in the user's words. A self-describing file needs none; arrays need `dims` and `fields`."""
+
+    name: str = ""
+    """What the task is called; any name."""
+    title: str = ""
+    """A few words for tables and reports."""
+    dims: tuple[str, ...] = ()
+    """The axes of the arrays, in their order: `sample`, `time`, names of the axes of space, `channel`."""
+    fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What is predicted: channels by field, `{velocity: [u, v], pressure: [p]}`, in the order of the channels."""
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What is given and does not change in time: channels by field, `{force: [fx, fy]}`."""
+    datasets: dict[str, str] = field(default_factory=dict)
+    """Where a field, an input, a coordinate or a parameter lies in a file, where its name there is another."""
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Ends of the box along an axis; half a cell beyond the outermost coordinates otherwise."""
+    periodic: tuple[str, ...] | None = None
+    """The axes that wrap around; what the file says otherwise, and none where it says nothing."""
+    parameters: dict[str, float | str] = field(default_factory=dict)
+    """Parameters that hold for every sample, in the place of what the file says."""
+    dt: float | None = None
+    """Time between frames, where the file has no times."""
+    steady: bool | None = None
+    """Whether each sample is one solution without time."""
+    conserved: tuple[str, ...] | None = None
+    """Channels whose mean never changes."""
+    positive: tuple[str, ...] | None = None
+    """Channels that never fall below 0."""
+    divergence_free: tuple[str, ...] | None = None
+    """Vector fields without divergence (in a periodic box)."""
+    equation: str = ""
+    """The built-in equation that the data obey, if one; it says the laws and can make more data."""
+    mask: str = ""
+    """The input that is true (1) where a cell counts and false (0) where there is nothing, such as an obstacle."""
+
+    @classmethod
+    def of(cls, task: str | Definition | None) -> Definition:
+        """A name alone, a whole definition, or nothing."""
+        return task if isinstance(task, Definition) else cls(name=task or "")
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        """`dims` in one spelling: `sample`, `time` and `channel` whatever they are called."""
+        return tuple(SPELLINGS.get(name.lower(), name) for name in self.dims)
+
+    @property
+    def space(self) -> tuple[str, ...]:
+        """The axes of space among `dims`."""
+        return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
+
+    def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
+        """The task of a file as the user declares it; ConfigError, beginning with `where`, if the two cannot agree."""
+        equation = self.equation or (self.name if self.name in tasks else spec.equation)
+        channels = tuple(c for names in self.fields.values() for c in names)
+        if channels and channels != spec.channels:
+            raise ConfigError(f"{where}: holds {', '.join(spec.channels)}, not the fields {', '.join(channels)}.")
+        if equation:
+            check_known("equation", (equation,), tasks)
+            known = tasks[equation]
+            if (len(known.channels), known.ndim) != (len(spec.channels), spec.ndim):
+                raise ConfigError(
+                    f"{where}: holds {', '.join(spec.channels)} on {spec.ndim} axes, but {equation} has "
+                    f"{', '.join(known.channels)} on {known.ndim}; give the task another name."
+                )
+        self._check_names(spec, where)
+        periodic = spec.periodic if self.periodic is None else tuple(a in self.periodic for a in spec.axes[: spec.ndim])
+        declared: dict[str, Any] = {
+            "name": self.name or spec.name,
+            "title": self.title or (self.name.replace("_", " ") if self.name else spec.title),
+            "periodic": periodic,
+            "bounds": tuple(self.bounds.get(a, b) for a, b in zip(spec.axes, spec.bounds, strict=False)),
+            "equation": equation,
+            "mask": self.mask or spec.mask,
+            "parameters": self._parameters(spec, tasks.get(equation)),
+        }
+        for key in ("steady", "conserved", "positive", "divergence_free"):
+            if getattr(self, key) is not None:
+                declared[key] = getattr(self, key)
+        if equation and equation != spec.equation:
+            declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
+        return dataclasses.replace(spec, **declared)
+
+    def _parameters(self, spec: TaskSpec, equation: TaskSpec | None) -> tuple[Param, ...]:
+        """The file's parameters, those of the equation, and those the user gives."""
+        params = {p.name: p for p in (equation.parameters if equation is not None else ())}
+        params |= {p.name: p for p in spec.parameters if p.name not in params}
+        for name, value in self.parameters.items():
+            words = {"choices": (value,), "encoded": True} if isinstance(value, str) else {}
+            params.setdefault(name, Param(name, value, "stated by the user", **words))  # type: ignore[arg-type]
+        return tuple(params.values())
+
+    def _check_names(self, spec: TaskSpec, where: str) -> None:
+        """Every channel, field, axis and input that is spoken of is there."""
+        spoken = {
+            "channel": ((*(self.conserved or ()), *(self.positive or ())), spec.channels),
+            "field": (self.divergence_free or (), tuple(f.name for f in spec.fields if f.rank == 1)),
+            "axis": ((*(self.periodic or ()), *self.bounds), spec.axes[: spec.ndim]),
+            "input": ((self.mask,) if self.mask else (), spec.given),
+        }
+        for kind, (names, there) in spoken.items():
+            for name in names:
+                if name not in there:
+                    has = f"it has {', '.join(there)}" if there else "it has none"
+                    vector = " of one channel per axis" if kind == "field" else ""
+                    raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
+
+
+def definition_of(spec: TaskSpec) -> Definition:
+    """The whole definition of a task, for a user to read, edit and use."""
+    axes = spec.axes[: spec.ndim]
+    time = () if spec.steady else (TIME,)
+    return Definition(
+        name=spec.name,
+        title=spec.title,
+        dims=(SAMPLE, *time, *axes, CHANNEL),
+        fields={f.name: f.channels for f in spec.fields},
+        inputs={f.name: f.channels for f in spec.inputs},
+        bounds=dict(zip(axes, spec.bounds, strict=True)),
+        periodic=tuple(a for a, wraps in zip(axes, spec.periodic, strict=True) if wraps),
+        steady=spec.steady,
+        conserved=spec.conserved,
+        positive=spec.positive,
+        divergence_free=spec.divergence_free,
+        equation=spec.equation,
+        mask=spec.mask,
+    )
+
+
+def fields_of(groups: Mapping[str, tuple[str, ...]], ndim: int) -> tuple[Field, ...]:
+    """Fields with their tensor rank: one channel is a scalar, one per axis a vector, one per pair of axes a tensor."""
+    ranks = {1: 0, ndim**2: 2, ndim: 1} if ndim > 1 else {1: 0}
+    return tuple(Field(name, tuple(channels), ranks.get(len(channels), 0)) for name, channels in groups.items())
