@@ -26,7 +26,7 @@ from ups.data import open_source
 from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, verify
 from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
-from ups.data.windows import Reduction, Trajectories
+from ups.data.trajectories import Reduction, Trajectories
 from ups.files import sha256, sum_of
 from ups.physics import TASKS
 from ups.types import DataError
@@ -79,7 +79,7 @@ def test_a_window_of_the_cache_holds_what_encoding_its_frames_gives_to_the_bit(
         assert torch.equal(getattr(found, name), getattr(raw, name))
     assert (found.ids, found.periodic, found.box) == (raw.ids, raw.periodic, raw.box)
     assert found.context.shape == (3, 2, 8, 0)
-    assert (len(cached), cached.dt, cached.shape) == (len(part), part.dt, part.shape)
+    assert (len(cached), cached.clock.dt[0], cached.shape) == (len(part), part.dt, part.shape)
     assert found.rows(1, 2).tokens.shape[0] == 1
     assert Latents(folder, key(part), part.task).window(samples, first, 2, 1).targets.shape == (3, 1, 8, 0)
 
@@ -219,7 +219,7 @@ def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectorie
     manifest = json.loads((folder / MANIFEST).read_text())
     newer = {**manifest, "version": 99}
     wrong: dict[str, tuple[bytes, str]] = {
-        "version": (json.dumps({**newer, "sum": sum_of(newer)}).encode(), "is of version 99, and this program reads 1"),
+        "version": (json.dumps({**newer, "sum": sum_of(newer)}).encode(), "is of version 99, and this program reads 2"),
         "digit": (json.dumps({**manifest, "samples": 11}).encode(), "is not what was written"),
         "foreign": (b'{"a": 1}', "is no manifest"),
         "list": (b"[]", "is no manifest"),

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from ups.data import READERS, duplicates, open_source
-from ups.data.windows import Reduction, Trajectories
+from ups.data.trajectories import Reduction, Trajectories
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 

@@ -16,7 +16,8 @@ from ups.data.cache import Latents, key_of
 from ups.data.cache_builder import Builder
 from ups.data.loader import Loader, loaded
 from ups.data.sampler import Mix
-from ups.data.windows import Reduction, Samples, Trajectories, Windows
+from ups.data.trajectories import Reduction, Trajectories
+from ups.data.windows import Samples, Windows
 from ups.physics import TASKS
 from ups.tensors import TENSORS, Window
 from ups.types import DataError

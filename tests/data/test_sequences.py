@@ -13,7 +13,8 @@ import torch
 from ups.data import open_source
 from ups.data.loader import loaded
 from ups.data.sampler import Mix
-from ups.data.windows import Reduction, Samples, Trajectories, Windows
+from ups.data.trajectories import Reduction, Trajectories
+from ups.data.windows import Samples, Windows
 from ups.physics import TASKS
 
 BATCH, CONTEXT, FRAMES = 6, 1, 5

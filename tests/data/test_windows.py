@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.data import windows as module
+from ups.data import trajectories as module
 from ups.data.source import Source
-from ups.data.windows import Reduction, Trajectories, Windows, whole
+from ups.data.trajectories import Reduction, Trajectories
+from ups.data.windows import Windows, whole
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 

@@ -20,7 +20,8 @@ from ups.cli import main
 from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.data.splits import make_split
-from ups.data.windows import Reduction, Trajectories, whole
+from ups.data.trajectories import Reduction, Trajectories
+from ups.data.windows import whole
 from ups.eval.report import Report
 from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol

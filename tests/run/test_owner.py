@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from ups.config import load
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Trajectories
 from ups.engine.train import Progress
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen

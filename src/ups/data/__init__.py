@@ -28,7 +28,9 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     else:
         raise _unknown(path)
     spec = definition.applied(source.task, tasks, str(path))
-    return source if spec == source.task and not definition.parameters else Defined(source, spec, definition.parameters)
+    if spec == source.task and not definition.parameters:
+        return source
+    return Defined(source, spec, definition.parameters, definition.boxed)
 
 
 def _unknown(path: Path) -> DataError:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from ups.data.cache_shards import FORMATS, Shard
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Clock, Trajectories
 from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
 
-FORMAT, VERSION = "ups-latents", 1
+FORMAT, VERSION = "ups-latents", 2
 MANIFEST = "manifest.json"
 REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
 OPEN = 64  # files that a process keeps open of a cache
@@ -40,12 +40,12 @@ def frames_of(part: Trajectories) -> int:
 def key_of(part: Trajectories, codec: Mapping[str, str], data: str, dtype: str) -> dict[str, str]:
     """Everything a cache depends on, by name. `codec` holds digests of weights and normalisation, `data` that of the
     file."""
-    r, domain = part.reduction, part.source.domain
+    r, domain = part.reduction, part.domain
     return {
         **codec,
         "data file": data,
         "samples": hashlib.sha256("\n".join(part.ids).encode()).hexdigest(),
-        "reduction": f"every {r.time}. frame from {r.start} on and every {r.space}. cell",
+        "reduction": f"every {r.time}. frame from {r.start} on and every {r.space}. cell, {part.dt:g} apart",
         "task": hashlib.sha256(repr((part.task, domain.periodic, domain.lengths)).encode()).hexdigest(),
         "dtype": dtype,
     }
@@ -130,9 +130,15 @@ class Latents:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
         self.origin, self.task, self.manifest = folder, task, manifest
-        self.times: Array = np.array(manifest["times"])
+        steps = manifest["steps"]
+        self.clock = Clock(
+            times=np.array(manifest["times"]),
+            lengths=np.array(manifest["lengths"]),
+            dt=np.array(manifest["dt"]),
+            steps=None if steps is None else np.array(steps),
+        )
+        self.times, self.lengths = self.clock.times, self.clock.lengths
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
-        self.dt = float(manifest["dt"])
         self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
@@ -208,7 +214,7 @@ class Latents:
             targets=truth,
             inputs=torch.from_numpy(stored["inputs"]),
             params=torch.from_numpy(stored["params"]),
-            dt=torch.full((len(samples),), self.dt),
+            dt=self.clock.step(samples, first, context, targets),
             periodic=self.periodic,
             box=self.box,
             ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),

@@ -20,7 +20,7 @@ from typing import Any
 
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest
 from ups.data.cache_shards import FORMATS, named, write
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Trajectories
 from ups.files import sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
 from ups.types import DataError
@@ -223,7 +223,7 @@ class Builder:
             shutil.rmtree(old, ignore_errors=True)
 
     def _manifest(self, entries: list[dict[str, Any]]) -> dict[str, Any]:
-        part, domain = self.part, self.part.source.domain
+        part, domain, clock = self.part, self.part.domain, self.part.clock
         square, error = (math.fsum(entry[name] for entry in entries) for name in ("square", "error"))
         shards = [{name: e[name] for name in ("file", "first", "samples", "bytes", "sha256")} for e in entries]
         manifest: dict[str, Any] = {
@@ -243,7 +243,9 @@ class Builder:
             "rows": self.rows,
             "bytes": sum(entry["bytes"] for entry in entries),
             "times": part.times.tolist(),
-            "dt": part.dt,
+            "lengths": clock.lengths.tolist(),
+            "dt": clock.dt.tolist(),
+            "steps": None if clock.steps is None else clock.steps.tolist(),
             "shape": list(part.shape),
             "periodic": list(domain.periodic),
             "box": list(domain.lengths),

@@ -89,6 +89,9 @@ class _Period:
 class Sampler:
     """Step n draws one task and its next `batch` windows.
 
+    Where several entries have the name of one task (its data on several grids), they share its part of the steps by
+    their windows.
+
     The windows of a task come in an endless sequence of epochs, each a permutation keyed by (seed, task, epoch) that is
     computed place by place and never laid out: any step costs the same, whatever its number and however many windows
     there are. A task with fewer windows than a batch repeats them within it, an epoch after the other. Weighted tasks
@@ -107,24 +110,42 @@ class Sampler:
         seed: int = 0,
         validations: Callable[[], Validations] = _no_validations,
     ) -> None:
-        self.names, self.counts, self.batch, self.seed = tuple(names), tuple(counts), batch, seed
+        self.tasks, self.names = tuple(names), _labels(names)
+        self.counts, self.batch, self.seed = tuple(counts), batch, seed
         self.mix, self.validations = mix or Mix(), validations
         for name, count in zip(names, counts, strict=True):
             if count < 1:
                 raise DataError(f"{name} has no windows to draw; give its split more samples or more frames.")
         if not names:
             raise DataError("there is no task to draw; add a data set.")
-        weights = self.mix.numbers(names, counts)
-        even = self.mix.policy in ("uniform", "error")
+        weights = self._shared(dict.fromkeys(names, 1.0)) if self._even else self._shared(self._mixed())
+        even = self._even and len(set(weights)) == 1
         slots = (1,) * len(names) if even else _apportion(weights)
         self._periods = [_Period(0, slots, (0,) * len(names), _shares(weights))]
         self._order = functools.lru_cache(4)(self._cycle)
-        self._keys = functools.lru_cache(256)(lambda task, epoch: _words(f"{seed}/{names[task]}/{epoch}", ROUNDS))
+        self._keys = functools.lru_cache(256)(lambda task, epoch: _words(f"{seed}/{self.names[task]}/{epoch}", ROUNDS))
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which is told of no validation: there the order is not asked for."""
         state = {name: value for name, value in self.__dict__.items() if name not in ("_order", "_keys")}
         return {**state, "validations": _no_validations}
+
+    @property
+    def _even(self) -> bool:
+        return self.mix.policy in ("uniform", "error")
+
+    def _mixed(self) -> dict[str, float]:
+        """The weight of each task, by its windows on all grids."""
+        windows = dict.fromkeys(self.tasks, 0)
+        for name, count in zip(self.tasks, self.counts, strict=True):
+            windows[name] += count
+        return dict(zip(windows, self.mix.numbers(list(windows), list(windows.values())), strict=True))
+
+    def _shared(self, weights: Mapping[str, float]) -> list[float]:
+        """The weight of each entry: that of its task, shared by windows among the task's entries."""
+        pairs = list(zip(self.tasks, self.counts, strict=True))
+        totals = {name: sum(n for task, n in pairs if task == name) for name in weights}
+        return [weights[name] if totals[name] == n else weights[name] * n / totals[name] for name, n in pairs]
 
     def draw(self, step: int) -> Pick:
         """The task of a step, and its turn."""
@@ -199,7 +220,9 @@ class Sampler:
         if self.mix.policy == "error":
             known = list(known)  # several threads ask, and each may take in the same
             for at, errors in self.validations()[len(known) - 1 :]:
-                weights = _by_error([errors.get(name, math.nan) for name in self.names])
+                tasks = list(dict.fromkeys(self.tasks))
+                by_error = _by_error([errors.get(name, math.nan) for name in tasks])
+                weights = self._shared(dict(zip(tasks, by_error, strict=True)))
                 first = max(at + LEAD, known[-1].first)
                 known.append(_Period(first, _apportion(weights), self._turns(known[-1], first), _shares(weights)))
             self._periods = known
@@ -254,6 +277,16 @@ def mixed(x: Array, key: np.uint64 | Array) -> Array:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
+
+
+def _labels(names: Sequence[str]) -> tuple[str, ...]:
+    """The names, numbered from the second of the same name on."""
+    seen: dict[str, int] = {}
+    labels = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        labels.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return tuple(labels)
 
 
 def _words(text: str, count: int) -> tuple[int, ...]:

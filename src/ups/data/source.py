@@ -62,9 +62,9 @@ class Source(AbstractContextManager["Source"], ABC):
     def _values(self, index: int, frames: slice) -> Array:
         """`(T', *S, C)`: the chosen frames of sample `index`, which is one of 0 … len − 1; `frames` steps forward."""
 
-    def _inputs(self, index: int) -> Array:  # noqa: ARG002  (most tasks are given nothing)
-        """`(*S, C_in)`: what is given with sample `index`."""
-        return np.zeros((*self.domain.shape, 0), np.float32)
+    def _inputs(self, index: int) -> Array:
+        """`(*S, C_in)`: what is given with sample `index`; nothing in most tasks."""
+        return np.zeros((*self.domain_of(index).shape, 0), np.float32)
 
     def read(self, index: int, frames: slice = slice(None)) -> Array:
         """Frames of one sample, `(T', *S, C)`, in the number format they are stored in; `frames` steps forward."""
@@ -119,7 +119,7 @@ class Source(AbstractContextManager["Source"], ABC):
     def __getitem__(self, index: int) -> Trajectory:
         values, inputs = self.read(index), self.inputs(index)
         times, params = self.times_of(index), self.params_of(index)
-        return Trajectory(self.ids[index], self.task, values, self.domain, times, params, inputs)
+        return Trajectory(self.ids[index], self.task, values, self.domain_of(index), times, params, inputs)
 
     def close(self) -> None:
         """Let go of what is open; the next read opens it again."""
@@ -240,8 +240,9 @@ class _Assuming(View):
 class Defined(View):
     """A source of the task that the user defines: its name, laws, box and boundary, and parameters for all samples."""
 
-    def __init__(self, source: Source, task: TaskSpec, params: Params) -> None:
-        self._boxes = (task.bounds, task.periodic) != (source.task.bounds, source.task.periodic)
+    def __init__(self, source: Source, task: TaskSpec, params: Params, boxed: bool = False) -> None:
+        """`boxed`: the box and the boundary of the task take the place of those of every sample."""
+        self._boxes = boxed
         self._domains: dict[int, Domain] = {}
         self._assumed = dict(params)
         self._task = task

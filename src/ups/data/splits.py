@@ -92,11 +92,16 @@ def make_split(
     convention: str = "seeded",
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
     seed: int = 0,
+    strata: Sequence[object] = (),
 ) -> Split:
     """Cut `ids` into train, valid and test, each in the order of `ids`.
 
     valid and test get `floor(n · fraction)` samples, at least one if the fraction is not 0; train gets the rest.
+    `strata`, one label per sample (the parameters it was made with), asks for that within each label alone, so that
+    every part has all of them; labels with too few samples are cut together.
     """
+    if len(set(strata)) > 1:
+        return _stratified(ids, convention, fractions, seed, strata)
     if convention not in CONVENTIONS:
         raise ConfigError(f"there is no split convention '{convention}'; choose one of {', '.join(CONVENTIONS)}.")
     if not (all(f >= 0 for f in fractions) and abs(sum(fractions) - 1) <= 1e-9):
@@ -110,10 +115,59 @@ def make_split(
     order = CONVENTIONS[convention](ids, seed)
     where = dict.fromkeys(order, "train") | dict.fromkeys(order[:test], "test")
     where |= dict.fromkeys(order[test : test + valid], "valid")
+    return given_split(ids, where, convention, fractions, seed)
+
+
+def given_split(
+    ids: Sequence[str],
+    where: Mapping[str, str],
+    convention: str,
+    fractions: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    seed: int = 0,
+) -> Split:
+    """The split in which each id is in the part that `where` names, in the order of `ids`."""
     cut = {part: tuple(name for name in ids if where[name] == part) for part in PARTS}
     split = Split(convention, seed, fractions, digest(ids), cut["train"], cut["valid"], cut["test"])
     split.check(ids)
     return split
+
+
+def held_out(
+    ids: Sequence[str], out: Sequence[bool], convention: str, fractions: tuple[float, float, float], seed: int
+) -> Split:
+    """The samples marked in `out` are for testing, all of them; the others are for training and validation."""
+    rest = [name for name, aside in zip(ids, out, strict=True) if not aside]
+    if not rest or len(rest) == len(ids):
+        which = "all" if not rest else "none"
+        raise DataError(f"{which} of the {len(ids)} samples have the parameters to hold out; name others.")
+    train, valid, _ = fractions
+    whole = train + valid
+    inner = make_split(rest, convention, (train / whole, valid / whole, 0.0), seed) if whole else None
+    if inner is None:
+        raise ConfigError("split.fractions leave nothing for training; give train and valid a share.")
+    where = dict.fromkeys(ids, "test") | dict.fromkeys(inner.train, "train") | dict.fromkeys(inner.valid, "valid")
+    return given_split(ids, where, f"{convention}, held out", fractions, seed)
+
+
+def _stratified(
+    ids: Sequence[str],
+    convention: str,
+    fractions: tuple[float, float, float],
+    seed: int,
+    strata: Sequence[object],
+) -> Split:
+    groups: dict[object, list[str]] = {}
+    for name, label in zip(ids, strata, strict=True):
+        groups.setdefault(label, []).append(name)
+    few = sum(f > 0 for f in fractions)
+    cuts = [members for members in groups.values() if len(members) >= few]
+    if rare := [name for members in groups.values() if len(members) < few for name in members]:
+        cuts = [*cuts, rare] if len(rare) >= few else [[*cuts[0], *rare], *cuts[1:]]
+    where: dict[str, str] = {}
+    for members in cuts:
+        inner = make_split(members, convention, fractions, seed)
+        where |= {name: part for part in PARTS for name in getattr(inner, part)}
+    return given_split(ids, where, convention, fractions, seed)
 
 
 def digest(ids: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from ups.config import load as load_config
 from ups.data import Source, open_source
 from ups.data.source import fingerprints
 from ups.data.splits import PARTS
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Report

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ups.data import open_source
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import device_of
 from ups.files import draft
 from ups.models import artifact

@@ -14,7 +14,8 @@ import torch
 from ups.data import open_source
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.splits import PARTS, make_split
-from ups.data.windows import CELLS, RESIDENT, at_once, numbers_in
+from ups.data.trajectories import RESIDENT, numbers_in
+from ups.data.windows import CELLS, at_once
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import EQUATIONS, TASKS

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, ValidationInfo, create_model, field
 from ups.config import Config
 from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
-from ups.data.windows import Reduction
+from ups.data.trajectories import Reduction
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig

@@ -10,7 +10,8 @@ from pathlib import Path
 from ups.data import Source, open_source
 from ups.data.sampler import Validations
 from ups.data.splits import Split, make_split
-from ups.data.windows import CELLS, Samples, Trajectories, Windows
+from ups.data.trajectories import Trajectories
+from ups.data.windows import CELLS, Samples, Windows
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Progress
 from ups.eval.results import DataFact

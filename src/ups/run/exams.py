@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ups.config import fingerprint, load
 from ups.data import open_source
-from ups.data.windows import Trajectories
+from ups.data.trajectories import Trajectories
 from ups.models import Simulator
 from ups.physics import EQUATIONS, TASKS
 from ups.run.config import GenerateConfig, RunConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ups.data import Source
-from ups.data.windows import Reduction
+from ups.data.trajectories import Reduction
 from ups.models import Simulator
 from ups.run.datasets import DataSet
 from ups.types import ConfigError, DataError, Params
