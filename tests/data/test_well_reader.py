@@ -222,7 +222,7 @@ def test_a_missing_split_is_an_error_and_no_other_stands_in(base):
 
 def test_files_of_different_fields_are_not_joined(base):
     well(base / "data/train/c.hdf5", [(0, "w", numbers(B, T, W, H), {})])
-    with pytest.raises(DataError, match="cannot be read as one data set"):
+    with pytest.raises(DataError, match="give them different tasks"):
         open_well(base, "train")
 
 

@@ -26,8 +26,9 @@ from ups.jobs import forecast as module
 from ups.jobs.estimate import StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
 from ups.jobs.timing import Invented, ceilings
-from ups.run.check import Outline, new_simulator, outline
-from ups.run.config import GenerateConfig, RunConfig, run_config
+from ups.run.check import Outline, new_simulator, outlines
+from ups.run.config import RunConfig, run_config
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.stages import STAGES
 from ups.tensors import Window
@@ -62,7 +63,7 @@ class Real(Invented):
 
 def trained(config: RunConfig, stage: str, device: str = "cpu") -> None:
     """A real training of one stage; everything it needs is made here."""
-    sets = [outline(data) for data in config.data.values()]
+    sets = outlines(config.data)
     simulator = new_simulator(config, sets).to(device)
     part = config.stage(stage)
     made = STAGES[stage](simulator, part)
@@ -152,7 +153,7 @@ def test_the_process_grows_by_the_peak_where_it_is_large() -> None:
 def test_parameters_are_counted_exactly() -> None:
     config = settings(LINE)
     said = costs(config, "cpu").parameters
-    built = new_simulator(config, [outline(data) for data in config.data.values()])
+    built = new_simulator(config, outlines(config.data))
     assert said["total"] == sum(p.numel() for p in built.parameters()) == said["codec"] + said["operator"]
     for network in ("codec", "operator"):
         assert said[network] == sum(n for name, n in said.items() if name.startswith(f"{network}."))
@@ -160,7 +161,7 @@ def test_parameters_are_counted_exactly() -> None:
 
 def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
     batch, cells, inner, outer = 6, 64, 32, 5
-    (data,) = (outline(d) for d in settings(LINE).data.values())
+    (data,) = outlines(settings(LINE).data)
     with fake("cpu"):
         net = nn.Sequential(nn.Linear(1, inner, bias=False), nn.Linear(inner, outer, bias=False))
 
@@ -221,12 +222,12 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
     said = costs(config, "cpu").disk
     keys = set(GenerateConfig.model_fields)
     made = GenerateConfig.model_validate(config.data["r"].model_dump(include=keys))
-    file = generate(made, tmp_path, lambda _: None)
+    (file,) = generate(made, tmp_path, lambda _: None)
     assert said["data"] == pytest.approx(file.stat().st_size, rel=0.1)
-    saved = new_simulator(config, [outline(d) for d in config.data.values()]).save(tmp_path / "x.safetensors")
+    saved = new_simulator(config, outlines(config.data)).save(tmp_path / "x.safetensors")
     assert said["artifact"] == pytest.approx(saved.stat().st_size, rel=0.2)
-    read = outline(config.data["r"].model_copy(update={"file": str(file)}))
-    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outline(config.data["r"]), disk=0)
+    (read,) = outlines({"r": config.data["r"].model_copy(update={"file": str(file)})})
+    assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outlines(config.data)[0], disk=0)
 
 
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:

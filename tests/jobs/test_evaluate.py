@@ -29,8 +29,10 @@ from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
 from ups.models import Simulator, build
 from ups.physics import TASKS
-from ups.run.config import GenerateConfig, RunConfig, run_config
-from ups.run.datasets import Screen, opened
+from ups.run.check import check
+from ups.run.config import RunConfig, run_config
+from ups.run.data_config import GenerateConfig
+from ups.run.datasets import Screen, joined, opened
 from ups.run.fitting import fitting
 from ups.run.generate import generate
 from ups.run.judge import Judge, judge, predictor_of
@@ -68,7 +70,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         parts = []
         for data in config.data.values():
             with opened(data, folder.cache("data"), silent) as known:
-                parts.append(known.part("train"))
+                parts += known.parts("train")
         model = config.model
         grids = {part.task.name: part.shape for part in parts}
         simulator = build([p.task for p in parts], model.codec, model.operator, model.simulator, grids, 3)
@@ -106,7 +108,7 @@ def again(made: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, R
 def unseen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Advection on a finer grid, by another seed."""
     wanted = {"task": "advection1d", "samples": 5, "resolution": 96, "seed": 99, "scheme": "accurate", "device": "cpu"}
-    return generate(load(GenerateConfig, overrides=wanted), tmp_path_factory.mktemp("unseen"), silent)
+    return generate(load(GenerateConfig, overrides=wanted), tmp_path_factory.mktemp("unseen"), silent)[0]
 
 
 def value(report: Report, who: str = "ups", split: str = "", task: str = "advection1d") -> float:
@@ -157,7 +159,7 @@ def test_what_was_made_for_judging_is_kept(again: tuple[Path, Report]) -> None:
     config = load(run_config(), run / "config.yaml", {"out": str(run.parent)})
     before = {p: p.stat().st_mtime_ns for p in (run / "cache" / "beyond").rglob("*.*")}
     with opened(config.data["k"], run / "cache" / "data", silent) as data:
-        twice = judge(config, ups.load(run), [data], {}, torch.device("cpu"), SCREEN)
+        twice = judge(config, ups.load(run), joined([data]), {}, torch.device("cpu"), SCREEN)
     assert {p: p.stat().st_mtime_ns for p in (run / "cache" / "beyond").rglob("*.*")} == before != {}
     split = "new trajectories, 64 cells (zero-shot)"
     assert value(twice, split=split, task="kdv1d") == value(report, split=split, task="kdv1d")
@@ -175,8 +177,9 @@ def test_what_cannot_be_made_is_said_and_costs_no_report(run: Path) -> None:
     config = load(run_config(), run / "config.yaml", {"evaluation.unseen": {"burgers1d": [{"nu": 0.1}]}})
     simulator = ups.load(run)
     with opened(config.data["k"], run / "cache" / "data", silent) as data:
-        data.config = data.config.model_copy(update={"params": {"nowhere": 1.0}})
-        report = judge(config, simulator, [data], {}, torch.device("cpu"), SCREEN)
+        wrong = data.config.model_copy(update={"params": {"nowhere": 1.0}})
+        sets = joined([dataclasses.replace(data, config=wrong)])
+        report = judge(config, simulator, sets, {}, torch.device("cpu"), SCREEN)
     said = " ".join(report.warnings)
     assert "evaluation.unseen names burgers1d" in said
 
@@ -302,12 +305,12 @@ def test_a_bad_run_is_one_sentence_and_nothing_is_written(
 
 def foreign(folder: Path) -> Path:
     wanted = {"task": "ks1d", "samples": 2, "resolution": 32, "device": "cpu", "frames": 11}
-    return generate(load(GenerateConfig, overrides=wanted), folder, silent)
+    return generate(load(GenerateConfig, overrides=wanted), folder, silent)[0]
 
 
 def few_frames(folder: Path) -> Path:
     wanted = {"task": "advection1d", "samples": 2, "resolution": 32, "device": "cpu", "frames": 11}
-    return generate(load(GenerateConfig, overrides=wanted), folder, silent)
+    return generate(load(GenerateConfig, overrides=wanted), folder, silent)[0]
 
 
 def wrong_fields(folder: Path) -> Path:
@@ -380,8 +383,8 @@ def test_an_out_that_is_a_file_is_refused_before_work(run: Path, tmp_path: Path)
 def test_an_unfinished_config_key_of_unseen_is_refused_when_it_is_read() -> None:
     with pytest.raises(ConfigError, match="no parameter 'mu'"):
         load(run_config(), None, {"evaluation.unseen": {"burgers1d": [{"mu": 1.0}]}})
-    with pytest.raises(ConfigError, match="no task"):
-        load(run_config(), None, {"evaluation.unseen": {"burger": [{"nu": 1.0}]}})
+    with pytest.raises(ConfigError, match="names burger, which no data set holds"):
+        check(load(run_config(), None, {"data.b.task": "burgers1d", "evaluation.unseen": {"burger": [{"nu": 1.0}]}}))
     with pytest.raises(ConfigError, match="greater than or equal to 2"):
         load(run_config(), None, {"evaluation.zero_shot": [1]})
 

@@ -14,7 +14,7 @@ import pytest
 
 from ups.jobs.inspect import describe, problems, task_table
 from ups.physics import EQUATIONS
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, generate
 
 
@@ -161,7 +161,7 @@ def test_files_that_are_not_hdf5_are_one_sentence(content: bytes, tmp_path: Path
 def test_a_burgers_file_without_its_factor_of_a_half_is_found(tmp_path: Path) -> None:
     """Data of u_t + (u²)_x = (ν/π) u_xx, as some published files hold, are those of Burgers with u doubled."""
     config = GenerateConfig(task="burgers1d", samples=4, resolution=64, device="cpu", params={"nu": 0.1}, frames=41)
-    path = generate(config, tmp_path, quiet)
+    (path,) = generate(config, tmp_path, quiet)
     assert found(path) == []
 
     def halve(file: Any) -> None:
@@ -185,7 +185,7 @@ CELLS = {
 @pytest.mark.parametrize("task", CELLS)
 def test_what_the_generator_makes_is_sound(task: str, tmp_path: Path) -> None:
     config = GenerateConfig(task=task, samples=3, resolution=CELLS[task], device="cpu", scheme="accurate")
-    path = generate(config, tmp_path, quiet)
+    (path,) = generate(config, tmp_path, quiet)
     assert found(path) == []
     assert EQUATIONS[task].task.title in describe(path)
 

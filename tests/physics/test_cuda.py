@@ -14,7 +14,7 @@ from ups.physics.finite_volume import GraphedSteps
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.transport import Burgers1D
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 
 pytestmark = [
@@ -53,6 +53,6 @@ def test_the_same_seed_gives_the_same_bits_on_one_device(tmp_path: Path) -> None
     found = []
     for folder in ("a", "b"):
         config = GenerateConfig(task="cfd2d", samples=5, batch=2, resolution=32, device="cuda", frames=4)
-        with h5py.File(generate(config, tmp_path / folder, lambda progress: None)) as file:  # noqa: ARG005
+        with h5py.File(generate(config, tmp_path / folder, lambda progress: None)[0]) as file:  # noqa: ARG005
             found.append({key: file[key][:] for key in ("density", "pressure", "Vx", "Vy")})
     assert all(np.array_equal(found[0][key], found[1][key]) for key in found[0])

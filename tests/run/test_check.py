@@ -14,7 +14,8 @@ from ups.jobs.demo import demo
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.check import check
-from ups.run.config import GenerateConfig, RunConfig, run_config
+from ups.run.config import RunConfig, run_config
+from ups.run.data_config import GenerateConfig
 from ups.run.datasets import Screen
 from ups.run.generate import generate
 from ups.run.run import Run
@@ -49,10 +50,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"data__b__split__fractions": "[0.5, 0.5, 0]"}, "burgers1d: the test part .* is empty"),
-        ({"data__b__split__fractions": "[0.5, 0, 0.5]"}, "burgers1d: the valid part .* is empty"),
-        ({"data__b__split__fractions": "[.nan, 0.5, 0.5]"}, "burgers1d: split fractions .* with sum 1"),
-        ({"data__b__samples": 2}, "burgers1d: 2 samples are too few"),
+        ({"data__b__split__fractions": "[0.5, 0.5, 0]"}, "data.b: the test part .* is empty"),
+        ({"data__b__split__fractions": "[0.5, 0, 0.5]"}, "data.b: the valid part .* is empty"),
+        ({"data__b__split__fractions": "[.nan, 0.5, 0.5]"}, "data.b: split fractions .* with sum 1"),
+        ({"data__b__samples": 2}, "data.b: 2 samples are too few"),
         ({"operator__unroll": 11}, "too few for 1 frames of context and 11 after them"),
         ({"model__operator__context": 11}, "too few for 11 frames of context"),
         ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),
@@ -93,7 +94,7 @@ def test_a_demo_that_could_not_be_trained_makes_no_data(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wanted = {"task": "burgers1d", "samples": 12, "resolution": 32, "frames": 11, "device": "cpu"}
-    return generate(load(GenerateConfig, None, wanted), tmp_path_factory.mktemp("data"), lambda _: None)
+    return generate(load(GenerateConfig, None, wanted), tmp_path_factory.mktemp("data"), lambda _: None)[0]
 
 
 @pytest.mark.parametrize("sample", range(0, 12, 4))

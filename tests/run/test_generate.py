@@ -16,7 +16,7 @@ import torch
 
 from ups.data import open_source
 from ups.physics import EQUATIONS, TASKS
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, batch_of, generate
 from ups.types import ConfigError, DataError, PhysicsError
 
@@ -41,7 +41,7 @@ def quiet(progress: Progress) -> None:
 
 
 def make(folder: Path, **changes: Any) -> Path:
-    return generate(settings(**changes), folder, quiet)
+    return generate(settings(**changes), folder, quiet)[0]
 
 
 def contents(path: Path) -> dict[str, Any]:

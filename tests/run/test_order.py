@@ -20,6 +20,7 @@ class Numbers:
     """Data whose windows nobody looks at."""
 
     task, times, shape, origin = TASKS["burgers1d"], np.arange(6.0), (4,), "nowhere"
+    lengths = np.full(9, 6)
 
     def __len__(self) -> int:
         return 9

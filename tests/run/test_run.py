@@ -133,11 +133,6 @@ def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_one_task_in_two_data_sets_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="two data sets hold advection1d"):
-        settings(tmp_path, data__k__task="advection1d")
-
-
 def test_a_grid_that_the_patch_does_not_divide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"multiple of|divi"):
         run(settings(tmp_path, data__a__resolution=30), SCREEN)

@@ -40,7 +40,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny.yaml").write_text(TINY)
     made = load(run_config(), folder / "tiny.yaml", {"out": str(folder), "name": "made"})
     with run_of(made) as run:
-        files = {f"data.{name}.file": str(s.source.path) for name, s in zip(made.data, run.sets, strict=True)}
+        files = {f"data.{name}.file": str(s.first.source.path) for name, s in zip(made.data, run.sets, strict=True)}
     (folder / "tiny.yaml").write_text(dump(load(run_config(), folder / "tiny.yaml", {**files, "out": str(folder)})))
     return folder
 

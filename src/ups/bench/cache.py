@@ -29,7 +29,7 @@ from ups.engine.train import TrainConfig
 from ups.files import sum_of, write_atomic
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
@@ -80,7 +80,7 @@ def bench_cache(samples: int, seconds: float, dim: int, device: str, json_path: 
 def prepared(place: Path, samples: int, dim: int) -> tuple[Path, Path]:
     """A file of trajectories at PDEBench's resolution, and the cache that a fresh codec makes of it."""
     made = GenerateConfig(task=TASK, samples=samples, frames=FRAMES, device="cpu", scheme="accurate")
-    file = generate(made, place, lambda progress: None)  # noqa: ARG005
+    (file,) = generate(made, place, lambda progress: None)  # noqa: ARG005
     part = trajectories(file)
     codec = build([part.task], CodecConfig(dim=dim)).codec
     key = key_of(part, {"codec weights": str(dim)}, "made for this", "fp32")

@@ -22,7 +22,7 @@ from ups.files import write_atomic
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import DTYPES, batch_of
 from ups.types import Domain, check_known
 from ups.version import __version__

@@ -69,7 +69,7 @@ def generate(
         Replace a file that is there, or one that was begun with other settings.
     """
     from ups.config import load
-    from ups.run.config import GenerateConfig
+    from ups.run.data_config import GenerateConfig
     from ups.run.generate import generate as job
 
     given = {
@@ -86,8 +86,8 @@ def generate(
     }
     settings = load(GenerateConfig, overrides=given)
     with following() as report:
-        path = job(settings, out, report, overwrite)
-    print(path)
+        paths = job(settings, out, report, overwrite)
+    print(*paths, sep="\n")
 
 
 @data.command

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ups.data.joined import Joined, renamed, same_task
 from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
 from ups.definition import Definition
 from ups.types import DataError, TaskSpec
 
-__all__ = ["READERS", "Reader", "Source", "blocks", "duplicates", "open_source"]
+__all__ = ["READERS", "Joined", "Reader", "Source", "blocks", "duplicates", "open_source", "renamed", "same_task"]
 
 
 def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Definition | None = None) -> Source:

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,66 +131,6 @@ class Source(AbstractContextManager["Source"], ABC):
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path}: there is no sample {index}, only {len(self)} of them")
         return int(index) % len(self)
-
-
-class Joined(Source):
-    """Several sources of one task, one after the other; an id is `<file stem>/<id>`."""
-
-    def __init__(self, path: Path, parts: Sequence[Source]) -> None:
-        first = parts[0]
-        for part in parts[1:]:
-            if part.task.fields != first.task.fields or part.domain.shape != first.domain.shape:
-                raise DataError(
-                    f"{part.path}: holds {part.task.channels} on {part.domain.shape} cells, but {first.path} beside it "
-                    f"holds {first.task.channels} on {first.domain.shape}; they cannot be read as one data set."
-                )
-        common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
-        ids = tuple(f"{part.path.stem}/{name}" for part in parts for name in part.ids)
-        notes = tuple(f"{part.path.name}: {note}" for part in parts for note in part.notes)
-        problems = tuple(f"{part.path.name}: {problem}" for part in parts for problem in part.problems)
-        super().__init__(path, Facts(first.task, common, first.domain, first.times, ids, notes, problems))
-        self.parts = tuple(parts)
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
-
-    def _locate(self, index: int) -> tuple[Source, int]:
-        """The part that holds a sample, and its place there."""
-        index = self._position(index)
-        which = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return self.parts[which], index - int(self._starts[which])
-
-    def _values(self, index: int, frames: slice) -> Array:
-        part, at = self._locate(index)
-        return part.read(at, frames)
-
-    def _inputs(self, index: int) -> Array:
-        part, at = self._locate(index)
-        return part.inputs(at)
-
-    def __getitem__(self, index: int) -> Trajectory:
-        part, at = self._locate(index)
-        return dataclasses.replace(part[at], id=self.ids[index])
-
-    def params_of(self, index: int) -> Params:
-        part, at = self._locate(index)
-        return part.params_of(at)
-
-    def times_of(self, index: int) -> Array:
-        part, at = self._locate(index)
-        return part.times_of(at)
-
-    def domain_of(self, index: int) -> Domain:
-        part, at = self._locate(index)
-        return part.domain_of(at)
-
-    def attributes(self) -> dict[str, Any]:
-        return self.parts[0].attributes()
-
-    def files(self) -> list[Path]:
-        return [path for part in self.parts for path in part.files()]
-
-    def close(self) -> None:
-        for part in self.parts:
-            part.close()
 
 
 class View(Source):

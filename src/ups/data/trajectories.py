@@ -164,6 +164,11 @@ class Trajectories:
         return self.source.task
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of the columns of `params`."""
+        return numbers_of(self.task)
+
+    @property
     def origin(self) -> Path:
         """The file they are read from."""
         return self.source.path

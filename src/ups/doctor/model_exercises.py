@@ -21,8 +21,9 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.parallelize import Parallel, parallelize
 from ups.engine.train import TrainConfig
 from ups.engine.units import map_tensors, units_of
-from ups.run.check import Outline, new_simulator, outline
-from ups.run.config import DataConfig, RunConfig
+from ups.run.check import Outline, new_simulator, outlines
+from ups.run.config import RunConfig
+from ups.run.data_config import DataConfig
 from ups.tensors import Window
 from ups.types import DataError
 
@@ -61,10 +62,10 @@ def shapes(data: DataConfig) -> Outline:
     """The shapes of a data set: from its file's header if it is there, from its equation otherwise."""
     if data.file:
         try:
-            return outline(data)
+            return outlines({"data": data})[0]
         except (DataError, OSError):
-            return outline(data.model_copy(update={"file": None}))
-    return outline(data)
+            return outlines({"data": data.model_copy(update={"file": None})})[0]
+    return outlines({"data": data})[0]
 
 
 def build(subject: Subject, device: torch.device) -> tuple[Any, list[Window]]:

@@ -23,7 +23,7 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.drift import digest
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
-from ups.run.check import Outline, new_simulator, outline
+from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import run_config
 from ups.tensors import Window
 
@@ -198,7 +198,7 @@ def train(
     `fault` strikes one rank; with a `folder` there are checkpoints; at step `stop` it is asked to stop.
     """
     config = run_config().model_validate(TINY)
-    data, last = outline(config.data["tiny"]), config.plan[-1]
+    data, last = outlines(config.data)[0], config.plan[-1]
     flag, tracker = StopFlag(), LossRows()
     with _start(device, world, strategy) as ranks:
         stage = config.stages[last](new_simulator(config, [data]).to(ranks.device), config.stage(last))

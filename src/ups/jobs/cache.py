@@ -11,12 +11,13 @@ from typing import Any
 from ups.config import load
 from ups.data.cache import MANIFEST, StaleError, check_key, digest, read_manifest, verify
 from ups.data.cache_builder import discard, leftovers
+from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.run.caches import Caches, place_of
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, opened
+from ups.run.datasets import DataSet, Screen, open_sets
 from ups.run.load import part_kinds
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -28,7 +29,7 @@ def build(folder: RunDir, config: RunConfig, device: str, screen: Screen) -> lis
     """Build, or adopt, the caches of a finished run's training and validation parts."""
     with ExitStack() as stack, Dist.alone(device) as dist:
         caches, sets = _of(folder, config, dist, screen, stack)
-        return [caches.ready(data, split)[0] for data in sets for split in SPLITS]
+        return [caches.ready(part, split, n)[0] for split, n, part in _parts(sets)]
 
 
 def _of(
@@ -40,7 +41,7 @@ def _of(
         raise DataError(f"{folder.config}: names no data, so nothing can be encoded; put the run's own back.")
     simulator = Simulator.load(folder.artifact("simulator"), dist.device, part_kinds())
     place = folder.cache("data")
-    sets = [stack.enter_context(opened(data, place, screen.following)) for data in config.data.values()]
+    sets = open_sets(config.data, place, screen.following, stack)
     return Caches(config, place_of(config, folder), simulator.codec, dist, screen, Pulse(None, 0)), sets
 
 
@@ -109,13 +110,19 @@ def clear(path: Path, screen: Screen) -> list[str]:
 
 def _clear_stale(caches: Caches, sets: Sequence[DataSet]) -> list[str]:
     said = []
+    for split, number, part in _parts(sets):
+        folder = caches.folder(part, split, number)
+        try:
+            if folder.exists():
+                check_key(folder, read_manifest(folder), caches.key(part))
+        except StaleError:
+            discard(folder)
+            said.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
+    return said
+
+
+def _parts(sets: Sequence[DataSet]) -> Iterator[tuple[str, int, Trajectories]]:
+    """Everything that is cached: the split, its number among those of the task, and the trajectories."""
     for data in sets:
         for split in SPLITS:
-            folder = caches.folder(data, split)
-            try:
-                if folder.exists():
-                    check_key(folder, read_manifest(folder), caches.key(data, split))
-            except StaleError:
-                discard(folder)
-                said.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
-    return said
+            yield from ((split, n, part) for n, part in enumerate(data.parts(split)))

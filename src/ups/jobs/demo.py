@@ -13,7 +13,8 @@ from ups.eval.report import Report
 from ups.jobs.inspect import problems
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS
-from ups.run.config import DataConfig, GenerateConfig, RunConfig, run_config
+from ups.run.config import RunConfig, run_config
+from ups.run.data_config import DataConfig
 from ups.run.datasets import Screen
 from ups.run.generate import equation_of, generate
 from ups.run.run import Run, run_alone
@@ -50,8 +51,7 @@ def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, 
     )
     began, files = time.monotonic(), {}
     for label, data in settings.data.items():
-        made = GenerateConfig.model_validate(data.model_dump(include=set(GenerateConfig.model_fields)))
-        files[label] = generate(made, folder, screen.following)
+        (files[label],) = generate(data.generation(), folder, screen.following)
         page.sections.append(_section(data, files[label]))
         screen.say(f"{data.task}: {files[label]} ({page.sections[-1].verdict})")
     screen.say(f"made and checked {len(page.sections)} data sets in {time.monotonic() - began:.0f} s")

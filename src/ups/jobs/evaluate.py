@@ -13,15 +13,16 @@ from ups.data import Source, open_source
 from ups.data.source import fingerprints
 from ups.data.splits import PARTS
 from ups.data.trajectories import Trajectories
+from ups.definition import Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.models import Simulator, artifact
 from ups.physics import TASKS
-from ups.run.config import DataConfig, RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, opened
-from ups.run.exams import Exam, Maker, thinning
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import DataSet, Screen, open_sets, version_of
+from ups.run.exams import Exam, Maker, cells_of, thinning
 from ups.run.fitting import fitting, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
@@ -86,21 +87,21 @@ class Session:
     def on_own_data(self) -> Report:
         """One part of the run's data, or trajectories on another grid or at other parameters."""
         asked = self.asked
-        chosen = [d for d in self.config.data.values() if asked.task in (None, d.task)]
+        chosen = self._open(asked.task)
         if not (asked.resolution or asked.params or asked.samples):
-            return judged(self.judge, [self._open(d) for d in chosen], self.folder, asked.split)
+            return judged(self.judge, chosen, self.folder, asked.split)
         if len(chosen) > 1:
-            names = ", ".join(d.task for d in chosen)
+            names = ", ".join(d.task.name for d in chosen)
             raise ConfigError(f"the run knows {names}, and this is asked of one task; say which with --task.")
-        data = self._open(chosen[0])
+        data = chosen[0]
         place = self.folder.cache("beyond")
         maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
-        cells = grid_of(asked.resolution, data.grid, data.source.task.name)
+        cells = grid_of(asked.resolution, data.grid, data.task.name)
         if asked.params:
             exam = maker.at_parameters(asked.params, cells, asked.samples)
         else:
             exam = maker.at_resolution(cells, asked.split, asked.samples)
-        if set(exam.part.ids) & set(data.split.train) and exam.part.source is data.source:
+        if set(exam.part.ids) & set(data.first.split.train) and exam.part.source is data.first.source:
             self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
         fact = _fact(exam.part, exam.split)
         return self._report(exam, data, fact, f"on {exam.split}")
@@ -116,34 +117,43 @@ class Session:
         cells = grid_of(asked.resolution, source.domain.shape, spec.name)
         thin = thinning(source.domain.shape, cells)
         if thin is None:
-            raise ConfigError(
-                f"{path}: has {_cells(source.domain.shape)}, of which {_cells(cells)} cannot be picked; choose others."
-            )
+            stored_cells, wanted = cells_of(source.domain.shape), cells_of(cells)
+            raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
         part = Trajectories(source, source.ids[: asked.samples], spaced(source, step, data, thin)).sound()
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
         split, seen = self._seen(part, data)
-        label = f"{split}, {_cells(cells)}"
+        label = f"{split}, {cells_of(cells)}"
         exam = Exam(label, part, (*outside, *seen, *self._box(source, data)))
         on = f"on {path.name} ({label})"
         return self._report(exam, data, _fact(part, split), on)
 
-    def _open(self, data: DataConfig) -> DataSet:
-        return self.stack.enter_context(opened(data, self.folder.cache("data"), self.judge.screen.following))
+    def _open(self, task: str | None) -> list[DataSet]:
+        """The run's data, of one task or of all; an entry that does not say its task is opened to see."""
+        chosen = {k: d for k, d in self.config.data.items() if task is None or Definition.of(d.task).name in ("", task)}
+        sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
+        return [data for data in sets if task in (None, data.task.name)]
 
     def _known(self, name: str) -> DataSet | None:
         """The run's own data of a task, where they are still there or a baseline is to be trained on them."""
-        for data in self.config.data.values():
-            here = Path(data.file).exists() if data.file else self.folder.cache("data").is_dir()
-            if data.task == name and (here or self.asked.baselines):
-                return self._open(data)
-        return None
+        own = [d for d in self.config.data.values() if Definition.of(d.task).name in ("", name)]
+        here = self.folder.cache("data").is_dir() or any(d.there for d in own)
+        if not here and not self.asked.baselines:
+            return None
+        try:
+            return next(iter(self._open(name)), None)
+        except DataError:
+            if self.asked.baselines:
+                raise
+            return None
 
     def _seen(self, part: Trajectories, data: DataSet | None) -> tuple[str, tuple[str, ...]]:
         """The name of the split of a file, and what there is to say of trajectories that the run was trained on."""
         if data is None:
             return "file", ("The run's own data are gone, so nobody knows whether it was trained on this file.",)
-        own = fingerprints(data.source)
-        used = {own[name] for name in (*data.split.train, *data.split.valid)}
+        used = set()
+        for entry in data.entries:
+            own = fingerprints(entry.source)
+            used |= {own[name] for name in (*entry.split.train, *entry.split.valid)}
         theirs = fingerprints(part.source)
         count = sum(theirs[name] in used for name in part.ids)
         if not count:
@@ -156,10 +166,10 @@ class Session:
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:
         if data is None:
             return ()
-        pairs = zip(source.domain.lengths, data.source.domain.lengths, strict=True)
-        if all(abs(a - b) <= 1e-3 * abs(b) for a, b in pairs):
+        own = data.first.source.domain
+        if all(abs(a - b) <= 1e-3 * abs(b) for a, b in zip(source.domain.lengths, own.lengths, strict=True)):
             return ()
-        return (f"The box of this file is {source.domain.bounds}, and training knew {data.source.domain.bounds}.",)
+        return (f"The box of this file is {source.domain.bounds}, and training knew {own.bounds}.",)
 
     def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str) -> Report:
         return self.judge.report(f"{self.config.name}: {exam.split}", [self.judge.task(exam, data)], [fact], on=on)
@@ -173,7 +183,7 @@ def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int
     if len(cells) == 1 and len(like) > 1:
         scaled = [n * cells[0] / like[0] for n in like]
         if any(n != int(n) for n in scaled):
-            raise ConfigError(f"{cells[0]} cells along the first axis of {_cells(like)} fit no grid; name all axes.")
+            raise ConfigError(f"{cells[0]} cells along the first axis of {cells_of(like)} fit no grid; name all axes.")
         cells = tuple(int(n) for n in scaled)
     if len(cells) != len(like) or min(cells) < 2:
         raise ConfigError(f"{task} has {len(like)} axes, so --resolution is {len(like)} numbers of at least 2.")
@@ -190,11 +200,12 @@ def _check(config: RunConfig, simulator: Simulator, asked: Question) -> None:
         raise ConfigError(f"an error needs at least 2 samples for its interval, not {asked.samples}.")
     require(asked.baselines)
     if asked.file is None:
-        tasks = [data.task for data in config.data.values()]
-        if asked.task is not None and asked.task not in tasks:
-            raise ConfigError(f"the run was not trained on '{asked.task}'; it knows {', '.join(tasks)}.")
-        for name in tasks:
-            simulator.codec.task(name)
+        if asked.task is not None and asked.task not in simulator.codec.tasks:
+            known = ", ".join(simulator.codec.tasks)
+            raise ConfigError(f"the run was not trained on '{asked.task}'; it knows {known}.")
+        for name in (Definition.of(data.task).name for data in config.data.values()):
+            if name:
+                simulator.codec.task(name)
 
 
 def _cost(folder: RunDir, simulator: Simulator, device: str) -> Cost:
@@ -224,13 +235,7 @@ def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
 
 def _fact(part: Trajectories, samples: str) -> DataFact:
     source = part.source
-    made = source.attributes().get("ups_identity")
-    version = str(made) if made is not None else f"{source.path.stat().st_size} bytes"
     params = ", ".join(f"{k} = {v}" for k, v in source.params_of(part.rows[0]).items())
     counts = f"{len(part)} ({samples})"
     grid = " × ".join(map(str, part.shape))
-    return DataFact(source.task.name, source.path.name, version, counts, grid, len(part.times), params)
-
-
-def _cells(cells: Sequence[int]) -> str:
-    return f"{' × '.join(map(str, cells))} cells"
+    return DataFact(source.task.name, source.path.name, version_of(source), counts, grid, len(part.times), params)

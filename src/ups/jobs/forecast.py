@@ -17,7 +17,7 @@ from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.files import write_atomic
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
-from ups.run.check import outline
+from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.types import ConfigError, DataError
 
@@ -155,7 +155,7 @@ def forecast(
         reckoned = {s.name: roof.seconds(s.work, s.captured) for s in found.stages}
         steps = (2 * INTERVALS + 4) * len(config.data)
         if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
-            taken = trial(config, [outline(data) for data in config.data.values()], here, PATIENCE)
+            taken = trial(config, outlines(config.data), here, PATIENCE)
         for s in found.stages:
             step = taken[s.name].seconds if taken else reckoned[s.name]
             slower = step / reckoned[s.name]

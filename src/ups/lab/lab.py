@@ -14,7 +14,7 @@ from typing import Any
 from ups.files import write_atomic
 from ups.lab.case import Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.rundir import RunDir, environment
 from ups.supervise.forked_functions import run
@@ -60,7 +60,7 @@ class Lab:
         settings = GenerateConfig(
             task="burgers1d", samples=16, resolution=16, frames=6, seed=1, device="cpu", scheme="accurate"
         )
-        return generate(settings, self.folder / "data", lambda progress: None).resolve()  # noqa: ARG005
+        return generate(settings, self.folder / "data", lambda progress: None)[0].resolve()  # noqa: ARG005
 
     def _undisturbed(self, data: Path, world: int, strategy: Strategy, changes: tuple[Any, ...]) -> float:
         """Seconds that it takes."""

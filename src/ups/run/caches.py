@@ -11,6 +11,7 @@ from torch import Tensor
 from ups.data.cache import Latents, key_of, verify
 from ups.data.cache_builder import Builder, discard
 from ups.data.checksums import checksum
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Samples
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
@@ -43,10 +44,10 @@ def identity(codec: Codec, task: str) -> dict[str, str]:
     }
 
 
-def encoder(codec: Codec, data: DataSet) -> Callable[[Tensor], Tensor]:
+def encoder(codec: Codec, part: Trajectories) -> Callable[[Tensor], Tensor]:
     """Frames to tokens on the codec's own device, and back to the CPU."""
     device = next(codec.parameters()).device
-    task, periodic = data.task, data.source.domain.periodic
+    task, periodic = part.task, part.domain.periodic
     codec.eval()
     return lambda frames: codec.encode_alike(frames.to(device), task, periodic).float().cpu()
 
@@ -62,26 +63,27 @@ class Caches:
     screen: Screen
     pulse: Pulse
 
-    def folder(self, data: DataSet, split: str) -> Path:
-        return self.place / data.task.name / split
+    def folder(self, part: Trajectories, split: str, number: int) -> Path:
+        """`number`: which of the task's groups of samples on one grid it is."""
+        return self.place / part.task.name / (split if number == 0 else f"{split}-{number + 1}")
 
-    def key(self, data: DataSet, split: str) -> dict[str, str]:
+    def key(self, part: Trajectories) -> dict[str, str]:
         """All that the cache of a part depends on."""
-        told = identity(self.codec, data.task.name)
-        return key_of(data.part(split), told, checksum(data.source, self.place / MEMORY), self.config.cache.dtype)
+        codec = identity(self.codec, part.task.name)
+        return key_of(part, codec, checksum(part.source, self.place / MEMORY), self.config.cache.dtype)
 
-    def ready(self, data: DataSet, split: str) -> tuple[Path, dict[str, str]]:
+    def ready(self, part: Trajectories, split: str, number: int = 0) -> tuple[Path, dict[str, str]]:
         """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
-        folder, key, settings = self.folder(data, split), self.key(data, split), self.config.cache
-        name = f"latents of {data.task.name}, {split}"
+        folder, key, settings = self.folder(part, split, number), self.key(part), self.config.cache
+        name = f"latents of {part.task.name}, {split}"
 
         def report(done: int, total: int) -> None:
             self.pulse.beat("idle", op="latent cache")
             self.screen.following(Progress(done, total, name))
 
         build = Builder(
-            data.part(split),
-            encoder(self.codec, data),
+            part,
+            encoder(self.codec, part),
             key,
             folder,
             settings.dtype,
@@ -121,7 +123,7 @@ def encoded_parts(
         return []
     caches = Caches(config, place_of(config, folder), stage.simulator.codec, dist, screen, pulse or Pulse(None, 0))
     parts: list[Samples] = []
-    for data in sets:
-        frames = data.part("train") if stage.sees == "both" else None
-        parts.append(Latents(*caches.ready(data, "train"), data.task, frames))
+    for number, part in ((n, part) for data in sets for n, part in enumerate(data.parts("train"))):
+        frames = part if stage.sees == "both" else None
+        parts.append(Latents(*caches.ready(part, "train", number), part.task, frames))
     return parts

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from ups.data import open_source
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.splits import PARTS, make_split
-from ups.data.trajectories import RESIDENT, numbers_in
+from ups.data.trajectories import RESIDENT
 from ups.data.windows import CELLS, at_once
+from ups.definition import Definition
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
-from ups.physics import EQUATIONS, TASKS
-from ups.run.config import DataConfig, RunConfig
-from ups.run.datasets import DataSet
+from ups.physics import TASKS
+from ups.run.config import RunConfig
+from ups.run.data_config import DataConfig
+from ups.run.datasets import DataSet, open_sets
+from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec, UpsError
@@ -38,6 +42,14 @@ class Outline:
     disk: int  # bytes of its file
     made: bool  # by the run itself
 
+    def with_more(self, other: Outline) -> Outline:
+        """This data set and another of the same task."""
+        counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
+        grid = max(self.grid, other.grid, key=math.prod)
+        made, disk = self.made or other.made, self.disk + other.disk
+        frames = min(self.frames, other.frames)
+        return dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
+
     @property
     def frame(self) -> int:
         """Numbers in a frame."""
@@ -46,7 +58,7 @@ class Outline:
     def window(self, batch: int, context: int, targets: int) -> Window:
         """A window of the right shapes on the current device; its numbers lie between 0 and 1."""
         spec, channels = self.task, len(self.task.channels)
-        given = sum(len(f.channels) for f in spec.inputs)
+        given = len(spec.given)
         return Window(
             task=spec,
             context=torch.rand(batch, context, *self.grid, channels),
@@ -74,32 +86,56 @@ class Outline:
         return sum(size for size in sizes if size <= RESIDENT)
 
 
-def outline(data: DataConfig) -> Outline:
-    """The data set of a config: from its equation, or from the header of its file."""
-    if data.file:
-        path = Path(data.file)
-        with open_source(path, TASKS, data.task) as source:
-            task, domain, times, ids = source.task, source.domain, source.times, source.ids
-            numbers_in(source, 0)
-        files = [path] if path.is_file() else [p for p in path.rglob("*") if p.is_file()]
-        disk = sum(p.stat().st_size for p in files)
-    else:
-        equation = EQUATIONS[data.task](**data.params)
-        task, domain = equation.spec(), equation.domain(data.resolution or equation.task.resolution)
-        times = np.asarray(equation.times()[: data.frames])
-        ids = tuple(str(i) for i in range(data.samples))
-        disk = LAYOUTS[task.storage.kind](FileSpec(task, equation.params(), domain, times, len(ids), {})).nbytes()
-    reduce, split = data.reduce, data.split
-    for axis, n in enumerate(domain.shape):
-        if n % reduce.space:
-            raise ConfigError(f"{task.name}: axis {axis} has {n} cells, which {reduce.space} does not divide.")
-    grid = tuple(n // reduce.space for n in domain.shape)
+def outlines(configs: Mapping[str, DataConfig]) -> list[Outline]:
+    """The data sets of a run, one for each task: from their equations, or from the headers of their files."""
+    with ExitStack() as stack:
+        there = {name: data for name, data in configs.items() if data.there}
+        sets = open_sets(there, Path(), lambda progress: None, stack)  # noqa: ARG005  (nothing is made)
+        outlined = [_of_files(data) for data in sets]
+    made = [_to_be_made(name, data) for name, data in configs.items() if not data.there]
+    tasks: dict[str, Outline] = {}
+    for outline in (*outlined, *made):
+        name = outline.task.name
+        tasks[name] = tasks[name].with_more(outline) if name in tasks else outline
+    order = [Definition.of(data.task).name for data in configs.values()]
+    return sorted(tasks.values(), key=lambda o: order.index(o.task.name) if o.task.name in order else -1)
+
+
+def _of_files(data: DataSet) -> Outline:
+    """A data set whose files are there."""
+    parts = {part: data.parts(part) for part in PARTS}
+    return Outline(
+        task=data.task,
+        grid=data.grid,
+        frames=min(int(p.lengths.max()) for part in parts.values() for p in part),
+        counts={part: sum(map(len, trajectories)) for part, trajectories in parts.items()},
+        periodic=parts["train"][0].domain.periodic,
+        disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
+        made=False,
+    )
+
+
+def _to_be_made(name: str, data: DataConfig) -> Outline:
+    """A data set that its equation will make."""
+    equations = equations_of(data.generation())
+    first = equations[0]
+    spec, domain = first.spec(), first.domain(data.resolution or first.task.resolution)
+    task = data.definition.applied(spec, TASKS, f"data.{name}")
+    times = np.asarray(first.times()[: data.frames])
+    file = FileSpec(spec, first.params(), domain, times, data.samples, {})
+    split = data.split
     try:
-        cut = make_split(ids, split.convention, split.fractions, data.seed)
+        grid = data.reduce.cells(domain, task.name)
+        ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
+        cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])
         counts: dict[str, int] = {part: len(cut.part(part)) for part in PARTS}
     except UpsError as error:
-        raise type(error)(f"{task.name}: {error}") from None
-    return Outline(task, grid, len(times[reduce.start :: reduce.time]), counts, domain.periodic, disk, not data.file)
+        raise type(error)(f"data.{name}: {error}") from None
+    frames = len(times[data.reduce.frames])
+    if split.time is not None:
+        frames, counts = min(int(frames * share) for share in split.time), dict.fromkeys(PARTS, len(ids))
+    disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
+    return Outline(task, grid, frames, counts, domain.periodic, disk, True)
 
 
 def parts_of(config: RunConfig, parent: Simulator | None) -> list[str]:
@@ -128,13 +164,21 @@ def check(config: RunConfig) -> list[Outline]:
     """
     if not config.data:
         raise ConfigError("the config names no data; add a data set under `data:`.")
-    known = [data.task for data in config.data.values()]
-    for task in config.evaluation.unseen:
-        if task not in known:
-            raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
     if config.cache.use and config.cache.folder:
         _makeable(Path(config.cache.folder))
-    sets = [outline(data) for data in config.data.values()]
+    sets = outlines(config.data)
+    known = {data.task.name: data.task for data in sets}
+    for task, wanted in config.evaluation.unseen.items():
+        if task not in known:
+            raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
+        if wanted and not known[task].equation:
+            raise ConfigError(
+                f"evaluation.unseen names {task}, which obeys no built-in equation, so no such data can be made; hold "
+                "values out of its files with split.hold_out."
+            )
+    if config.mix.weights and set(config.mix.weights) != set(known):
+        odd = min(set(config.mix.weights) ^ set(known))
+        raise ConfigError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
     _long_enough(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)

@@ -1,124 +1,24 @@
-"""What can be configured: the data of a task, and a whole run. Loading one checks it against what is registered."""
+"""What can be configured of a whole run. Loading a config checks it against what is registered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, create_model, field_validator, model_validator
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
 from ups.config import Config
 from ups.data.cache_shards import TokenFormat
 from ups.data.sampler import Mix
-from ups.data.trajectories import Reduction
+from ups.definition import Definition
 from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
+from ups.run.data_config import DataConfig, GenerateConfig, known
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
 from ups.tracking import TRACKERS
-from ups.types import UpsError, check_known
-
-
-class GenerateConfig(Config):
-    """The data of one task: which equation, how much of it, and how it is solved."""
-
-    task: str
-    """Name of the task; `ups data tasks` lists them."""
-    samples: int = Field(default=100, ge=1)
-    """Number of trajectories."""
-    resolution: int | None = Field(default=None, ge=4)
-    """Cells along the first axis; the task's own (PDEBench's) by default."""
-    frames: int | None = Field(default=None, ge=2)
-    """Only the first so many of the task's saved frames; all by default."""
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    """Same seed, same data."""
-    scheme: Literal["pdebench", "accurate"] | None = None
-    """How it is solved; PDEBench's way where the task has it, by default."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """auto, cpu, cuda or cuda:N."""
-    dtype: Literal["float32", "float64"] | None = None
-    """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
-    batch: int | None = Field(default=None, ge=1)
-    """Trajectories solved at once; as many as fit by default."""
-    params: dict[str, float | str] = Field(default_factory=dict)
-    """Parameters of the equation, by name; its defaults otherwise."""
-
-    @field_validator("task")
-    @classmethod
-    def _known(cls, task: str) -> str:
-        from ups.physics import EQUATIONS
-
-        _known("task", (task,), EQUATIONS)
-        return task
-
-    @field_validator("params")
-    @classmethod
-    def _spelled(cls, params: dict[str, float | str], info: ValidationInfo) -> dict[str, float | str]:
-        """Words in the spelling of the equation (`--init shock` is Shock); numbers also as YAML mistakes them, 1e-8."""
-        from ups.physics import TASKS
-
-        known = TASKS[info.data["task"]].parameters if "task" in info.data else ()
-        words = {p.name: {choice.lower(): choice for choice in p.choices} for p in known}
-        spelled = {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
-        return {name: _number(value) if not words.get(name) else value for name, value in spelled.items()}
-
-    @model_validator(mode="after")
-    def _solvable(self) -> GenerateConfig:
-        from ups.physics import EQUATIONS
-
-        kind = EQUATIONS[self.task]
-        known = [p.name for p in kind.parameters()]
-        for name in self.params:
-            if name not in known:
-                has = f"it has {', '.join(known)}" if known else "it has none"
-                raise ValueError(f"{self.task} has no parameter '{name}'; {has}.")
-        try:
-            equation = kind(**self.params)
-            most = len(equation.times())
-            if self.frames and (self.frames > most or equation.task.steady):
-                raise ValueError(f"{self.task} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
-            if self.scheme:
-                equation.check_scheme(self.scheme)
-        except UpsError as error:
-            raise ValueError(str(error)) from None
-        return self
-
-
-def _known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
-    try:
-        check_known(kind, names, known)
-    except UpsError as error:
-        raise ValueError(str(error)) from None
-
-
-def _number(value: float | str) -> float | str:
-    try:
-        return float(value)
-    except ValueError:
-        return value
-
-
-class SplitConfig(Config):
-    """Which trajectories are for what."""
-
-    convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
-    """seeded, or PDEBench's own: the first or the last part is for testing."""
-    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    """Shares of train, valid and test."""
-
-
-class DataConfig(GenerateConfig):
-    """One data set of a run: a file that is there, or one to be made; and how it is cut down for training."""
-
-    file: str | None = None
-    """A PDEBench file or a folder of The Well to read; made from the other keys if there is none."""
-    reduce: Reduction = Field(default_factory=Reduction)
-    """Every n-th frame from `start` on, and every n-th cell of each axis."""
-    split: SplitConfig = Field(default_factory=SplitConfig)
-    """Train, valid and test."""
 
 
 class ModelConfig(Config):
@@ -149,7 +49,7 @@ class EvalConfig(Config):
     @field_validator("baselines")
     @classmethod
     def _baselines_there_are(cls, baselines: tuple[str, ...]) -> tuple[str, ...]:
-        _known("baseline", baselines, BASELINES)
+        known("baseline", baselines, BASELINES)
         return baselines
 
     @field_validator("unseen")
@@ -157,9 +57,12 @@ class EvalConfig(Config):
     def _solvable(
         cls, unseen: dict[str, tuple[dict[str, float | str], ...]]
     ) -> dict[str, tuple[dict[str, float | str], ...]]:
+        from ups.physics import TASKS
+
         try:
             made = {
-                task: tuple(GenerateConfig(task=task, params=p).params for p in sets) for task, sets in unseen.items()
+                task: tuple(GenerateConfig(task=task, params=p).params for p in sets) if task in TASKS else sets
+                for task, sets in unseen.items()
             }
         except ValidationError as error:
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
@@ -252,7 +155,7 @@ class RunConfig(Config):
     @field_validator("plan")
     @classmethod
     def _stages_there_are(cls, plan: tuple[str, ...]) -> tuple[str, ...]:
-        _known("stage", plan, STAGES)
+        known("stage", plan, STAGES)
         if not plan or len(set(plan)) < len(plan):
             raise ValueError("a plan names at least one stage, and each of them once.")
         return plan
@@ -260,13 +163,13 @@ class RunConfig(Config):
     @field_validator("trackers")
     @classmethod
     def _trackers_there_are(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        _known("tracker", trackers, TRACKERS)
+        known("tracker", trackers, TRACKERS)
         return trackers
 
     @field_validator("dist")
     @classmethod
     def _a_launcher_there_is(cls, dist: DistConfig) -> DistConfig:
-        _known("launcher", () if dist.launcher is None else (dist.launcher,), LAUNCHERS)
+        known("launcher", () if dist.launcher is None else (dist.launcher,), LAUNCHERS)
         return dist
 
     @model_validator(mode="after")
@@ -287,6 +190,15 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _weighed(self) -> RunConfig:
+        """Where the tasks are known before any file is opened; otherwise it is checked then."""
+        tasks = {Definition.of(data.task).name for data in self.data.values()}
+        if self.mix.weights and all(tasks) and set(self.mix.weights) != tasks:
+            odd = min(set(self.mix.weights) ^ tasks)
+            raise ValueError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
+        return self
+
+    @model_validator(mode="after")
     def _shareable(self) -> RunConfig:
         for name in self.plan:
             stage = self.stage(name)
@@ -294,17 +206,6 @@ class RunConfig(Config):
                 raise ValueError(f"{name}.train.optimizer is muon, which needs whole matrices, and fsdp cuts them.")
             if stage.batch < self.dist.world:
                 raise ValueError(f"{name}.batch is {stage.batch}, which {self.dist.world} ranks cannot share.")
-        return self
-
-    @model_validator(mode="after")
-    def _one_set_per_task(self) -> RunConfig:
-        tasks = [data.task for data in self.data.values()]
-        for task in tasks:
-            if tasks.count(task) > 1:
-                raise ValueError(f"two data sets hold {task}; a simulator learns a task from one.")
-        if self.mix.weights and set(self.mix.weights) != set(tasks):
-            odd = min(set(self.mix.weights) ^ set(tasks))
-            raise ValueError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
         return self
 
 

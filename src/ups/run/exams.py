@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ups.config import fingerprint, load
-from ups.data import open_source
+from ups.data import open_source, renamed
 from ups.data.trajectories import Trajectories
 from ups.models import Simulator
 from ups.physics import EQUATIONS, TASKS
-from ups.run.config import GenerateConfig, RunConfig
+from ups.run.config import RunConfig
+from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import generate
@@ -45,12 +46,12 @@ def exams(
         try:
             yield made.at_resolution(cells, "test")
         except UpsError as error:
-            yield f"{data.source.task.name} at {_cells(cells)} could not be judged: {error}"
-    for params in config.evaluation.unseen.get(data.source.task.name, ()):
+            yield f"{data.task.name} at {cells_of(cells)} could not be judged: {error}"
+    for params in config.evaluation.unseen.get(data.task.name, ()):
         try:
             yield made.at_parameters(params)
         except UpsError as error:
-            yield f"{data.source.task.name} at {_named(params)} could not be judged: {error}"
+            yield f"{data.task.name} at {_named(params)} could not be judged: {error}"
 
 
 @dataclass
@@ -66,9 +67,9 @@ class Maker:
 
     def at_resolution(self, cells: tuple[int, ...], split: str, samples: int | None = None) -> Exam:
         """Trajectories on a grid of `cells`: those of `split` where the run's file is fine enough, else new ones."""
-        data, trained = self.data, self.data.grid
+        data, trained = self.data.first, self.data.grid
         step = thinning(data.source.domain.shape, cells)
-        label = f"{_cells(cells)}{' (zero-shot)' if cells != trained else ''}"
+        label = f"{cells_of(cells)}{' (zero-shot)' if cells != trained else ''}"
         if step is not None:
             ids = data.split.part(split)[:samples]
             part = Trajectories(data.source, ids, dataclasses.replace(data.config.reduce, space=step))
@@ -82,8 +83,8 @@ class Maker:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
         trained = self.data.grid
         part = self._made(params, cells or trained, samples)
-        label = _named(params) + (f", {_cells(cells)}" if cells and cells != trained else "")
-        outside = self.simulator.outside(part.params, self.data.source.task.name)
+        label = _named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
+        outside = self.simulator.outside(part.params, self.data.task.name)
         kind = "outside the trained range" if outside else "within the trained range"
         return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
 
@@ -91,17 +92,18 @@ class Maker:
         self, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int | None = None
     ) -> Trajectories:
         """New trajectories by the scheme of the training data, from a seed of their own."""
-        data, source = self.data, self.data.source
-        name = source.task.name
-        if name not in EQUATIONS:
-            raise ConfigError(f"{name} has no equation here that could make new data; name a file with --file.")
-        trained = data.grid
+        data, source, spec = self.data.first, self.data.first.source, self.data.task
+        name = spec.equation
+        if not name:
+            raise ConfigError(f"{spec.name} has no equation here that could make new data; name a file with --file.")
+        trained = self.data.grid
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
         wanted = {
             **known,
-            "params": {**source.params, **params},
+            "task": name,
+            "params": {**source.params_of(0), **params},
             "scheme": None if scheme is None else str(scheme),
             "resolution": cells[0] * thin,
             "samples": samples or self.config.evaluation.samples,
@@ -111,10 +113,12 @@ class Maker:
         made = load(GenerateConfig, overrides=wanted)
         found = tuple(n // thin for n in EQUATIONS[name](**made.params).domain(made.resolution or cells[0]).shape)
         if found != cells:
-            raise ConfigError(f"{name} is solved on {_cells(found)}, not on {_cells(cells)}; choose such a resolution.")
-        path = generate(made, self.place / fingerprint(made), self.screen.following)
-        fresh = self.stack.enter_context(open_source(path, TASKS, name))
-        return Trajectories(fresh, fresh.ids, spaced(fresh, data.step, data, thin))
+            raise ConfigError(
+                f"{name} is solved on {cells_of(found)}, not on {cells_of(cells)}; choose such a resolution."
+            )
+        (path,) = generate(made, self.place / fingerprint(made), self.screen.following)
+        fresh = renamed(self.stack.enter_context(open_source(path, TASKS, name)), spec)
+        return Trajectories(fresh, fresh.ids, spaced(fresh, self.data.step, self.data, thin))
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
@@ -125,7 +129,8 @@ def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:
     return steps.pop() if len(steps) == 1 else None
 
 
-def _cells(cells: tuple[int, ...]) -> str:
+def cells_of(cells: Sequence[int]) -> str:
+    """A grid in words."""
     return f"{' × '.join(map(str, cells))} cells"
 
 

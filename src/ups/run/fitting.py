@@ -44,7 +44,7 @@ def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Re
         return Reduction(space=thin)
     own = float(source.times[1] - source.times[0])
     start = 0
-    if data is not None and data.config.reduce.start:
-        begun = float(data.source.times[data.config.reduce.start] - data.source.times[0])
-        start = round(begun / own)
+    if data is not None and (first := data.first.config.reduce.start):
+        times = data.first.source.times
+        start = round(float(times[first] - times[0]) / own)
     return Reduction(time=max(1, round(dt / own)), space=thin, start=start)

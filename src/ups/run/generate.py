@@ -21,7 +21,7 @@ from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, watched
-from ups.run.config import GenerateConfig
+from ups.run.data_config import GenerateConfig
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 from ups.version import __version__
 
@@ -62,8 +62,17 @@ def _budget(device: torch.device) -> int:
     return CUDA_BATCH if device.type == "cuda" else CPU_BATCH
 
 
-def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> Path:
-    """Make the file that `config` describes in `folder`, and return its path."""
+def equations_of(config: GenerateConfig) -> list[Equation]:
+    """The equation of each file that a config asks for."""
+    return [equation_of(config)]
+
+
+def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> list[Path]:
+    """Make the files that `config` describes in `folder`, and return their paths."""
+    return [_file(config, folder, report, overwrite)]
+
+
+def _file(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> Path:
     equation, device = equation_of(config), device_of(config.device)
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -24,7 +25,7 @@ from ups.models import Simulator
 from ups.models.config import FORECASTER
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
-from ups.run.exams import Exam, exams
+from ups.run.exams import Exam, cells_of, exams
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
@@ -96,7 +97,10 @@ class Judge:
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
     def _windows(self, exam: Exam) -> Iterator[Window]:
-        return whole([exam.part], self.asked.context)
+        """Whole trajectories, all as long as the shortest that reaches beyond the context."""
+        enough = exam.part.lengths[exam.part.lengths > self.asked.context]
+        shortest = None if exam.part.task.steady or not len(enough) else int(enough.min())
+        return whole([exam.part], self.asked.context, frames=shortest)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
@@ -117,7 +121,7 @@ class Judge:
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline trained on one task."""
-        network = BASELINES[kind].make(data.source.task, self.asked.context)
+        network = BASELINES[kind].make(data.task, self.asked.context)
         alone = Dist(device=self.device)
         settings = self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone)
@@ -161,21 +165,27 @@ def judge(
 def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
     """The report on one part of the run's own data, and what its config asks beyond it."""
     config, results = asked.config, []
-    known = {data.source.task.name for data in sets}
+    known = {data.task.name for data in sets}
     for name in config.evaluation.unseen:
         if name not in known:
             asked.warnings.append(f"evaluation.unseen names {name}, of which this run has no data; it was left out.")
     with ExitStack() as stack:
         for data in sets:
             beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
-            exam = Exam(split, data.part(split))
-            results.append(asked.task(exam, data, beyond if split == "test" else ()))
+            main, *others = own_exams(data, split)
+            results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
     seen = split == "train"
     on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
     if seen:
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
     return dataclasses.replace(report, drawn=told(folder, known))
+
+
+def own_exams(data: DataSet, split: str) -> list[Exam]:
+    """One part of a run's data: first the samples on the grid that most of them have, then those on others."""
+    parts = sorted(data.parts(split), key=lambda part: -len(part))
+    return [Exam(split if i == 0 else f"{split}, {cells_of(p.shape)}", p) for i, p in enumerate(parts)]
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from ups.config import fingerprint, load
+from ups.data.splits import PARTS
 from ups.engine.preemption import STOP
 from ups.engine.ranks.dist import Dist, device_of
 from ups.engine.train import Outcome
@@ -24,7 +25,7 @@ from ups.models.inherit import inherit
 from ups.models.simulator import rebuilt
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, opened
+from ups.run.datasets import DataSet, Screen, open_sets
 from ups.run.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
@@ -117,10 +118,7 @@ class Run:
     @cached_property
     def sets(self) -> list[DataSet]:
         """The data sets, made where no file holds them yet, and opened once."""
-        place = self.folder.cache("data")
-        return [
-            self._opened.enter_context(opened(data, place, self.screen.following)) for data in self.config.data.values()
-        ]
+        return open_sets(self.config.data, self.folder.cache("data"), self.screen.following, self._opened)
 
     @cached_property
     def parent(self) -> Simulator | None:
@@ -133,8 +131,8 @@ class Run:
         with STOP.at_once("data were made"):
             with self.phases("data"):
                 for data in self.sets:
-                    for part in ("train", "valid", "test"):
-                        data.part(part)
+                    for part in (part for name in PARTS for part in data.parts(name)):
+                        part.sound()
             with self.phases("statistics"):
                 keep_statistics(self.folder, self.sets)
 

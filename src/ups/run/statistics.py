@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ups.config import dump
 from ups.run.datasets import DataSet
@@ -38,16 +39,29 @@ def keep_statistics(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskSt
 
 def measured(data: DataSet) -> TaskStatistics:
     """The statistics of a data set's training part; all of it is read."""
-    part = data.part("train")
-    mean, std = part.statistics()
-    inputs = part.inputs.flatten(0, -2)
-    given = (inputs.mean(0), inputs.std(0)) if part.task.inputs else (inputs.new_zeros(0), inputs.new_zeros(0))
-    return TaskStatistics(mean, std, *given, part.params.amin(0), part.params.amax(0), (part.dt, part.dt))
+    parts = data.parts("train")
+    mean, std = pooled([part.sound().statistics() for part in parts], [len(part) for part in parts])
+    inputs = torch.cat([part.inputs.flatten(0, -2) for part in parts])
+    given = (inputs.mean(0), inputs.std(0)) if data.task.inputs else (inputs.new_zeros(0), inputs.new_zeros(0))
+    params = torch.cat([part.params for part in parts])
+    steps = [dt for part in parts for dt in part.clock.range]
+    return TaskStatistics(mean, std, *given, params.amin(0), params.amax(0), (min(steps), max(steps)))
+
+
+def pooled(moments: Sequence[tuple[Tensor, Tensor]], counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of groups of so many trajectories together, from those of each group."""
+    if len(moments) == 1:
+        return moments[0]
+    weights = torch.tensor(counts, dtype=torch.float64).unsqueeze(1) / sum(counts)
+    means, stds = (torch.stack(column).double() for column in zip(*moments, strict=True))
+    mean = (weights * means).sum(0)
+    square = (weights * (stds**2 + means**2)).sum(0)
+    return mean.float(), (square - mean**2).clamp_min(0).sqrt().float()
 
 
 def _row(data: DataSet, values: dict[str, Any]) -> dict[str, Any]:
     """The numbers with their sum, and what they depend on: the bytes of the data, how they are reduced and split."""
-    of = {"data": data.fact().version, "config": dump(data.config)}
+    of = {"data": data.fact().version, "config": [dump(entry.config) for entry in data.entries]}
     return {"of": of, "values": values, "sum": hashlib.sha256(json.dumps(values).encode()).hexdigest()}
 
 

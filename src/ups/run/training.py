@@ -74,7 +74,7 @@ class Training:
         config, dist, name = self.config, self.dist, stage.name
         settings = config.stage(name)
         for data in self.sets:
-            window = spread(data.part("train"), config.context, settings.unroll)
+            window = spread(data.parts("train")[0], config.context, settings.unroll)
             stage.fit(window.to(dist.device), data.task.name in inherited)
         encoded = encoded_parts(config, self.folder, self.sets, stage, dist, self.screen, self.pulse)
         state, ahead = TrainingState(), settings.train.prefetch + AHEAD * settings.workers + 1

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import Hdf5Source, dataset, has, naming_damage, open_file, values_at
-from ups.data.source import Facts, Joined, Reader, Remarks, Source, is_uniform
+from ups.data.joined import Joined
+from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
 from ups.later import h5py
 from ups.types import Array, DataError, Domain, Field, Param, Storage, TaskSpec
 

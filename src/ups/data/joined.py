@@ -1,0 +1,109 @@
+"""Several sources of one task as one: their grids, times and parameters may differ, their fields may not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.source import Facts, Source, View
+from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory
+
+
+def same_task(sources: Sequence[Source]) -> TaskSpec:
+    """The task that several sources are of, with the parameters of all; DataError where their fields differ."""
+    first = sources[0].task
+    params = {p.name: p for p in first.parameters}
+    for source in sources[1:]:
+        task = source.task
+        if (task.fields, task.inputs, task.ndim, task.mask) != (first.fields, first.inputs, first.ndim, first.mask):
+            raise DataError(
+                f"{source.path}: holds {', '.join(task.channels + task.given)} on {task.ndim} axes, but "
+                f"{sources[0].path} of the same task {first.name} holds {', '.join(first.channels + first.given)} on "
+                f"{first.ndim}; give them different tasks."
+            )
+        for p in task.parameters:
+            old = params.setdefault(p.name, p)
+            if bool(old.choices) != bool(p.choices):
+                raise DataError(
+                    f"{source.path}: its {p.name} is a word in one file of {first.name} and not in another."
+                )
+            params[p.name] = dataclasses.replace(old, choices=tuple(dict.fromkeys((*old.choices, *p.choices))))
+    return dataclasses.replace(first, parameters=tuple(params.values()))
+
+
+def renamed(source: Source, task: TaskSpec) -> Source:
+    """The same source as one of `task`."""
+    return source if source.task == task else View(source, task=task)
+
+
+class Joined(Source):
+    """Several sources of one task, one after the other; their grids, times and parameters may differ.
+
+    An id is `<name>/<id>`: the names are given, or those of the files without their suffix.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[Source], names: Sequence[str] = ()) -> None:
+        task, first = same_task(parts), parts[0]
+        parts = [renamed(part, task) for part in parts]
+        names = names or _stems(path, [part.path for part in parts])
+        common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
+        ids = tuple(f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids)
+        notes = tuple(f"{part.path.name}: {note}" for part in parts for note in part.notes)
+        problems = tuple(f"{part.path.name}: {problem}" for part in parts for problem in part.problems)
+        super().__init__(path, Facts(task, common, first.domain, first.times, ids, notes, problems))
+        self.parts = tuple(parts)
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+
+    def _locate(self, index: int) -> tuple[Source, int]:
+        """The part that holds a sample, and its place there."""
+        index = self._position(index)
+        which = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self.parts[which], index - int(self._starts[which])
+
+    def _values(self, index: int, frames: slice) -> Array:
+        part, at = self._locate(index)
+        return part.read(at, frames)
+
+    def _inputs(self, index: int) -> Array:
+        part, at = self._locate(index)
+        return part.inputs(at)
+
+    def __getitem__(self, index: int) -> Trajectory:
+        part, at = self._locate(index)
+        return dataclasses.replace(part[at], id=self.ids[index])
+
+    def params_of(self, index: int) -> Params:
+        part, at = self._locate(index)
+        return part.params_of(at)
+
+    def times_of(self, index: int) -> Array:
+        part, at = self._locate(index)
+        return part.times_of(at)
+
+    def domain_of(self, index: int) -> Domain:
+        part, at = self._locate(index)
+        return part.domain_of(at)
+
+    def attributes(self) -> dict[str, Any]:
+        return self.parts[0].attributes()
+
+    def files(self) -> list[Path]:
+        return [path for part in self.parts for path in part.files()]
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
+
+def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:
+    """The names of files without their suffix; below their folder where two are called the same."""
+    stems = [path.stem for path in paths]
+    if len(set(stems)) == len(stems):
+        return stems
+    base = folder.absolute()
+    longer = [path.absolute().with_suffix("") for path in paths]
+    return [str(p.relative_to(base)) if p.is_relative_to(base) else str(p) for p in longer]

@@ -1,0 +1,185 @@
+"""What can be configured of data: how a task is made, which files there are, and how they are cut into parts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from ups.config import Config
+from ups.data.splits import PARTS
+from ups.data.trajectories import Reduction
+from ups.definition import Definition
+from ups.types import UpsError, check_known
+
+
+def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
+    """ValueError, as pydantic wants it, for the first of `names` that is not there."""
+    try:
+        check_known(kind, names, there)
+    except UpsError as error:
+        raise ValueError(str(error)) from None
+
+
+class GenerateConfig(Config):
+    """The data of one task: which equation, how much of it, and how it is solved."""
+
+    task: str
+    """Name of the task; `ups data tasks` lists them."""
+    samples: int = Field(default=100, ge=1)
+    """Number of trajectories."""
+    resolution: int | None = Field(default=None, ge=4)
+    """Cells along the first axis; the task's own (PDEBench's) by default."""
+    frames: int | None = Field(default=None, ge=2)
+    """Only the first so many of the task's saved frames; all by default."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Same seed, same data."""
+    scheme: Literal["pdebench", "accurate"] | None = None
+    """How it is solved; PDEBench's way where the task has it, by default."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+    dtype: Literal["float32", "float64"] | None = None
+    """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
+    batch: int | None = Field(default=None, ge=1)
+    """Trajectories solved at once; as many as fit by default."""
+    params: dict[str, float | str] = Field(default_factory=dict)
+    """Parameters of the equation, by name; its defaults otherwise."""
+
+    @property
+    def equation(self) -> str | None:
+        """The equation that is solved; None where nothing is."""
+        return self.task
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str) -> str:
+        from ups.physics import EQUATIONS
+
+        known("task", (task,), EQUATIONS)
+        return task
+
+    @field_validator("params")
+    @classmethod
+    def _spelled(cls, params: dict[str, float | str], info: ValidationInfo) -> dict[str, float | str]:
+        """Words in the spelling of the equation (`--init shock` is Shock); numbers also as YAML mistakes them, 1e-8."""
+        from ups.physics import TASKS
+
+        task = info.data.get("task")
+        name = (task.equation or task.name) if isinstance(task, Definition) else task
+        known = TASKS[name].parameters if name in TASKS else ()
+        words = {p.name: {choice.lower(): choice for choice in p.choices} for p in known}
+        spelled = {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
+        return {name: _number(value) if not words.get(name) else value for name, value in spelled.items()}
+
+    @model_validator(mode="after")
+    def _solvable(self) -> GenerateConfig:
+        from ups.physics import EQUATIONS
+
+        if self.equation is None:
+            return self
+        known("task", (self.equation,), EQUATIONS)
+        kind = EQUATIONS[self.equation]
+        names = [p.name for p in kind.parameters()]
+        for name in self.params:
+            if name not in names:
+                has = f"it has {', '.join(names)}" if names else "it has none"
+                raise ValueError(f"{self.equation} has no parameter '{name}'; {has}.")
+        try:
+            equation = kind(**self.params)
+            most = len(equation.times())
+            if self.frames and (self.frames > most or equation.task.steady):
+                raise ValueError(f"{self.equation} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
+            if self.scheme:
+                equation.check_scheme(self.scheme)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+def _number(value: float | str) -> float | str:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+class SplitConfig(Config):
+    """Which trajectories are for what. Every part has all parameter values, where there are few of them."""
+
+    convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
+    """seeded, or PDEBench's own: the first or the last part is for testing."""
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares of train, valid and test."""
+    time: tuple[float, float, float] | None = None
+    """Shares of the time of each trajectory, in the place of `fractions`: the past is for training, the future for
+    validation and testing, and no frame is in two parts."""
+    hold_out: dict[str, tuple[float | str, ...]] = Field(default_factory=dict)
+    """Parameter values that are for testing alone, by name, for example `{nu: [0.02]}`."""
+    files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
+    """Files, folders or patterns of each part, in the place of `file`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> SplitConfig:
+        ways = [name for name in ("time", "hold_out", "files") if getattr(self, name)]
+        if len(ways) > 1:
+            raise ValueError(f"a split is made in one way, not by {' and '.join(ways)}; keep one.")
+        if self.time is not None and not (min(self.time) >= 0 and abs(sum(self.time) - 1) <= 1e-9):
+            raise ValueError(f"split.time is {self.time}, but its shares are not negative and sum to 1.")
+        if self.files and set(self.files) != set(PARTS):
+            raise ValueError("split.files names files for train, valid and test; add the missing part.")
+        return self
+
+
+class DataConfig(GenerateConfig):
+    """One data set of a run: files that are there, or one to be made; and how it is cut down for training."""
+
+    task: str | Definition | None = None  # type: ignore[assignment]
+    """What the data are: a built-in name (`ups data tasks`), any new one, or a whole definition as `ups data info`
+    prints it. Not needed where files say it themselves."""
+    file: str | tuple[str, ...] | None = None
+    """A file, a folder, a pattern (`data/*Nu*.hdf5`) or a list of them, all of one task; made from the other keys if
+    there is none."""
+    reduce: Reduction = Field(default_factory=Reduction)
+    """Every n-th frame from `start` on, and every n-th cell of each axis."""
+    split: SplitConfig = Field(default_factory=SplitConfig)
+    """Train, valid and test."""
+
+    @property
+    def there(self) -> bool:
+        """Whether its files are there already, and not made by the run."""
+        return bool(self.file or self.split.files)
+
+    @property
+    def equation(self) -> str | None:
+        if self.there:
+            return None
+        definition = Definition.of(self.task)
+        return definition.equation or definition.name
+
+    @property
+    def definition(self) -> Definition:
+        """What is said of the task of the files; `params` hold for every sample of them."""
+        definition = Definition.of(self.task)
+        params = {**definition.parameters, **self.params} if self.there else definition.parameters
+        return dataclasses.replace(definition, parameters=params)
+
+    def generation(self) -> GenerateConfig:
+        """How the file is made."""
+        keys = set(GenerateConfig.model_fields)
+        return GenerateConfig.model_validate({**self.model_dump(include=keys), "task": self.equation})
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: Any) -> Any:
+        """Any name and any definition: whether data can be made of it is seen when all keys are there."""
+        return task
+
+    @model_validator(mode="after")
+    def _made_or_there(self) -> DataConfig:
+        if self.file and self.split.files:
+            raise ValueError("`file` and `split.files` both name the data; keep one of them.")
+        if not self.there and not self.equation:
+            raise ValueError("there is neither a `file` nor a `task` to make data of; add one.")
+        return self
