@@ -20,6 +20,7 @@ from ups.physics.fit import contradicts, fit
 from ups.physics.method_of_lines import RK45
 from ups.physics.padded import Padded
 from ups.physics.random import Draw
+from ups.physics.shocks import ResolvedBurgers
 from ups.physics.solver import Equation, Stepper, initial_states, solve
 from ups.physics.spectral import ETDRK4
 from ups.physics.stiff import Rodas4
@@ -80,6 +81,8 @@ def sharper(stepper: Stepper, factor: int) -> Stepper:
             made = dataclasses.replace(stepper, inner=sharper(stepper.inner, factor))  # type: ignore[arg-type]
         case reaction.Graded():
             made = dataclasses.replace(stepper, step=stepper.step / factor, pieces=stepper.pieces * factor)
+        case ResolvedBurgers():
+            made = dataclasses.replace(stepper, step=stepper.step / factor, pace=stepper.pace / factor)
         case ETDRK4():
             made = dataclasses.replace(stepper, step=stepper.step / factor)
         case FiniteVolume():

@@ -6,12 +6,12 @@ import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law, Positive
-from ups.physics.finite_volume import FiniteVolume, flux_sum
+from ups.physics.finite_volume import FiniteVolume, StiffFiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas
 from ups.physics.initial import pdebench_points, random_modes, reference
 from ups.physics.random import Draw
@@ -60,24 +60,6 @@ def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
         return 1 / functools.reduce(torch.maximum, rates).flatten(1).amax(1)
 
     return limit
-
-
-@dataclass
-class ViscousGas(FiniteVolume):
-    """Midpoint steps with a stiff part: `stiff(w, dt)` is its change over a whole step, taken at the half-way state.
-
-    Second order in time like the plain midpoint rule, at the cost of one call of `stiff` per step, and as stable as
-    `stiff` is by itself. (One part after the other would be first order.)
-    """
-
-    stiff: Callable[[Tensor, Tensor], Tensor] = field(default=lambda w, dt: torch.zeros_like(w))  # noqa: ARG005
-
-    def step(self, w: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-        dt = torch.minimum(self.cfl * self.limit(w), left)
-        h = dt.view(-1, *([1] * (w.dim() - 1)))
-        half = w + 0.5 * h * self.tendency(w)
-        change = self.stiff(half, dt)
-        return w + (change + h * self.tendency(half + 0.5 * change)), left - dt
 
 
 def fluid_momentum(u: Tensor) -> Tensor:
@@ -139,7 +121,7 @@ class Compressible(Equation):
         def limit(w: Tensor) -> Tensor:
             return free(w).clamp_max(most)
 
-        return ViscousGas(domain, tendency, limit, CFL, conserved, primitive, stiff=viscosity.change)
+        return StiffFiniteVolume(domain, tendency, limit, CFL, conserved, primitive, stiff=viscosity.change)
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         if factor == 1:

@@ -26,13 +26,13 @@ def half_slope(u: Tensor, axis: int) -> Tensor:
     """Half the monotonised central slope of the inner cells (one less at each end of `axis`), times the cell width.
 
     The mean of the two one-sided differences, halved, cut to lie between 0 and each of them: few operations matter
-    here, for each one is a pass over memory.
+    here, for each one is a pass over memory, and fresh memory costs more than the arithmetic.
     """
     n = u.shape[axis]
     step = u.narrow(axis, 1, n - 1) - u.narrow(axis, 0, n - 1)
     back, ahead = step.narrow(axis, 0, n - 2), step.narrow(axis, 1, n - 2)
-    low, high = torch.maximum(back, ahead).clamp_max(0), torch.minimum(back, ahead).clamp_min(0)
-    return torch.clamp(0.25 * (back + ahead), low, high)
+    low, high = torch.maximum(back, ahead).clamp_max_(0), torch.minimum(back, ahead).clamp_min_(0)
+    return torch.add(back, ahead).mul_(0.25).clamp_(low, high)
 
 
 def face_states(u: Tensor, axis: int, periodic: bool) -> tuple[Tensor, Tensor]:
@@ -45,17 +45,10 @@ def face_states(u: Tensor, axis: int, periodic: bool) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def face_difference(u: Tensor, axis: int, periodic: bool) -> Tensor:
-    """u_{i+1} − u_i over the n + 1 faces along `axis`."""
-    padded = with_ghosts(u, axis, periodic, width=1)
-    n = u.shape[axis]
-    return padded.narrow(axis, 1, n + 1) - padded.narrow(axis, 0, n + 1)
-
-
 def divergence(flux: Tensor, axis: int, dx: float) -> Tensor:
     """(F_{i+1/2} − F_{i−1/2}) / dx for the n cells between n + 1 faces."""
     n = flux.shape[axis] - 1
-    return (flux.narrow(axis, 1, n) - flux.narrow(axis, 0, n)) / dx
+    return (flux.narrow(axis, 1, n) - flux.narrow(axis, 0, n)).mul_(1 / dx)
 
 
 def flux_sum(domain: Domain, flux: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -106,8 +99,27 @@ class FiniteVolume:
         """One step of each sample, never past its remaining time `left`."""
         dt = torch.minimum(self.cfl * self.limit(w), left)
         h = dt.view(-1, *([1] * (w.dim() - 1)))
-        half = w + 0.5 * h * self.tendency(w)
-        return w + h * self.tendency(half), left - dt
+        half = torch.addcmul(w, h, self.tendency(w), value=0.5)
+        return torch.addcmul(w, h, self.tendency(half)), left - dt
+
+
+@dataclass
+class StiffFiniteVolume(FiniteVolume):
+    """Midpoint steps with a stiff part: `stiff(w, dt)` is its change over a whole step, taken at the half-way state.
+
+    Second order in time like the plain midpoint rule, at the cost of one call of `stiff` per step, and as stable as
+    `stiff` is by itself. (One part after the other would be first order.)
+    """
+
+    stiff: Callable[[Tensor, Tensor], Tensor] = field(default=lambda w, dt: torch.zeros_like(w))  # noqa: ARG005
+
+    def step(self, w: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
+        dt = torch.minimum(self.cfl * self.limit(w), left)
+        h = dt.view(-1, *([1] * (w.dim() - 1)))
+        half = torch.addcmul(w, h, self.tendency(w), value=0.5)
+        change = self.stiff(half, dt)
+        push = self.tendency(half.add_(change, alpha=0.5))
+        return change.addcmul_(h, push).add_(w), left - dt
 
 
 Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -46,15 +46,18 @@ def watched(callback: Callable[[float], None]) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def solve(stepper: Stepper, u0: Tensor, times: Sequence[float]) -> Tensor:
-    """All frames `(B, T, *S, C)` at `times`; the first frame is `u0` itself, untouched."""
+def solve(
+    stepper: Stepper, u0: Tensor, times: Sequence[float], stored: Callable[[Tensor], Tensor] = lambda u: u
+) -> Tensor:
+    """All frames `(B, T, *S, C)` at `times`; the first frame is `u0` itself. `stored` is what is kept of each."""
     tell = _watcher.get()
-    frames = u0.new_empty((u0.shape[0], len(times), *u0.shape[1:]))
-    frames[:, 0] = u0
+    first = stored(u0)
+    frames = first.new_empty((first.shape[0], len(times), *first.shape[1:]))
+    frames[:, 0] = first
     state = stepper.start(u0)
     for i in range(1, len(times)):
         state = stepper.advance(state, times[i - 1], times[i])
-        frames[:, i] = stepper.read(state)
+        frames[:, i] = stored(stepper.read(state))
         tell(i / (len(times) - 1))
     return frames
 
@@ -129,7 +132,8 @@ class Equation(ABC):
         self.check_scheme(scheme)
         factor, fine, stepper = plan(self, scheme, domain, draw.device, draw.dtype)
         u0 = initial_states(self, draw, self.points(scheme, fine))
-        return self.coarsen(solve(stepper, u0, times), factor)
+        # One frame after the other: all of them on the fine grid might not fit.
+        return solve(stepper, u0, times, lambda u: self.coarsen(u.unsqueeze(1), factor).squeeze(1))
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         """Cell averages over `factor` fine cells per axis of `(B, T, *S, C)`."""
