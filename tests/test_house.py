@@ -25,10 +25,10 @@ FLOORS = {
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
-    | {"definition"}
+    | {"definition", "masks"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
-    "models": {"physics", "types"},
+    "models": {"physics", "masks", "types"},
     "eval": {"pages", "types"},
     "engine": {"heartbeat", "verdict", "types"},
     "supervise": {"rundir", "config", "heartbeat", "verdict", "types"},
@@ -36,12 +36,13 @@ FLOORS = {
     "rundir": {"config", "verdict", "types"},
     "pages": {"types"},
     "physics": {"types"},
-    "data": {"definition", "types"},
+    "data": {"definition", "masks", "types"},
     "definition": {"types"},
     "config": {"types"},
     "heartbeat": {"types"},
     "verdict": {"types"},
     "tensors": {"types"},
+    "masks": {"types"},
     "files": set(),
     "later": set(),
     "version": set(),
