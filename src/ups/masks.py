@@ -1,4 +1,4 @@
-"""Masks: which cells of a grid count; what lies where nothing is, such as in an obstacle."""
+"""Cells that do not count: where the nearest one that does lies, and its value in their place."""
 
 from __future__ import annotations
 
@@ -7,29 +7,32 @@ from typing import Any
 
 import numpy as np
 
-from ups.types import Array
+from ups.types import Array, DataError
 
 
-def fill(values: Array, mask: Array) -> Array:
-    """`values (…, *S, C)` with every cell that does not count replaced by the nearest that does; `mask (*S,)` is true
-    where a cell counts. All zero where no cell counts."""
-    if mask.all():
-        return values
-    where = _nearest(np.packbits(mask).tobytes(), mask.shape)
-    if where is None:
-        return np.zeros_like(values)
-    places: tuple[Any, ...] = (..., *where, slice(None))
-    return np.asarray(values[places])
+def nearest(mask: Array) -> tuple[Array, ...]:
+    """For every cell of `mask (*S,)` the index of the nearest one that counts, an array `(*S,)` for each axis."""
+    mask = np.asarray(mask, bool)
+    if not mask.any():
+        raise DataError("no cell counts: the mask is 0 everywhere; it must be 1 where there is a value.")
+    return _nearest(np.packbits(mask).tobytes(), mask.shape)
 
 
 @lru_cache(maxsize=64)
-def _nearest(bits: bytes, shape: tuple[int, ...]) -> tuple[Array, ...] | None:
-    """For every cell the place of the nearest that counts, an index array per axis; None where no cell counts."""
+def _nearest(bits: bytes, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Kept, for the samples of a data set often share a mask, and every read of a frame asks for it."""
     from scipy.ndimage import distance_transform_edt
 
-    size = int(np.prod(shape))
-    mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=size).reshape(shape).astype(bool)
-    if not mask.any():
-        return None
-    where = distance_transform_edt(~mask, return_distances=False, return_indices=True)
-    return tuple(np.asarray(where))
+    mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=int(np.prod(shape))).reshape(shape).astype(bool)
+    indices: Array = distance_transform_edt(~mask, return_distances=False, return_indices=True)
+    return tuple(indices)
+
+
+def fill(values: Array, mask: Array) -> Array:
+    """`values (…, *S, C)` with those of cells where `mask (*S,)` is 0 replaced by the value of the nearest that
+    counts; cells that count keep their bits."""
+    values, mask = np.asarray(values), np.asarray(mask, bool)
+    if mask.all():
+        return values
+    places: Any = (..., *nearest(mask), slice(None))
+    return np.asarray(values[places])

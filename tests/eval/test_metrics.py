@@ -228,3 +228,36 @@ def test_every_metric_is_zero_for_the_truth_and_knows_no_batches(name: str) -> N
     parts = Errors.join([measure(pred[i : i + 2], true[i : i + 2]) for i in (0, 2)])
     assert parts.per_sample(name) == pytest.approx(measure(pred, true).per_sample(name))
     assert METRICS[name].meaning
+
+
+@pytest.mark.parametrize("space", [(16,), (8, 12)])
+def test_no_metric_sees_a_cell_that_does_not_count(space: tuple[int, ...]) -> None:
+    pred, true = noise(3, 4, *space, 2), noise(3, 4, *space, 2)
+    mask = np.random.default_rng(0).random((3, *space)) > 0.3
+    cells = np.expand_dims(mask, (1, -1))
+    errors = measure(pred, true, 0.5, mask=mask)
+    other = measure(np.where(cells, pred, np.nan), np.where(cells, true, 1e6), 0.5, mask=mask)
+    for name, table in errors.tables.items():
+        assert np.array_equal(table, other.tables[name], equal_nan=True), name
+    assert not other.diverged.any()
+    one = [np.sqrt(((pred[i] - true[i])[:, mask[i]] ** 2).mean(1)) for i in range(3)]
+    assert errors.tables["rmse"] == pytest.approx(np.stack(one), rel=1e-12)
+    spread = [np.sqrt(true[i][:, mask[i]].var(1, ddof=1) + 1e-7) for i in range(3)]
+    assert errors.tables["vrmse"] == pytest.approx(np.stack(one) / np.stack(spread), rel=1e-12)
+    totals = [np.abs((pred[i] - true[i])[:, mask[i]].mean(1)) for i in range(3)]
+    assert errors.tables["crmse"] == pytest.approx(np.stack(totals), rel=1e-10)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_mask_that_counts_every_cell_changes_no_metric(name: str) -> None:
+    pred, true = noise(3, 4, 8, 12, 2), noise(3, 4, 8, 12, 2)
+    whole = measure(pred, true, 0.5, mask=np.ones((3, 8, 12), bool)).per_sample(name)
+    assert whole == pytest.approx(measure(pred, true, 0.5).per_sample(name), rel=1e-10, nan_ok=True)
+
+
+def test_the_correlation_time_of_uneven_steps_is_the_time_of_the_frame() -> None:
+    true = frames(np.sin(2 * np.pi * X), *[np.sin(2 * np.pi * X)] * 2)
+    pred = frames(np.sin(2 * np.pi * X), np.cos(2 * np.pi * X), np.cos(2 * np.pi * X))
+    dt = np.array([[0.1, 0.4, 2.0]])
+    assert measure(pred, true, dt).per_sample("correlation-time") == pytest.approx(0.5)
+    assert measure(true, true, dt).per_sample("correlation-time") == pytest.approx(2.5)

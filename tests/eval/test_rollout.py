@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.results import times_of
 from ups.eval.rollout import PROTOCOLS, EvalProtocol, evaluate, persistence, protocol, reconstruct
 from ups.physics import TASKS
 from ups.tensors import Window
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, Field
 
 TASK = TASKS["burgers1d"]
 P = EvalProtocol("A", 2)
@@ -126,3 +128,22 @@ def test_reconstruction_measures_the_codec_alone() -> None:
     found = reconstruct(lambda window, _: window.targets + 0.01, "cpu", [waves()], P)
     assert found.predictor == "reconstruction"
     assert found.per_sample("rmse") == pytest.approx(0.01, rel=1e-4)
+
+
+def test_masked_cells_and_uneven_steps_are_judged_as_such() -> None:
+    masked = dataclasses.replace(TASK, inputs=(Field.scalar("water"),), mask="water")
+    window = waves(samples=2)
+    mask = torch.ones(2, 32, 1)
+    mask[:, 10:20] = 0
+    targets = torch.where(mask.unsqueeze(1) > 0, window.targets, 1e3)
+    uneven = torch.tensor([[0.1, 0.2, 0.3, 0.1, 0.2, 0.3]]).expand(2, 6)
+    window = dataclasses.replace(window, task=masked, inputs=mask, targets=targets, dt=uneven)
+    judged = evaluate(Shift(), [window], P)
+    assert judged.score < 1e-5
+    assert times_of(judged) == pytest.approx([0.1, 0.3, 0.6, 0.7, 0.9, 1.2])
+    assert judged.examples[0].times == pytest.approx([0.1, 0.3, 0.6, 0.7, 0.9, 1.2])
+    assert judged.examples[0].mask is not None
+    assert judged.examples[0].mask.sum() == 22
+    assert evaluate(Shift(), [window], EvalProtocol("A", 2, 3)).dt.shape == (2, 3)
+    still = evaluate(persistence, [window], P)
+    assert 0.1 < still.score < 2

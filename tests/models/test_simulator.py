@@ -195,7 +195,7 @@ def test_a_steady_task_is_solved_from_its_inputs_alone_in_kind(tmp_path: Path) -
             sim.solve(wrong)
 
 
-def test_a_steady_answer_in_xarray_has_the_places_of_its_input_but_not_its_channel() -> None:
+def test_a_steady_answer_in_xarray_has_the_places_of_its_input_and_the_channel_of_the_task() -> None:
     xarray = pytest.importorskip("xarray")
     x = (np.arange(16) + 0.5) / 16
     flat = xarray.DataArray(np.ones((16, 16)), dims=("x", "y"), coords={"x": x, "y": x})
@@ -204,7 +204,8 @@ def test_a_steady_answer_in_xarray_has_the_places_of_its_input_but_not_its_chann
     assert sim.solve(flat).dims == ("x", "y")
     found = sim.solve(named)
     assert found.dims == ("x", "y", "channel")
-    assert set(found.coords) == {"x", "y"}
+    assert set(found.coords) == {"x", "y", "channel"}
+    assert found.coords["channel"].values.tolist() == ["pressure"]
 
 
 def test_requests_that_make_no_sense_are_refused_in_a_sentence() -> None:
@@ -300,3 +301,21 @@ def test_a_rollout_leaves_the_mode_of_the_simulator_alone() -> None:
     sim = burgers().train()
     sim.rollout(frames("burgers1d")[:, 0], 1, NU)
     assert sim.training
+
+
+def test_steps_may_each_have_a_length_of_their_own() -> None:
+    sim = burgers()
+    sim.config = SimulatorConfig(reencode=True)
+    sim.fit_dt("burgers1d", 0.01, 0.04)
+    u = np.sin(2 * np.pi * np.arange(32) / 32)
+    each = sim.rollout(u, 3, NU, dt=[0.01, 0.04, 0.02])
+    one = u
+    for i, dt in enumerate((0.01, 0.04, 0.02)):
+        one = sim.rollout(one, 1, NU, dt=dt)[0]
+        np.testing.assert_allclose(each[i], one, atol=1e-4)
+    assert np.array_equal(sim.rollout(u, 3, NU, dt=[0.04] * 3), sim.rollout(u, 3, NU, dt=0.04))
+    with pytest.raises(ConfigError, match="one finite number above 0, or 3, one per step"):
+        sim.rollout(u, 3, NU, dt=[0.01, 0.02])
+    xarray = pytest.importorskip("xarray")
+    given = xarray.DataArray(u, dims=("x",))
+    np.testing.assert_allclose(sim.rollout(given, 3, NU, dt=[0.01, 0.04, 0.02]).coords["time"], [0.01, 0.05, 0.07])

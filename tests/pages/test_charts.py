@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ups.pages import Curve, chart, film_forecast_lines, film_forecast_maps
+from ups.pages import Curve, Film, chart, film_forecast_lines, film_forecast_maps
 
 
 def pixels(uri: str) -> np.ndarray:
@@ -50,3 +50,26 @@ def test_films_show_each_frame_and_survive_a_forecast_that_is_not_finite(broken:
         assert made.captions == ("t = 0", "t = 1", "t = 2", "t = 3")
         assert len(set(made.frames)) == 4
         assert len({pixels(frame).shape for frame in made.frames}) == 1, "a film does not jump"
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_cells_that_do_not_count_are_grey_whatever_is_predicted_there(ndim: int) -> None:
+    t, shape = np.arange(3.0), (12,) * ndim
+    truth = np.sin(np.arange(12.0)).reshape(-1, *(1,) * (ndim - 1)) * np.ones(shape)
+    truth = truth * (1 + t.reshape(-1, *(1,) * ndim))
+    mask = np.ones(shape, bool)
+    mask[3:7] = False
+
+    def film(fill: float, mask: np.ndarray | None) -> Film:
+        there, truly = np.where(True if mask is None else mask, truth, fill)[..., None], truth[..., None]
+        if ndim > 1:
+            return film_forecast_maps(truly, there, t, ("u",), "alt", mask=mask)
+        return film_forecast_lines(truly, there, np.arange(12.0), t, ("u",), "alt", mask=mask)
+
+    assert film(1e6, mask) == film(0.0, mask)
+
+    def grey(mask: np.ndarray | None) -> float:
+        colours = pixels(film(0.0, mask).frames[-1])[..., :3].astype(int)
+        return float(((np.ptp(colours, -1) < 20) & (colours.min(-1) > 150) & (colours.max(-1) < 220)).mean())
+
+    assert grey(mask) > grey(None) + 0.1

@@ -65,9 +65,10 @@ class NeuralOpBaseline(nn.Module):
         for window in windows:
             self._same_task(window)
             values = torch.cat([window.context, window.targets], 1).double()
-            frames.add(values)
-            steps.add(values.diff(dim=1))
-            numbers.add(_numbers(window).double())
+            for moments, frame in ((frames, values), (steps, values.diff(dim=1))):
+                moments.add(frame if window.mask is None else frame.movedim(1, -2)[window.mask])
+            for i in range(1 if window.dt.ndim == 1 else window.dt.shape[1]):
+                numbers.add(_numbers(window, i).double())
         if not frames.count:
             raise DataError(f"there is no window of {self.task.name} to normalise {self.name} with.")
         self.shift.copy_(frames.mean)
@@ -96,8 +97,9 @@ class NeuralOpBaseline(nn.Module):
         if window.context.shape[1] < self.context:
             raise DataError(f"{self.name} needs {self.context} given frames, but there are {window.context.shape[1]}.")
         frames, predicted = window.context[:, -self.context :], []
-        numbers = _numbers(window)
-        for _ in range(steps):
+        numbers, uneven = _numbers(window, 0), window.dt.ndim > 1
+        for i in range(steps):
+            numbers = _numbers(window, i) if uneven else numbers
             predicted.append(self(frames, window.inputs, numbers, window.periodic))
             frames = torch.cat([frames[:, 1:], predicted[-1].unsqueeze(1)], 1)
         return torch.stack(predicted, 1)
@@ -106,9 +108,15 @@ class NeuralOpBaseline(nn.Module):
         """`nmse`: squared error over the truth's mean square, per sample, frame and channel; through the rollout."""
         with torch.autocast(window.context.device.type, enabled=False):
             predicted = self.predict(window, window.targets.shape[1])
-            space = tuple(range(2, predicted.ndim - 1))
-            size = window.targets.float().square().mean(space).clamp_min(1e-8)
-            return {"nmse": ((predicted - window.targets).square().mean(space) / size).mean()}
+            gap, truth, mask = predicted - window.targets, window.targets.float(), window.mask
+            space = tuple(range(2, gap.ndim - 1))
+            if mask is None:
+                square, size = gap.square().mean(space), truth.square().mean(space)
+            else:
+                cells = mask[:, None, ..., None]
+                square, size = (torch.where(cells, x.square(), 0.0).sum(space) for x in (gap, truth))
+                size, square = (x / cells.sum(space).clamp_min(1) for x in (size, square))
+            return {"nmse": (square / size.clamp_min(1e-8)).mean()}
 
     def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (no curriculum)
         """All of a window is trained on throughout."""
@@ -116,7 +124,7 @@ class NeuralOpBaseline(nn.Module):
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the rollout and of its first frame per sample, `(B,)`, in physical units."""
-        error = nrmse(self.predict(window, window.targets.shape[1]), window.targets)
+        error = nrmse(self.predict(window, window.targets.shape[1]), window.targets, mask=window.mask)
         # A network that leaves the finite numbers must not look better than one that is merely bad.
         error = error.nan_to_num(FAR, FAR, FAR)
         return {f"{self.task.name} nRMSE": error.mean((1, 2)), f"{self.task.name} one step": error[:, 0].mean(-1)}
@@ -170,10 +178,10 @@ def _network(kind: str, size: tuple[int, int], task: TaskSpec, channels_in: int,
     return shaped
 
 
-def _numbers(window: Window) -> Tensor:
-    """Parameters on a scale that is linear near zero and logarithmic beyond 1e-4, then log dt, `(B, P + 1)`."""
+def _numbers(window: Window, step: int) -> Tensor:
+    """Parameters on a scale that is linear near zero and logarithmic beyond 1e-4, then log of a step, `(B, P + 1)`."""
     params = torch.asinh(window.params.float() / 1e-4)
-    return torch.cat([params, window.dt.float().clamp_min(1e-12).log().unsqueeze(-1)], -1)
+    return torch.cat([params, window.step(step).float().clamp_min(1e-12).log().unsqueeze(-1)], -1)
 
 
 class _Moments:

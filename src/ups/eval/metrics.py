@@ -21,12 +21,18 @@ DIVERGED = 100.0
 class Comparison:
     """One batch of predicted and true frames, `(N, T, *S, C)` in float64, and what several metrics need of them.
 
-    `dt` is the time between frames, one number or `(N,)`. `box` is the length of each axis and scales the spectral
-    error only; 1 by default, as in PDEBench's published runs. Tables are `(N, T, C)`.
+    `dt` is the time between frames, one number or `(N,)`, or that of each step, `(N, T)`. `box` is the length of each
+    axis and scales the spectral error only; 1 by default, as in PDEBench's published runs. `mask (N, *S)` is true where
+    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. Tables are `(N, T, C)`.
     """
 
     def __init__(
-        self, predicted: Array, true: Array, dt: Array | float = 1.0, box: Sequence[float] | None = None
+        self,
+        predicted: Array,
+        true: Array,
+        dt: Array | float = 1.0,
+        box: Sequence[float] | None = None,
+        mask: Array | None = None,
     ) -> None:
         self.predicted, self.true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
         self.dt, self.box = np.asarray(dt, np.float64), box
@@ -37,6 +43,35 @@ class Comparison:
             )
         self.space = tuple(range(2, len(shape) - 1))  # the axes of space
         self.table_shape = (*shape[:2], shape[-1])
+        self.mask = mask
+        if mask is not None:
+            cells = np.expand_dims(mask, (1, -1))
+            self.predicted, self.true = (np.where(cells, x, 0.0) for x in (self.predicted, self.true))
+
+    def mean(self, values: Array) -> Array:
+        """The mean over the cells that count of `values (N, T, *S, C)`, which are 0 in the others."""
+        if self.mask is None:
+            return np.asarray(values.mean(self.space))
+        return np.asarray(values.sum(self.space) / self.cells)
+
+    @cached_property
+    def cells(self) -> Array:
+        """How many cells of each sample count, `(N, 1, 1)`; at least 1."""
+        assert self.mask is not None
+        return np.asarray(np.maximum(self.mask.reshape(len(self.mask), 1, -1).sum(2, keepdims=True), 1))
+
+    def deviation(self, values: Array) -> Array:
+        """`values` less their mean, in the cells that count."""
+        if self.mask is None:
+            return np.asarray(values - values.mean(self.space, keepdims=True))
+        gap = values - np.expand_dims(self.mean(values), self.space)
+        return np.where(np.expand_dims(self.mask, (1, -1)), gap, 0.0)
+
+    def variance(self, values: Array) -> Array:
+        """Over the cells that count, unbiased."""
+        if self.mask is None:
+            return np.asarray(values.var(self.space, ddof=1))
+        return np.asarray((self.deviation(values) ** 2).sum(self.space) / np.maximum(self.cells - 1, 1))
 
     @cached_property
     def broken(self) -> Array:
@@ -59,12 +94,12 @@ class Comparison:
     @cached_property
     def rmse(self) -> Array:
         """Root mean square error over space."""
-        return rms(self.error)
+        return rms(self.error, self.mask)
 
     @cached_property
     def norm(self) -> Array:
         """Root mean square of the truth over space."""
-        return rms(self.true)
+        return rms(self.true, self.mask)
 
     @cached_property
     def power(self) -> Array:
@@ -74,7 +109,7 @@ class Comparison:
     @cached_property
     def correlation(self) -> Array:
         """Pearson's over space; where a field is constant: 1 if it is met exactly, otherwise 0. 0 where broken."""
-        p, q = (x - x.mean(self.space, keepdims=True) for x in (self.predicted, self.true))
+        p, q = (self.deviation(x) for x in (self.predicted, self.true))
         value = (p * q).sum(self.space) / np.sqrt((p**2).sum(self.space) * (q**2).sum(self.space))
         value = np.where(np.isfinite(value), value, np.where(self.rmse == 0, 1.0, 0.0))
         return np.where(self.broken, 0.0, value)
@@ -123,12 +158,15 @@ def boundary(c: Comparison) -> Array:
 
     It is per channel also in 3D, where PDEBench's own code knows one channel only.
     """
-    total, cells = np.zeros(c.table_shape), 0
+    total, cells = np.zeros(c.table_shape), np.zeros((1, 1, 1))
     for axis in c.space:
         faces = np.take(c.error, (0, -1), axis) ** 2
         total += faces.sum(c.space)
-        cells += 2 * int(np.prod([c.error.shape[other] for other in c.space])) // c.error.shape[axis]
-    return np.sqrt(total / cells)
+        if c.mask is None:
+            cells += 2 * int(np.prod([c.error.shape[other] for other in c.space])) // c.error.shape[axis]
+        else:
+            cells = cells + np.take(c.mask, (0, -1), axis - 1).reshape(len(total), 1, -1).sum(2, keepdims=True)
+    return np.asarray(np.sqrt(total / np.maximum(cells, 1)))
 
 
 def spectral(low: int, high: int | None) -> Metric:
@@ -162,20 +200,22 @@ def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
     """
     under = c.correlation.mean(-1) < threshold
     frame = np.where(under.any(1), under.argmax(1) + 1, under.shape[1])
-    return np.asarray(frame * c.dt)
+    if c.dt.ndim < 2:
+        return np.asarray(frame * c.dt)
+    return np.asarray(np.take_along_axis(c.dt.cumsum(1), frame[:, None] - 1, 1)[:, 0])
 
 
 METRICS: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in the field's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
         "root mean square error over the truth's root mean square",
-        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, 0.0), nan=0.0, posinf=np.inf),
+        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, 0.0, c.mask), nan=0.0, posinf=np.inf),
         mean,
     ),
     "max": Metric("largest absolute error, in the field's unit", lambda c: np.abs(c.error).max(c.space), largest),
     "crmse": Metric(
         "error of the mean over space (of what may be conserved), in the field's unit",
-        lambda c: np.abs(c.error.mean(c.space)),
+        lambda c: np.abs(c.mean(c.error)),
         root_mean_square,
     ),
     "brmse": Metric("root mean square error on the box's faces, in the field's unit", boundary, mean),
@@ -184,7 +224,7 @@ METRICS: dict[str, Metric] = {
     "frmse-high": spectral(12, None),
     "vrmse": Metric(
         "root mean square error over the truth's standard deviation in space",
-        lambda c: np.asarray(c.rmse / np.sqrt(c.true.var(c.space, ddof=1) + VARIANCE_FLOOR)),
+        lambda c: np.asarray(c.rmse / np.sqrt(c.variance(c.true) + VARIANCE_FLOOR)),
     ),
     "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
     "correlation-time": Metric("time until prediction and truth correlate less than 0.8 over space", correlation_time),
@@ -248,12 +288,18 @@ class Errors:
         return float(np.mean([batch.mean() for batch in table])) * counted
 
 
-def measure(predicted: Array, true: Array, dt: Array | float = 1.0, box: Sequence[float] | None = None) -> Errors:
+def measure(
+    predicted: Array,
+    true: Array,
+    dt: Array | float = 1.0,
+    box: Sequence[float] | None = None,
+    mask: Array | None = None,
+) -> Errors:
     """Every metric of `METRICS` of one batch of predicted frames, `predicted` and `true` of shape (N, T, *S, C)."""
     tables: dict[str, Array] = {}
     batch_tables: dict[str, Array] = {}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        c = Comparison(predicted, true, dt, box)
+        c = Comparison(predicted, true, dt, box, mask)
         for name, metric in METRICS.items():
             table = np.array(metric.table(c), np.float64)
             if table.shape == c.table_shape:

@@ -235,7 +235,7 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
 
 def times_of(e: Evaluation) -> Any:
     """The times of the predicted frames after the last given one, `(T,)`."""
-    return np.arange(1, e.steps + 1) * float(e.dt.mean())
+    return np.arange(1, e.steps + 1) * float(e.dt.mean()) if e.dt.ndim == 1 else e.dt.mean(0).cumsum()
 
 
 def rows_of(records: Sequence[Record]) -> list[dict[str, object]]:

@@ -124,22 +124,24 @@ class ModulePredictor:
 
 @dataclass(frozen=True)
 class Example:
-    """One rollout to look at: `truth` and `prediction` `(T, *S, C)`, T predicted frames, at `times` after the start."""
+    """One rollout to look at: `truth` and `prediction` `(T, *S, C)`, T predicted frames, at `times` after the start.
+    `mask (*S,)` is true in the cells that count; None where all do."""
 
     id: str
     truth: Array
     prediction: Array
     times: Array
     box: tuple[float, ...]
+    mask: Array | None = None
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """How a predictor did on a set of trajectories of one task.
 
-    `dt (N,)`. Samples that diverged (a non-finite frame, or an error of over 100 times the truth) count in every mean.
-    `spectra` holds the mean power per wavenumber of truth and prediction at the last frame, `(2, wavenumbers, C)`, over
-    the samples that did not diverge. `seconds` is spent in prediction alone.
+    `dt (N,)`, or `(N, T)` where steps differ. Samples that diverged (a non-finite frame, or an error of over 100 times
+    the truth) count in every mean. `spectra` holds the mean power per wavenumber of truth and prediction at the last
+    frame, `(2, wavenumbers, C)`, over the samples that did not diverge. `seconds` is spent in prediction alone.
     """
 
     task: TaskSpec
@@ -275,15 +277,15 @@ class _Batches:
 
     def add(self, window: Window, predicted: Tensor, pool: ThreadPoolExecutor) -> None:
         """Begin to measure a batch; the oldest are waited for, so that only a few are in memory."""
-        dt = _numpy(window.dt)
+        dt, mask = _numpy(window.dt), None if window.mask is None else window.mask.cpu().numpy()
         for i in range(min(self.count - len(self.examples), len(window))):
-            times = dt[i] * np.arange(1, predicted.shape[1] + 1)
+            times = dt[i] * np.arange(1, predicted.shape[1] + 1) if dt.ndim == 1 else dt[i].cumsum()
             name = window.ids[i] if window.ids else str(i)
             both = (_numpy(window.targets[i]), _numpy(predicted[i]))
-            self.examples.append(Example(name, *both, times, window.box))
+            self.examples.append(Example(name, *both, times, window.box, None if mask is None else mask[i]))
         self.dt.append(dt)
         self.ids += window.ids
-        self.measuring.append(pool.submit(_measured, predicted, window.targets, dt))
+        self.measuring.append(pool.submit(_measured, predicted, window.targets, dt, mask))
         self.settle(THREADS)
 
     def settle(self, left: int) -> None:
@@ -316,10 +318,13 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
         yield group
 
 
-def _measured(predicted: Tensor, truth: Tensor, dt: Array) -> tuple[Errors, Array | None]:
-    """The errors of a batch, and the spectra of truth and prediction at the last frame where they have not diverged."""
+def _measured(predicted: Tensor, truth: Tensor, dt: Array, mask: Array | None) -> tuple[Errors, Array | None]:
+    """The errors of a batch, and the spectra of truth and prediction at the last frame where they have not diverged;
+    in cells that do not count the prediction's is that of the truth."""
     frames, true = _numpy(predicted), _numpy(truth)
-    errors = measure(frames, true, dt)
+    errors = measure(frames, true, dt, mask=mask)
+    if mask is not None:
+        frames = np.where(np.expand_dims(mask, (1, -1)), frames, true)
     good = ~errors.diverged
     both = np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])]) if good.any() else None
     return errors, both
@@ -335,7 +340,8 @@ def _cut(window: Window, protocol: EvalProtocol) -> Window:
             f"{window.task.name} have {given} and {ahead}; use longer trajectories or a smaller context."
         )
     context, targets = window.context[:, given - protocol.context :], window.targets[:, :steps]
-    return dataclasses.replace(window, context=context, targets=targets)
+    dt = window.dt if window.dt.ndim == 1 else window.dt[:, :steps]
+    return dataclasses.replace(window, context=context, targets=targets, dt=dt)
 
 
 def _numpy(x: Tensor) -> Array:

@@ -175,7 +175,7 @@ def _film(ours: Evaluation, example: Example) -> Film:
     alt = f"{ours.task.title}, sample {example.id}: truth, prediction of {ours.predictor}, error"
     values = (example.truth, example.prediction)
     if ours.task.ndim > 1:
-        return film_forecast_maps(*values, example.times, ours.task.channels, alt)
+        return film_forecast_maps(*values, example.times, ours.task.channels, alt, mask=example.mask)
     cells = example.truth.shape[1]
     x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.box[0] / cells
-    return film_forecast_lines(*values, x, example.times, ours.task.channels, alt)
+    return film_forecast_lines(*values, x, example.times, ours.task.channels, alt, mask=example.mask)

@@ -65,7 +65,11 @@ class LatentOperator(Part):
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         if task.inputs:
-            self.fit_inputs(task.name, statistics.input_mean, statistics.input_std)
+            std = statistics.input_std
+            if task.mask:  # a mask that hardly varies is not blown up: its few cells would drown all else
+                place = torch.tensor([name == task.mask for name in task.given], device=std.device)
+                std = torch.where(place, std.clamp_min(0.25), std)
+            self.fit_inputs(task.name, statistics.input_mean, std)
         self.fit_ranges(task.name, statistics.low, statistics.high)
 
     def shard_units(self) -> list[nn.Module]:

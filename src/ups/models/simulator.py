@@ -13,15 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from ups.models import artifact
-from ups.models.arrays import Asked, inputs_of, outside, parameters, places_of, step_of, walls_of
+from ups.models.arrays import inputs_of, joined, state_of
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
-from ups.physics.constraints import Law, Within
-from ups.physics.laws import repairable_laws
+from ups.models.points import Holes, cells_at, interpolate
+from ups.models.questions import outside, places_of, window_of
+from ups.physics.constraints import Within
+from ups.physics.laws import repairable_laws, repaired
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
-from ups.types import ConfigError, DataError, Domain, TaskSpec, UpsError
+from ups.types import Array, ConfigError, DataError, Domain, TaskSpec, UpsError
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
@@ -120,40 +122,43 @@ class Simulator(nn.Module):
         Gradients flow unless the caller stops them.
         """
         task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
-        grid = tuple(window.context.shape[2:-1])
+        grid, mask, uneven = tuple(window.context.shape[2:-1]), window.mask, window.dt.ndim > 1
         domain, reference = Domain.box(task.bounds, grid, periodic), window.state
         laws = repairable_laws(task, periodic) if self.config.guard else ()
         bounds = [law for law in laws if isinstance(law, Within)]
+        # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
+        holes = Holes(mask) if mask is not None and (self.config.reencode or points is not None) else None
         z = self.encode_context(window.context, task, periodic)
         frames = []
-        for _ in range(steps):
+        for i in range(steps):
+            condition = Condition.of(window, i) if uneven else condition
             after: Tensor = self.operator(z, condition)
             for part in self._awake():
                 after = part.refine_tokens(after, z, condition)
             state = LatentState(after, periodic)
-            if points is None or self.config.reencode:
-                decoded = self.codec.decode(state, task, grid)
-                frame = self._corrected(decoded, condition, laws, reference, domain)
+            if points is None or self.config.reencode or holes is not None:
+                frame = self._refined(self.codec.decode(state, task, grid), condition)
+                frame = repaired(frame, laws, reference, domain, mask)
+                frame = frame if holes is None else holes.filled(frame)
             if points is None:
                 frames.append(frame)
             else:
-                values = self.codec.query(state, task, points.expand(len(z), *points.shape))
-                frames.append(self._corrected(values, condition, bounds, reference, domain))
+                places = points.expand(len(z), *points.shape)
+                if holes is None:
+                    values = self._refined(self.codec.query(state, task, places), condition)
+                else:
+                    values = interpolate(frame, places, periodic, local=True)
+                frames.append(repaired(values, bounds, reference, domain))
             if self.config.reencode:
                 state = self.codec.encode(frame, task, periodic)
             z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
         return torch.stack(frames, 1)
 
-    def _corrected(
-        self, frame: Tensor, condition: Condition, laws: Sequence[Law], reference: Tensor, domain: Domain
-    ) -> Tensor:
-        """A frame, or values at points, as the other parts correct it and the laws repair it."""
+    def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
+        """A frame, or values at points, as the other parts correct it."""
         for part in self._awake():
             frame = part.refine_frame(frame, condition)
-        frame = frame.unsqueeze(1)
-        for law in laws:
-            frame = law.project(frame, reference, domain)
-        return frame.squeeze(1)
+        return frame
 
     def _awake(self) -> list[Part]:
         return [part for name, part in self.parts.items() if name not in self.idle]
@@ -163,7 +168,7 @@ class Simulator(nn.Module):
         u0: Any,
         steps: int,
         params: Any = None,
-        dt: float | None = None,
+        dt: Any = None,
         task: TaskSpec | str | None = None,
         periodic: tuple[bool, ...] | None = None,
         points: Any = None,
@@ -171,12 +176,16 @@ class Simulator(nn.Module):
     ) -> Any:
         """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
 
-        `u0` is `(*S,)` (one channel), `(*S, C)`, `(B, *S, C)` or `(B, K, *S, C)` in physical units, on any grid of
-        the task's box; the answer is `(steps, …)` or `(B, steps, …)`. With fewer frames than the operator's
-        context, the first stands for those before it. `params` maps names to a number, or to one per sample;
-        one outside the trained range warns. `dt` is the trained one unless given. `task` is needed where the simulator
-        knows several. `points (P, n)`, in the task's own coordinates, asks for values there instead of on the grid.
-        `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a force), where it is driven.
+        `u0` is `(*S, C)`, `(B, *S, C)` or `(B, K, *S, C)` in physical units, on any grid of the task's box; of a task
+        with one channel also `(*S,)` or `(B, *S)`, unless the last axis has length 1 and so is the channel. The answer
+        is `(steps, …)` or `(B, steps, …)`. An xarray is arranged by the names of its dimensions (the task's axes, time,
+        channel), and a Dataset has a variable for each channel; answers are labelled alike. With fewer frames than the
+        operator's context, the first stands for those before it. `params` maps names to a number, or to one per sample;
+        one outside the trained range warns. `dt` is the trained one unless given: a number, or one for each step.
+        `task` is needed where the simulator knows several. `points (P, n)`, in the task's own coordinates, asks for
+        values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
+        force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
+        do not count; they are NaN in the answer too.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -185,9 +194,10 @@ class Simulator(nn.Module):
             raise ConfigError(
                 f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …)."
             )
-        asked = Asked.of(u0, spec, self.dt.device)
-        given = inputs_of(inputs, spec, len(asked.frames), self.dt.device)
-        return self._answer(asked, steps, params, dt, spec, periodic, points, given)
+        state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
+        given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
+        frames, times = self._answer(*given, steps, params, dt, spec, periodic, points)
+        return state.answer(frames, times, spec.channels, points is not None)
 
     def solve(
         self,
@@ -202,50 +212,44 @@ class Simulator(nn.Module):
         spec = self._asked_task(task)
         if not spec.steady:
             raise ConfigError(f"{spec.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
-        given = inputs_of(inputs, spec, None, self.dt.device)
-        if given is None:
+        driven = inputs_of(inputs, spec, self.dt.device)
+        if driven is None:
             raise ConfigError(f"{spec.name} has no inputs that would drive it, so there is nothing to solve.")
-        asked = Asked.nothing(inputs, given, spec)
-        found = self._answer(asked, 1, params, None, spec, periodic, points, given)
-        one = np.ndim(inputs) <= spec.ndim + 1
-        return found.isel(time=0, drop=True) if hasattr(found, "isel") else found[0] if one else found[:, 0]
+        there = driven.values
+        given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
+        frames, times = self._answer(*given, 1, params, None, spec, periodic, points)
+        found = driven.answer(frames, times, spec.channels, points is not None)
+        if hasattr(found, "isel"):
+            return found.isel(time=0, drop=True)
+        return found[:, 0] if driven.batched else found[0]
 
     def _answer(
         self,
-        asked: Asked,
+        frames: Tensor,
+        inputs: Tensor,
         steps: int,
         params: Any,
-        dt: float | None,
+        dt: Any,
         spec: TaskSpec,
         periodic: tuple[bool, ...] | None,
         points: Any,
-        inputs: Tensor | None,
-    ) -> Any:
-        batch, device = len(asked.frames), self.dt.device
-        given = {} if params is None else params
-        kept = self.operator.conditioner.range_of(spec.name)
-        numbers = parameters(given, spec, kept, batch).to(device)
-        low, high = self.dt[list(self.codec.tasks).index(spec.name)].tolist()
-        step, wraps = step_of(dt, low, high, spec.name), walls_of(periodic, spec, given)
-        window = Window(
-            task=spec,
-            context=asked.frames,
-            targets=asked.frames[:, :0],
-            inputs=asked.frames.new_zeros(batch, 0) if inputs is None else inputs,
-            params=numbers,
-            dt=torch.full((batch,), step, device=device),
-            periodic=wraps,
-            box=tuple(hi - lo for lo, hi in spec.bounds),
-        )
-        places = None if points is None else places_of(points, spec, wraps).to(device)
+    ) -> tuple[Tensor, Array]:
+        """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given."""
+        trained, low_high = self.operator.conditioner.range_of(spec.name), self.ranges()[spec.name]["dt"]
+        window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, trained, low_high)
+        places = None if points is None else places_of(points, spec, window.periodic).to(frames.device)
         training = self.training
         self.eval()
         try:
             with torch.no_grad():
-                frames = self.simulate(window, steps, places)
+                answer = self.simulate(window, steps, places)
         finally:
             self.train(training)
-        return asked.answer(frames, step, points is not None)
+        if window.mask is not None:
+            cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
+            answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
+        times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
+        return answer, times
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
         if task is None and len(self.tasks) > 1:

@@ -20,9 +20,11 @@ from ups.pages.drawing import (
     heading,
     library,
     map_picture,
+    masked,
     moving,
     picked,
     row_of,
+    shade,
     tile,
 )
 from ups.types import Array
@@ -60,9 +62,19 @@ def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False
 
 
 def film_forecast_lines(
-    truth: Array, forecast: Array, x: Array, times: Array, channels: Sequence[str], alt: str, frames: int = 31
+    truth: Array,
+    forecast: Array,
+    x: Array,
+    times: Array,
+    channels: Sequence[str],
+    alt: str,
+    frames: int = 31,
+    mask: Array | None = None,
 ) -> Film:
-    """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`."""
+    """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`. Where
+    `mask (X,)` is false there is no line, and grey."""
+    if mask is not None:
+        truth, forecast = (masked(values, mask[:, None]) for values in (truth, forecast))
     shown = picked(len(times), frames)
     count = min(len(channels), 3)
     width = 3.6 * count + 3.6 * (count == 1)
@@ -75,8 +87,8 @@ def film_forecast_lines(
         upper, lower = panels[0][c], panels[1][c]
         bottom, top = _range(truth[..., c])
         upper.set(xlim=(x[0], x[-1]), ylim=(bottom, top), ylabel=channels[c])
-        error = _capped(forecast[..., c] - truth[..., c], top - bottom)
-        size = float(np.abs(error).max()) or 1e-12
+        error = masked(_capped(forecast[..., c] - truth[..., c], top - bottom), mask)
+        size = float(np.nanmax(np.abs(error))) or 1e-12
         lower.set(ylim=(-1.05 * size, 1.05 * size), xlabel="x", ylabel="error")
         (guess,) = upper.plot(x, forecast[0, :, c], color=ACCENTS[0], lw=1.8, label="prediction")
         (true,) = upper.plot(x, truth[0, :, c], "--", color=INK, lw=1.3, label="truth")
@@ -85,32 +97,45 @@ def film_forecast_lines(
         heights += [forecast[..., c], truth[..., c], error]
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
+            shade(panel, x, mask)
     panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
     return Film(pictures, captions(times, shown), alt)
 
 
 def film_forecast_maps(
-    truth: Array, forecast: Array, times: Array, channels: Sequence[str], alt: str, frames: int = 31, size: int = 220
+    truth: Array,
+    forecast: Array,
+    times: Array,
+    channels: Sequence[str],
+    alt: str,
+    frames: int = 31,
+    size: int = 220,
+    mask: Array | None = None,
 ) -> Film:
     """2D: truth, prediction and error side by side, one row per channel; the scales stand in the caption.
 
-    Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own.
+    Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own. Cells in which
+    `mask (*S,)` is false are grey.
     """
     if truth.ndim == 5:
         middle = truth.shape[3] // 2
         truth, forecast = truth[:, :, :, middle], forecast[:, :, :, middle]
+        mask = None if mask is None else mask[:, :, middle]
+    if mask is not None:  # the scales are those of the cells that count
+        forecast = np.where(mask[..., None], forecast, truth)
     shown = picked(len(times), frames)
     count = min(len(channels), 3)
-    scales = [balanced(float(truth[..., c].min()), float(truth[..., c].max())) for c in range(count)]
+    visible = [masked(truth[..., c], mask) for c in range(count)]
+    scales = [balanced(float(np.nanmin(v)), float(np.nanmax(v))) for v in visible]
     errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
     worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
     pictures = []
     for t in shown:
         rows = [heading(("truth", "prediction", "error"), size)]
         for c in range(count):
-            tiles = [tile(values[t, ..., c], scales[c], size) for values in (truth, forecast)]
-            rows.append(row_of([*tiles, tile(errors[c][t], (-worst[c], worst[c]), size)]))
+            tiles = [tile(values[t, ..., c], scales[c], size, mask) for values in (truth, forecast)]
+            rows.append(row_of([*tiles, tile(errors[c][t], (-worst[c], worst[c]), size, mask)]))
         pictures.append(map_picture(rows))
     facts = zip(channels, scales, worst, strict=False)
     ranges = "; ".join(f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" for name, (low, high), e in facts)
@@ -130,7 +155,7 @@ def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
 
 
 def _range(values: Array) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = 0.08 * (high - low) or 1.0
     return low - pad, high + pad
 

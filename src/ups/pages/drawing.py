@@ -20,6 +20,7 @@ INK, ACCENTS = "#1d2733", ("#0b6e99", "#c8553d", "#588157", "#7b5ea7")
 # A map is drawn in colours of one palette: so many of each colour map, then greys from black to white.
 MAPS, LEVELS, GREYS = ("viridis", "RdBu_r"), 120, 16
 WHITE = LEVELS * len(MAPS) + GREYS - 1
+NOTHING, NOTHING_COLOUR = WHITE - 4, "#bbbbbb"  # grey, for cells that do not count
 GAP = 8  # white pixels between tiles
 QUICK = 4  # of zlib's nine levels: half the time of the usual six, a tenth larger
 
@@ -93,12 +94,30 @@ def drawing(figure: Any) -> str:
     return _few_colours(canvas)
 
 
-def tile(values: Array, scale: tuple[float, float], size: int) -> Array:
-    """A field `(X, Y)` as places in the palette, `(size, size)`, y upwards; nan is drawn as the largest value."""
+def tile(values: Array, scale: tuple[float, float], size: int, mask: Array | None = None) -> Array:
+    """A field `(X, Y)` as places in the palette, `(size, size)`, y upwards; nan is drawn as the largest value, and
+    cells in which `mask` is false in grey."""
     unit = (np.nan_to_num(values, nan=scale[1]) - scale[0]) / (scale[1] - scale[0] or 1.0)
     small = Image.fromarray(np.flipud(unit.T).clip(0, 1).astype(np.float32))
     large = np.asarray(small.resize((size, size), Image.Resampling.BICUBIC)).clip(0, 1)
-    return np.asarray(LEVELS * MAPS.index(colour_map(scale)) + (large * (LEVELS - 1) + 0.5), np.uint8)
+    places = np.asarray(LEVELS * MAPS.index(colour_map(scale)) + (large * (LEVELS - 1) + 0.5), np.uint8)
+    if mask is None:
+        return places
+    cells = Image.fromarray(np.flipud(np.asarray(mask, bool).T).astype(np.uint8))
+    return np.where(np.asarray(cells.resize((size, size), Image.Resampling.NEAREST)) > 0, places, np.uint8(NOTHING))
+
+
+def shade(panel: Any, x: Array, mask: Array | None) -> None:
+    """Grey behind the places `x (X,)` of a line's panel that do not count."""
+    if mask is not None and not mask.all():
+        half = (x[-1] - x[0]) / (len(x) - 1) / 2
+        for at in x[~np.asarray(mask, bool)]:
+            panel.axvspan(at - half, at + half, color=NOTHING_COLOUR, lw=0, zorder=0)
+
+
+def masked(values: Array, mask: Array | None) -> Array:
+    """`(T, *S)` with nan in the cells that do not count."""
+    return values if mask is None else np.where(mask, values, np.nan)
 
 
 def row_of(tiles: Sequence[Array]) -> Array:

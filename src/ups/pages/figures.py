@@ -8,30 +8,41 @@ import numpy as np
 
 from ups.pages.drawing import (
     ACCENTS,
+    NOTHING_COLOUR,
     Film,
     balanced,
     captions,
     colour_map,
     library,
     map_picture,
+    masked,
     moving,
     picked,
     png,
     row_of,
+    shade,
     tile,
 )
 from ups.types import Array, Trajectory
+
+
+def mask_of(sample: Trajectory) -> Array | None:
+    """The cells of a trajectory that count, `(*S,)`; None where all do."""
+    task = sample.task
+    return np.asarray(sample.inputs[..., task.given.index(task.mask)] > 0.5) if task.mask else None
 
 
 def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
     """One map per 1D trajectory: space to the right, time upwards, one colour scale for all."""
     figure = library("figure").Figure(figsize=(3.1 * len(samples), 2.9), dpi=110, layout="constrained")
     panels = figure.subplots(1, len(samples), squeeze=False)[0]
-    limit = _limit([s.values[..., channel] for s in samples])
-    for panel, s in zip(panels, samples, strict=True):
+    fields = [masked(s.values[..., channel], mask_of(s)) for s in samples]
+    limit = _limit(fields)
+    for panel, s, field in zip(panels, samples, fields, strict=True):
+        panel.set_facecolor(NOTHING_COLOUR)
         x, t = s.domain.bounds[0], (float(s.times[0]), float(s.times[-1]))
         panel.imshow(
-            s.values[..., channel],
+            field,
             origin="lower",
             aspect="auto",
             extent=(*x, *t),
@@ -48,7 +59,8 @@ def space_time(samples: Sequence[Trajectory], channel: int = 0) -> str:
 def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41) -> Film:
     """1D trajectories as moving lines."""
     first = samples[0]
-    low, high = _limit([s.values[..., channel] for s in samples])
+    fields = [masked(s.values[..., channel], mask_of(s)) for s in samples]
+    low, high = _limit(fields)
     pad = 0.05 * (high - low or 1.0)
     shown = picked(len(first.times), frames)
     figure = library("figure").Figure(figsize=(7.2, 2.9), dpi=90, layout="constrained")
@@ -57,22 +69,24 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
         xlim=first.domain.bounds[0], ylim=(low - pad, high + pad), xlabel="x", ylabel=first.task.channels[channel]
     )
     panel.grid(alpha=0.25)
+    shade(panel, first.domain.coordinates[0], mask_of(first))
     lines = [
-        panel.plot(s.domain.coordinates[0], s.values[0, :, channel], color=colour, label=f"sample {s.id}", lw=1.6)[0]
-        for s, colour in zip(samples, ACCENTS, strict=False)
+        panel.plot(s.domain.coordinates[0], field[0], color=colour, label=f"sample {s.id}", lw=1.6)[0]
+        for s, field, colour in zip(samples, fields, ACCENTS, strict=False)
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
-    pictures = moving(figure, lines, ([s.values[t, :, channel] for s in samples[: len(lines)]] for t in shown))
+    pictures = moving(figure, lines, ([field[t] for field in fields[: len(lines)]] for t in shown))
     return Film(pictures, captions(first.times, shown), f"{first.task.title}: {len(lines)} samples moving in time")
 
 
 def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
     """A 2D trajectory as colour maps, one per channel, side by side."""
     shown = picked(len(sample.times), frames)
-    scales = [_typical(sample.values[..., c]) for c in range(len(sample.task.channels))]
+    mask = mask_of(sample)
+    scales = [_typical(masked(sample.values[..., c], mask)) for c in range(len(sample.task.channels))]
     pictures = []
     for t in shown:
-        tiles = [tile(sample.values[t, ..., c], scale, size) for c, scale in enumerate(scales)]
+        tiles = [tile(sample.values[t, ..., c], scale, size, mask) for c, scale in enumerate(scales)]
         pictures.append(map_picture([row_of(tiles)]))
     ranges = zip(sample.task.channels, scales, strict=True)
     names = ", ".join(f"{name} ({low:.2g} to {high:.2g})" for name, (low, high) in ranges)
@@ -82,11 +96,11 @@ def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
 
 def _limit(arrays: Sequence[Array]) -> tuple[float, float]:
     """A common scale."""
-    return balanced(min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays))
+    return balanced(min(float(np.nanmin(a)) for a in arrays), max(float(np.nanmax(a)) for a in arrays))
 
 
 def _typical(values: Array) -> tuple[float, float]:
     """The scale of most frames: what only a few hold (a noisy start, a spike) may saturate."""
     flat = values.reshape(len(values), -1)
-    low, high = np.median(np.quantile(flat, 0.002, axis=1)), np.median(np.quantile(flat, 0.998, axis=1))
+    low, high = (np.median(np.nanquantile(flat, q, axis=1)) for q in (0.002, 0.998))
     return balanced(float(low), float(high))

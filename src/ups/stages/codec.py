@@ -65,9 +65,11 @@ class CodecStage(Stage):
         frame = window.targets[:, 0] if task.steady else window.state
         scale = codec.statistics_of(task).std
         state = codec.encode(frame, task, window.periodic)
-        back = codec.decode(state, task, tuple(frame.shape[1:-1]))
-        terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale).mean()}
+        back, mask = codec.decode(state, task, tuple(frame.shape[1:-1])), window.mask
+        terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, mask).mean()}
         if weights.tokens:
+            if mask is not None:  # frames hold there what they were filled with, whatever was decoded
+                back = torch.where(mask.unsqueeze(-1), back, frame)
             again, kept = codec.encode(back, task, window.periodic).z, state.z.detach()
             terms["tokens"] = weights.tokens * (square(again - kept) / (square(kept) + FAINT)).mean()
         return terms
@@ -83,7 +85,8 @@ class CodecStage(Stage):
         """nRMSE of the reconstruction of every eighth frame, in physical units, per sample `(B,)`."""
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
-            return {f"{window.task.name} reconstruction": nrmse(self.reconstructed(few), few.targets).mean((1, 2))}
+            errors = nrmse(self.reconstructed(few), few.targets, mask=window.mask)
+            return {f"{window.task.name} reconstruction": errors.mean((1, 2))}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The worst task's."""

@@ -96,7 +96,11 @@ class OperatorStage(Stage):
             if not inherited:
                 self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
             normal = frames / self.codec.statistics_of(task).std
-            shares = [share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1)).mean().item() for x in (normal, z)]
+            mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
+            shares = [
+                share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
+                for x, cells in ((normal, mask), (z, None))
+            ]
         if not steps or not all(math.isfinite(s) for s in shares):
             raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
         self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
@@ -116,7 +120,7 @@ class OperatorStage(Stage):
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
-        condition = Condition.of(window)
+        condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)
         if w.noise:
@@ -124,7 +128,7 @@ class OperatorStage(Stage):
             z = z + w.noise * torch.randn_like(z) * size
         totals = dict.fromkeys(self._terms(), torch.zeros(len(z), device=z.device))
         for i in range(window.targets.shape[1]):
-            z_next = self.operator(z, condition)
+            z_next = self.operator(z, Condition.of(window, i) if uneven else condition)
             if w.latent:
                 error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
                 totals["latent"] = totals["latent"] + w.latent * error
@@ -168,14 +172,14 @@ class OperatorStage(Stage):
     def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
         """Terms of one decoded frame, per sample, weighted."""
         w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).std
-        found, truth = found.float() / scale, truth / scale
+        found, truth, mask = found.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
         if w.increment:
-            terms["increment"] = w.increment * share(found - truth, truth) / self._change(task.name)[0]
+            terms["increment"] = w.increment * share(found - truth, truth, mask) / self._change(task.name)[0]
         if w.spectral:
-            terms["spectral"] = w.spectral * spectral(found, truth)
+            terms["spectral"] = w.spectral * spectral(found, truth, mask)
         if w.conserved:
-            terms["conserved"] = w.conserved * drift(found * scale, truth * scale, task)
+            terms["conserved"] = w.conserved * drift(found * scale, truth * scale, task, mask)
         if w.boundary:
-            terms["boundary"] = w.boundary * edges(found - truth, window.periodic)
+            terms["boundary"] = w.boundary * edges(found - truth, window.periodic, mask)
         return terms

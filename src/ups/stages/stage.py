@@ -97,7 +97,8 @@ class Stage(ABC):
         """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
         with torch.no_grad():
             rollout = self.simulator.simulate(window, window.targets.shape[1])
-            errors = nrmse(rollout, window.targets).mean((1, 2)).nan_to_num(LOST, LOST).clamp_max(LOST)
+            errors = nrmse(rollout, window.targets, mask=window.mask).mean((1, 2)).nan_to_num(LOST, LOST)
+        errors = errors.clamp_max(LOST)
         return {f"{window.task.name} nRMSE": errors}
 
     def score(self, means: Mapping[str, float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved
+from ups.physics.constraints import Conserved, mean_over
 from ups.physics.laws import laws_of
 from ups.types import TaskSpec
 
@@ -11,41 +11,52 @@ from ups.types import TaskSpec
 NOTHING = 1e-6
 
 
-def square(x: Tensor) -> Tensor:
-    """Mean square of each sample, in float32."""
-    return x.float().square().flatten(1).mean(1)
+def square(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean square of each sample, in float32; of `(B, *S, C)` over the cells of `mask (B, *S)`, where one is given."""
+    if mask is None:
+        return x.float().square().flatten(1).mean(1)
+    count = mask.flatten(1).sum(1).clamp_min(1) * x.shape[-1]
+    return without(x.float(), mask).square().flatten(1).sum(1) / count
 
 
-def share(gap: Tensor, truth: Tensor) -> Tensor:
+def without(x: Tensor, mask: Tensor | None) -> Tensor:
+    """`(B, *S, C)` with zeros in the cells that do not count."""
+    return x if mask is None else torch.where(mask.unsqueeze(-1), x, torch.zeros_like(x))
+
+
+def share(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
     """Square of `gap` over that of the truth: a faint field counts as much as a strong one, as in nRMSE."""
-    return square(gap) / square(truth).clamp_min(NOTHING)
+    return square(gap, mask) / square(truth, mask).clamp_min(NOTHING)
 
 
-def spectral(found: Tensor, truth: Tensor) -> Tensor:
-    """Square error of the Fourier amplitudes of `(B, *S, C)`, each over its own size and the sample's mean one."""
+def spectral(found: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Square error of the Fourier amplitudes of `(B, *S, C)`, each over its own size and the sample's mean one. Cells
+    that do not count have no error."""
     axes = tuple(range(1, truth.ndim - 1))
-    gap = torch.fft.rfftn((found - truth).float(), dim=axes, norm="ortho").abs()
-    size = torch.fft.rfftn(truth.float(), dim=axes, norm="ortho").abs()
+    gap = torch.fft.rfftn(without((found - truth).float(), mask), dim=axes, norm="ortho").abs()
+    size = torch.fft.rfftn(without(truth.float(), mask), dim=axes, norm="ortho").abs()
     typical = size.mean(tuple(range(1, size.ndim)), keepdim=True).clamp_min(NOTHING)
     return square(gap / (size + typical))
 
 
-def drift(found: Tensor, truth: Tensor, task: TaskSpec) -> Tensor:
+def drift(found: Tensor, truth: Tensor, task: TaskSpec, mask: Tensor | None = None) -> Tensor:
     """Square gap between the integrals of predicted and true frames, over their size, summed over what is conserved."""
     total = truth.new_zeros(len(truth))
     axes = tuple(range(1, 1 + task.ndim))
     for law in laws_of(task, task.periodic):
         if isinstance(law, Conserved):
             q, p = law.density(found), law.density(truth)
-            total = total + ((q - p).mean(axes) / p.abs().mean(axes).clamp_min(NOTHING)).square()
+            size = mean_over(p.abs(), axes, mask).clamp_min(NOTHING)
+            total = total + (mean_over(q - p, axes, mask) / size).square()
     return total
 
 
-def edges(gap: Tensor, periodic: tuple[bool, ...]) -> Tensor:
+def edges(gap: Tensor, periodic: tuple[bool, ...], mask: Tensor | None = None) -> Tensor:
     """Mean square of `(B, *S, C)` on the first and last cells of bounded axes; 0 where all axes wrap."""
     total = gap.new_zeros(len(gap))
     for axis, wraps in enumerate(periodic, start=1):
         if not wraps:
-            ends = torch.stack([gap.select(axis, 0), gap.select(axis, gap.shape[axis] - 1)], 1)
-            total = total + square(ends)
+            both = (0, gap.shape[axis] - 1)
+            ends = torch.stack([gap.select(axis, end) for end in both], 1)
+            total = total + square(ends, None if mask is None else torch.stack([mask.select(axis, e) for e in both], 1))
     return total

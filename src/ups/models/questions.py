@@ -1,0 +1,145 @@
+"""What a user asks of a rollout beside arrays: parameters, points, time steps and boundary, each checked."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.models.arrays import tensor_of
+from ups.models.conditions import ParamRange
+from ups.tensors import Window, numbers_of
+from ups.types import ConfigError, TaskSpec
+
+
+def window_of(
+    frames: Tensor,
+    inputs: Tensor,
+    steps: int,
+    params: Any,
+    dt: Any,
+    periodic: Any,
+    task: TaskSpec,
+    trained: ParamRange,
+    trained_dt: tuple[float, float],
+) -> tuple[Window, Tensor]:
+    """Frames `(B, K, *S, C)` to continue by `steps`, with all that drives them, and the time of each step (see
+    `steps_of`)."""
+    given = {} if params is None else params
+    batch, device = len(frames), frames.device
+    each = steps_of(dt, steps, *trained_dt, task.name)
+    length = each.to(device, torch.float32).expand(batch, -1)
+    window = Window(
+        task=task,
+        context=frames,
+        targets=frames[:, :0],
+        inputs=inputs,
+        params=parameters(given, task, trained, batch).to(device),
+        dt=length[:, 0] if len(each) == 1 else length,
+        periodic=walls_of(periodic, task, given),
+        box=tuple(hi - lo for lo, hi in task.bounds),
+    )
+    return window, each
+
+
+def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRange, batch: int) -> Tensor:
+    """Parameters `(B, P)` from names and numbers (or one per sample), or from an array in the order of the task.
+
+    One that never varied in training may be left out. One outside the trained range warns.
+    """
+    names = numbers_of(task)
+    low, high = trained.low.tolist(), trained.high.tolist()
+    if not isinstance(given, Mapping):
+        table = tensor_of(given, f"params of {task.name}")
+        if table.numel() not in (len(names), batch * len(names)):
+            wanted = ", ".join(names) or "none"
+            raise ConfigError(f"params of {task.name} has {table.numel()} numbers; give {wanted}, once or per sample.")
+        given = dict(zip(names, table.reshape(-1, max(1, len(names))).T, strict=False))
+    known = {p.name for p in task.parameters}
+    for name in given:
+        if name not in known:
+            offered = ", ".join(sorted(known)) or "none"
+            raise ConfigError(f"{task.name} has no parameter '{name}'; its parameters are: {offered}.")
+    columns = []
+    for name, lo, hi in zip(names, low, high, strict=True):
+        if name not in given and lo != hi:
+            raise ConfigError(
+                f"{task.name} needs the parameter {name}, trained from {lo:g} to {hi:g}; give params={{'{name}': …}}."
+            )
+        value = tensor_of(given.get(name, lo), f"{name} of {task.name}").reshape(-1)
+        if len(value) not in (1, batch):
+            raise ConfigError(f"{name} has {len(value)} values for {batch} samples; give one, or one per sample.")
+        warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name)
+        columns.append(value.expand(batch))
+    return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
+
+
+def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
+    """Points `(P, n)` in the task's coordinates, or `(P,)` on a line, to [0, 1)^n, wrapped where the box does."""
+    x = tensor_of(given, f"points of {task.name}", dtype=torch.float64)
+    shape = tuple(x.shape)
+    x = x.reshape(-1, 1) if task.ndim == 1 and x.ndim < 2 else x
+    if x.ndim != 2 or x.shape[1] != task.ndim:
+        raise ConfigError(f"points of {task.name} are (P, {task.ndim}), a row for each point, not {shape}.")
+    low, high = torch.tensor(task.bounds, dtype=torch.float64).T
+    x = (x - low) / (high - low)
+    x = torch.where(torch.tensor(periodic), x % 1.0, x)
+    if not bool(((x >= 0) & (x <= 1)).all()):
+        box = " × ".join(f"[{lo:g}, {hi:g}]" for lo, hi in task.bounds)
+        raise ConfigError(f"a point lies outside the box {box} of {task.name}; ask for points within it.")
+    return x.float()
+
+
+def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tensor:
+    """The time of each step that is asked for: one number `(1,)` for all, the trained one by default, or `count` of
+    them. One that was not trained warns."""
+    if given is None:
+        return torch.tensor([low])
+    values = tensor_of(given, f"dt of {task}", dtype=torch.float64).reshape(-1)
+    if len(values) not in (1, count) or not bool(((values > 0) & values.isfinite()).all()):
+        raise ConfigError(f"{task}: dt is {given}, but must be one finite number above 0, or {count}, one per step.")
+    warn_outside("dt", values.amin().item(), values.amax().item(), low, high, task)
+    return values
+
+
+def walls_of(given: Any, task: TaskSpec, params: Any) -> tuple[bool, ...]:
+    """Which axes wrap: as given, else as the task does at these parameters."""
+    if given is None:
+        return task.periodicity(params if isinstance(params, Mapping) else {})
+    if not isinstance(given, tuple | list) or [type(wraps) for wraps in given] != [bool] * task.ndim:
+        raise ConfigError(f"{task.name}: periodic is {given}, but must be True or False for each of {task.ndim} axes.")
+    return tuple(given)
+
+
+def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str) -> None:
+    """Warn where a value lies outside what training saw (up to rounding)."""
+    sentence = beyond(name, least, most, low, high, task)
+    if sentence:
+        warnings.warn(sentence, stacklevel=5)
+
+
+def beyond(name: str, least: float, most: float, low: float, high: float, task: str) -> str:
+    """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
+    slack = 1e-5 * max(abs(low), abs(high))
+    if not (math.isfinite(least) and math.isfinite(most)):
+        raise ConfigError(f"{task}: {name} is not a finite number.")
+    if low - slack <= least and most <= high + slack:
+        return ""
+    value = least if least < low - slack else most
+    return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess."
+
+
+def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:
+    """A sentence for each parameter, and for dt, that leaves its trained range; see `Simulator.outside`."""
+    names = numbers_of(task)
+    if not isinstance(params, Mapping):
+        table = torch.as_tensor(params, dtype=torch.float64).reshape(-1, max(1, len(names)))
+        params = dict(zip(names, table.unbind(1), strict=False))
+    given = {**{name: params[name] for name in names if name in params}, **({} if dt is None else {"dt": dt})}
+    values = {name: torch.as_tensor(value, dtype=torch.float64) for name, value in given.items()}
+    sentences = [beyond(k, v.amin().item(), v.amax().item(), *trained[k], task.name) for k, v in values.items()]
+    return [sentence for sentence in sentences if sentence]

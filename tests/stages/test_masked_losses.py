@@ -1,0 +1,123 @@
+"""What stands where nothing counts has no part in any loss, scale or score."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from ups.models import CodecConfig, OperatorConfig, Simulator, build
+from ups.stages import CodecStage, OperatorStage
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
+from ups.stages.terms import edges, share, spectral, square
+from ups.tensors import Window
+from ups.types import Field, TaskSpec
+
+TASK = TaskSpec(
+    name="basin",
+    title="A basin",
+    fields=(Field.scalar("h"), Field.scalar("c")),
+    bounds=((0.0, 1.0), (0.0, 1.0)),
+    periodic=(False, True),
+    resolution=16,
+    end=1.0,
+    frames=11,
+    inputs=(Field.scalar("water"),),
+    conserved=("h",),
+    mask="water",
+)
+TERMS = ("increment", "spectral", "conserved", "boundary")
+
+
+def simulator() -> Simulator:
+    small = OperatorConfig(width=16, depth=1, heads=2)
+    sim = build([TASK], CodecConfig(dim=32), small, grids={"basin": (16, 16)})
+    generator = torch.Generator().manual_seed(0)
+    for p in sim.parameters():
+        p.data += 0.05 * torch.randn(p.shape, generator=generator)
+    return sim
+
+
+def window(targets: int = 2) -> Window:
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.rand((3, 1 + targets, 16, 16, 2), generator=generator) + 0.5
+    mask = torch.ones(3, 16, 16, 1)
+    for i in range(3):
+        mask[i, : 3 + i, 4:9] = 0
+    return Window(
+        task=TASK,
+        context=frames[:, :1],
+        targets=frames[:, 1:],
+        inputs=mask,
+        params=torch.zeros(3, 0),
+        dt=torch.full((3,), 0.1),
+        periodic=TASK.periodic,
+        box=(1.0, 1.0),
+    )
+
+
+def spoilt(w: Window) -> Window:
+    """The same, with other values in the targets where nothing counts."""
+    assert w.mask is not None
+    return dataclasses.replace(w, targets=torch.where(w.mask[:, None, ..., None], w.targets, 50 * w.targets))
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_no_term_of_the_operator_sees_what_is_masked(term: str) -> None:
+    weights = dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0})
+    stage = OperatorStage(simulator(), OperatorStageConfig(loss=weights))
+    one, other = (stage.loss(w)[term] for w in (window(), spoilt(window())))
+    assert float(one) > 0
+    assert float(one) == pytest.approx(float(other), rel=1e-6)
+    unmasked = dataclasses.replace(TASK, mask="")
+    free = [stage.loss(dataclasses.replace(w, task=unmasked))[term] for w in (window(), spoilt(window()))]
+    assert abs(float(free[1]) / float(free[0]) - 1) > 0.02  # the same terms see it where the task has no mask
+
+
+def test_the_codec_is_asked_for_nothing_that_is_masked() -> None:
+    stage = CodecStage(simulator())
+    steady = dataclasses.replace(TASK, steady=True)
+    sample = dataclasses.replace(window(1), task=steady)
+    mask = sample.mask
+    assert mask is not None
+    frame = sample.targets[:, 0]
+    back = stage.module.decode(stage.module.encode(frame, TASK, TASK.periodic), TASK)
+    want = torch.stack([(b - f)[m].square().mean() for b, f, m in zip(back, frame, mask, strict=True)]).mean()
+    assert float(stage.loss(sample)["reconstruction"]) == pytest.approx(float(want), rel=1e-5)
+
+
+def test_scales_and_scores_are_those_of_the_cells_that_count() -> None:
+    sim = simulator()
+    stage = OperatorStage(sim)
+    stage.fit(window())
+    before = stage.changes["basin"][0]
+    stage.fit(spoilt(window()))
+    assert stage.changes["basin"][0] == pytest.approx(before, rel=1e-6)
+    scores = [stage.evaluate(w)["basin nRMSE"] for w in (window(), spoilt(window()))]
+    assert torch.allclose(scores[0], scores[1])
+
+
+def test_terms_with_a_mask_of_ones_are_those_without() -> None:
+    generator = torch.Generator().manual_seed(2)
+    found, truth = torch.rand(2, 3, 8, 6, 2, generator=generator)
+    whole = torch.ones(3, 8, 6, dtype=torch.bool)
+    assert torch.allclose(square(found, whole), square(found))
+    assert torch.allclose(share(found, truth, whole), share(found, truth))
+    assert torch.allclose(spectral(found, truth, whole), spectral(found, truth))
+    assert torch.allclose(edges(found, (False, True), whole), edges(found, (False, True)))
+
+
+def test_steps_of_their_own_length_are_what_the_operator_is_told() -> None:
+    """A step of a window whose steps differ is that of a window of its length."""
+    sim = simulator().eval()
+    even = window()
+    same = dataclasses.replace(even, dt=torch.full((3, 2), 0.1))
+    stage = OperatorStage(sim)
+    assert all(torch.equal(a, b) for a, b in zip(stage.loss(even).values(), stage.loss(same).values(), strict=True))
+    uneven = dataclasses.replace(even, dt=torch.tensor([[0.1, 0.4]]).expand(3, 2))
+    with torch.no_grad():
+        first, both = sim.simulate(even, 1), sim.simulate(uneven, 2)
+        assert torch.equal(both[:, :1], first)
+        assert not torch.equal(both[:, 1], sim.simulate(even, 2)[:, 1])
+    assert not torch.equal(stage.loss(uneven)["latent"], stage.loss(even)["latent"])
