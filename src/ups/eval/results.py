@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.intervals import Number, paired, ratio_of_means
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
@@ -171,9 +172,9 @@ class TaskResult:
 class Record:
     """One line of results.json: a number, or a point of a curve.
 
-    `axis` names what a curve runs along ("time" after the last given frame, "wavenumber"), and `at` where on it the
-    point lies; a number over the whole rollout has no axis, and `at` is 0. `low` and `high` bound the 95 % interval
-    over `n` samples. `steps`, `seconds` and `params` are the cost of training the predictor.
+    `axis` names what a curve runs along ("time" after the last given frame, "wavenumber", or a parameter), and `at`
+    where on it the point lies; a number over the whole rollout has no axis, and `at` is 0. `low` and `high` bound the
+    95 % interval over `n` samples. `steps`, `seconds` and `params` are the cost of training the predictor.
 
     What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
     `n` the windows that there are to draw. Where the time of a run went is told by records of mode "phase": the metric
@@ -213,7 +214,8 @@ class Point:
 
 
 def points_of(task: TaskResult, entry: Entry) -> list[Point]:
-    """Every number of an entry: its metrics, its ratio to persistence, its error against time, its spectrum."""
+    """Every number of an entry: its metrics, its ratio to persistence, its error against time and parameters, its
+    spectrum."""
     e, still = entry.evaluation, task.persistence_for(entry)
     label, n = e.protocol.label, len(e)
     numbers = e.metrics()
@@ -224,6 +226,9 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for at, value, low, high in zip(times_of(e), *e.against_time, strict=True):
         number = Number("nrmse-at-time", "strict", label, float(value), float(low), float(high), n)
         points.append(Point(number, e.predictor, "time", float(at)))
+    for curve in (by_parameter([e], name) for name in varied([e])):
+        rows = zip(curve.values, curve.numbers, strict=True)
+        points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
     finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
@@ -142,6 +142,7 @@ class Evaluation:
     `dt (N,)`, or `(N, T)` where steps differ. Samples that diverged (a non-finite frame, or an error of over 100 times
     the truth) count in every mean. `spectra` holds the mean power per wavenumber of truth and prediction at the last
     frame, `(2, wavenumbers, C)`, over the samples that did not diverge. `seconds` is spent in prediction alone.
+    `params (N, P)` are the parameters of each sample, in the order of `numbers_of(task)`.
     """
 
     task: TaskSpec
@@ -154,6 +155,7 @@ class Evaluation:
     spectra: Array
     seconds: float
     examples: tuple[Example, ...] = ()
+    params: Array = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -234,8 +236,9 @@ def evaluate(
     steps = errors.frames("nrmse").shape[1]
     if protocol.steps is not None and protocol.steps > steps:  # the label says what was possible
         protocol = dataclasses.replace(protocol, steps=steps)
+    params = np.concatenate(batches.params)
     facts = (np.concatenate(batches.dt), tuple(batches.ids), batches.mean_spectra(), batches.seconds)
-    return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, tuple(batches.examples))
+    return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, tuple(batches.examples), params)
 
 
 def reconstruct(
@@ -266,6 +269,7 @@ class _Batches:
         self.spectra: list[tuple[Array, int]] = []
         self.ids: list[str] = []
         self.dt: list[Array] = []
+        self.params: list[Array] = []
 
     def check(self, window: Window) -> None:
         """All windows are of one task and one shape."""
@@ -284,6 +288,7 @@ class _Batches:
             both = (_numpy(window.targets[i]), _numpy(predicted[i]))
             self.examples.append(Example(name, *both, times, window.box, None if mask is None else mask[i]))
         self.dt.append(dt)
+        self.params.append(_numpy(window.params))
         self.ids += window.ids
         self.measuring.append(pool.submit(_measured, predicted, window.targets, dt, mask))
         self.settle(THREADS)

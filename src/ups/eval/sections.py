@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.metrics import METRICS
-from ups.eval.results import DataFact, Drawn, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
+from ups.tensors import numbers_of
 
 Rows = tuple[tuple[str, ...], ...]
 
@@ -69,6 +71,7 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         spectra += [Curve(e.predictor, waves, e.spectra[1, 1:].sum(-1)) for e in alike]
         picture = chart(spectra, "wavenumber", "power", log_x=True)
         section.pictures.append(("Spectrum at the last frame, mean over samples.", picture))
+    section.pictures += [_against(task, name) for name in varied([e.evaluation for e in _ours(task)])]
     section.films += [_film(ours, example) for example in ours.examples]
     section.table = _beyond(task, find)
     return section
@@ -169,6 +172,30 @@ def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
             ratio = number(find(name, e.predictor, "nrmse-over-persistence", split=e.split).value)
         rows.append((e.split, e.predictor, with_interval(find(name, e.predictor, split=e.split)), ratio, str(len(e))))
     return tuple(rows)
+
+
+def _ours(task: TaskResult) -> list[Entry]:
+    """All evaluations of our predictor: on the trained set-up, and beyond it."""
+    who = task.ours.evaluation.predictor
+    return [task.ours, *(entry for entry in task.beyond if entry.evaluation.predictor == who)]
+
+
+def _against(task: TaskResult, name: str) -> tuple[str, str]:
+    """A caption, and the error against one parameter: at trained values, at unseen ones, and that of persistence."""
+    ours, still = task.ours.evaluation, task.persistence.evaluation
+    index = numbers_of(ours.task).index(name)
+    trained = np.unique(ours.params[:, index])
+    unseen = [e.evaluation for e in _ours(task)[1:] if not np.isin(e.evaluation.params[:, index], trained).any()]
+    rows = [(f"{ours.predictor}, trained values", [ours], False), (still.predictor, [still], True)]
+    rows[1:1] = [(f"{ours.predictor}, unseen values", unseen, False)] if unseen else []
+    curves = []
+    for label, evaluations, dashed in rows:
+        curve = by_parameter(evaluations, name)
+        mean, low, high = np.array([(n.value, n.low, n.high) for n in curve.numbers]).T
+        curves.append(Curve(label, curve.values, mean, low, high, dashed))
+    least, most = (f(float(f(curve.x)) for curve in curves) for f in (min, max))
+    picture = chart(curves, name, "nRMSE", log_x=least > 0 and most > 20 * least)
+    return f"Error against {name}, with 95 % intervals.", picture
 
 
 def _film(ours: Evaluation, example: Example) -> Film:
