@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.models.grids import check_grid, pad_axis, patches, resample, sub_cells, unpatch
+from ups.models.grids import check_grid, cropped, pad_axis, padded, patches, resample, sub_cells, unpatch
 from ups.types import ConfigError
 
 
@@ -55,6 +55,23 @@ def test_coarsening_a_bounded_axis_keeps_the_integral() -> None:
     )
 
 
-def test_a_resolution_that_patches_do_not_divide_is_refused_naming_the_divisor() -> None:
-    with pytest.raises(ConfigError, match="divisible by 4"):
-        check_grid((30,), 4, "burgers1d")
+def test_a_grid_of_fewer_than_two_patches_is_refused_and_any_other_taken() -> None:
+    check_grid((30,), 4, "burgers1d")
+    with pytest.raises(ConfigError, match="choose a smaller codec patch, or at least 8 cells"):
+        check_grid((16, 7), 4, "burgers1d")
+
+
+@pytest.mark.parametrize("periodic", [True, False])
+@pytest.mark.parametrize("n", [13, 14, 15, 16])
+def test_what_is_padded_is_a_whole_number_of_patches_and_is_given_back(n: int, periodic: bool) -> None:
+    x = torch.randn(2, n, n + 8, 1, generator=torch.Generator().manual_seed(0))
+    wider = padded(x, 4, (periodic, not periodic))
+    assert wider.shape == (2, 16, -(-(n + 8) // 4) * 4, 1)
+    assert torch.allclose(cropped(wider, (n, n + 8), (periodic, not periodic)), x, atol=2e-6)
+    if n == 16:
+        assert wider is x
+
+
+def test_a_padded_periodic_axis_still_wraps() -> None:
+    wave = torch.tensor(np.sin(2 * np.pi * (at(13) - 0.1)), dtype=torch.float32).reshape(1, 13, 1)
+    assert np.abs(padded(wave, 4, (True,)).flatten().numpy() - np.sin(2 * np.pi * (at(16) - 0.1))).max() < 1e-6

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, build
+from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
 from ups.models.blocks import join, split
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
@@ -324,3 +324,19 @@ def test_a_compiler_sees_inputs_and_another_box_in_the_same_graph() -> None:
     z = torch.randn(2, 1, 4, 4, 64)
     compiled = torch.compile(sim.operator, backend="eager", fullgraph=True, dynamic=False)
     assert torch.equal(compiled(z, asked), sim.operator(z, asked))
+
+
+@pytest.mark.parametrize(("core", "mixing"), VARIANTS)
+def test_a_grid_that_patches_do_not_divide_is_simulated_on_its_own(core: str, mixing: str) -> None:
+    """Tokens of an odd number along an axis, inputs padded like frames, and persistence before training."""
+    task = dataclasses.replace(TASKS["nsincom2d"], periodic=(True, False))
+    small = OperatorConfig(width=32, depth=2, heads=4, levels=1, windows=(4, 2, 2), core=core, mixing=mixing)  # type: ignore[arg-type]
+    sim = build([task], CodecConfig(dim=64, width=16), small, grids={task.name: (18, 27)}).eval()
+    u = torch.randn(2, 18, 27, 3, generator=torch.Generator().manual_seed(0))
+    force = torch.randn(2, 18, 27, 2, generator=torch.Generator().manual_seed(1))
+    params = {p.name: p.default for p in task.parameters if not p.choices}
+    sim.config = SimulatorConfig(guard=False)
+    assert (sim.rollout(u, 2, params, inputs=force) - u.unsqueeze(1)).abs().max() < 1e-4
+    awaken(sim)
+    assert sim.rollout(u, 2, params, inputs=force).shape == (2, 2, 18, 27, 3)
+    assert sim.rollout(u, 2, params, inputs=force, points=[[0.3, 0.99], [0.1, 0.2]]).shape == (2, 2, 2, 3)

@@ -57,7 +57,7 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
         ({"operator__unroll": 11}, "too few for 1 frames of context and 11 after them"),
         ({"model__operator__context": 11}, "too few for 11 frames of context"),
         ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),
-        ({"model__codec__patch": "[5, 2, 2]"}, "cannot be cut into patches of 5"),
+        ({"model__codec__patch": "[20, 2, 2]"}, "32 cells is too small for patches of 20"),
         ({"data__b__file": "nowhere.h5"}, "nowhere.h5: there is no such file"),
         (
             {"cache__use": True, "cache__folder": "/dev/null/x"},
@@ -85,8 +85,8 @@ def test_a_simulator_of_another_shape_is_refused_before_data_are_made(tmp_path: 
 
 def test_a_demo_that_could_not_be_trained_makes_no_data(tmp_path: Path) -> None:
     config = tmp_path / "demo.yaml"
-    config.write_text("data: {b: {task: burgers1d, samples: 12, resolution: 30, device: cpu}}\n")
-    with pytest.raises(ConfigError, match="cannot be cut into patches"):
+    config.write_text("data: {b: {task: burgers1d, samples: 12, resolution: 6, device: cpu}}\n")
+    with pytest.raises(ConfigError, match="too small for patches"):
         demo(tmp_path / "demo", config, Screen.silent())
     assert list(tmp_path.iterdir()) == [config]
 

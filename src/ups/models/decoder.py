@@ -130,7 +130,8 @@ class PointDecoder(nn.Module):
         return unpatch(torch.unflatten(out, 1, space.shape), patch)
 
     def query(self, z: Tensor, task: TaskSpec, space: Space, points: Tensor) -> Tensor:
-        """Values at `points (B, P, n)` in units of the box, `(B, P, C)`."""
+        """Values at `points (B, P, n)` in units of the box, `(B, P, C)`: at cell centres those of `grid`, elsewhere as
+        good as it was trained to be (`Codec.query` interpolates between cells instead)."""
         z, keys, values = self.prepare(z, space)
         size, strides = _sizes(*space, z.device)
         scaled = points.float() * size

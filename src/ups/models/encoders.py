@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from ups.models.grids import Space, patches, resample
+from ups.models.grids import Space, in_patches, padded, patches, resample
 from ups.models.layers import LocalMix
 from ups.types import ConfigError, TaskSpec
 
@@ -86,13 +86,21 @@ class GridEncoder(nn.Module):
 class InputEncoder(nn.Module):
     """What drives a task rather than being predicted, `(B, *S, C_in)` in physical units, to one token per patch.
 
-    Inputs on another grid than the tokens' are resampled to it, as frames are. Tasks without inputs are not in `tasks`.
+    Inputs on another grid than the task's (`grids`; that of the tokens where it is not named) are resampled to it and
+    padded as frames are. Tasks without inputs are not in `tasks`.
     """
 
     HALO = 2
 
-    def __init__(self, tasks: Sequence[TaskSpec], dim: int, patch: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[TaskSpec],
+        dim: int,
+        patch: Sequence[int],
+        grids: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
         super().__init__()
+        self.grids = dict(grids or {})
         given = [dataclasses.replace(task, fields=task.inputs, inputs=()) for task in tasks if task.inputs]
         self.tasks = {task.name: task for task in given}
         self.statistics = nn.ModuleDict({task.name: Statistics(len(task.channels)) for task in given})
@@ -112,7 +120,10 @@ class InputEncoder(nn.Module):
                 f"{task} is driven by the inputs {', '.join(spec.channels)}, (B, *S, {len(spec.channels)}) with "
                 f"{spec.ndim} axes, and was given {found}; give inputs=…."
             )
-        grid = tuple(n * self.encoder.patch[spec.ndim - 1] for n in space.shape)
+        patch = self.encoder.patch[spec.ndim - 1]
+        grid = self.grids.get(task, ())
+        if in_patches(grid, patch) != space.shape:
+            grid = tuple(n * patch for n in space.shape)
         x = resample(self.statistics_of(task)(inputs), grid, space.periodic)
-        y: Tensor = self.encoder(x, spec, space.periodic)
+        y: Tensor = self.encoder(padded(x, patch, space.periodic), spec, space.periodic)
         return y

@@ -60,13 +60,40 @@ class Space(NamedTuple):
 
 
 def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
-    """A grid is a whole number of patches along each axis, and at least two."""
-    if any(n % patch or n < 2 * patch for n in shape):
-        told = " × ".join(str(n) for n in shape)
+    """A grid has at least two patches along each axis; one that they do not divide is padded."""
+    if any(n < 2 * patch for n in shape):
+        cells = " × ".join(str(n) for n in shape)
         raise ConfigError(
-            f"{task}: a grid of {told} cells cannot be cut into patches of {patch}; "
-            f"use a resolution divisible by {patch} and at least {2 * patch}, or another codec patch."
+            f"{task}: a grid of {cells} cells is too small for patches of {patch}: an axis holds at least two; "
+            f"choose a smaller codec patch, or at least {2 * patch} cells."
         )
+
+
+def in_patches(shape: tuple[int, ...], patch: int) -> tuple[int, ...]:
+    """The whole number of patches along each axis that hold a grid."""
+    return tuple(-(-n // patch) for n in shape)
+
+
+def padded(x: Tensor, patch: int, periodic: tuple[bool, ...]) -> Tensor:
+    """Frames `(B, *S, C)` on a grid that `patch` divides; one that it divides already stays as it is.
+
+    A periodic axis has somewhat smaller cells then: copies at its end would not wrap. A bounded axis gets copies of its
+    last cell. `cropped` is the way back.
+    """
+    shape = tuple(x.shape[1:-1])
+    whole = tuple(n * patch for n in in_patches(shape, patch))
+    x = resample(x, tuple(m if wraps else n for n, m, wraps in zip(shape, whole, periodic, strict=True)), periodic)
+    for axis, (m, n) in enumerate(zip(whole, x.shape[1:-1], strict=True), start=1):
+        x = pad_axis(x, axis, 0, m - n, periodic=False)
+    return x
+
+
+def cropped(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+    """The frames on a grid of `shape` that `padded` made `x` of; nothing of them is lost."""
+    for axis, (n, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
+        if x.shape[axis] != n:
+            x = _along(x, axis, _back(x.shape[axis], n, x.device)) if wraps else x.narrow(axis, 0, n)
+    return x
 
 
 def pad_axis(x: Tensor, axis: int, before: int, after: int, periodic: bool) -> Tensor:
@@ -137,6 +164,17 @@ def _average(n: int, m: int) -> Array:
 
 
 @table
+def _back(n: int, m: int, device: torch.device) -> Tensor:
+    """From n to fewer cells m of a periodic axis, undoing `_fourier(m, n)`: also for the wave that alternates between
+    cells, which `_fourier(n, m)` leaves out."""
+    matrix = _fourier(n, m)
+    if m % 2 == 0:
+        wave = [np.sin(np.pi * m * (np.arange(k) + 0.5) / k) for k in (m, n)]
+        matrix = matrix + 2 / n * np.outer(*wave)
+    return torch.as_tensor(matrix, dtype=torch.float32, device=device)
+
+
+@table
 def _resampling(n: int, m: int, periodic: bool, device: torch.device) -> Tensor:
     matrix = _fourier(n, m) if periodic else _cubic(n, m) if m > n else _average(n, m)
     return torch.as_tensor(matrix, dtype=torch.float32, device=device)
@@ -151,8 +189,11 @@ def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]) -> T
     for axis, (m, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
         n = x.shape[axis]
         if n != m:
-            matrix = _resampling(n, m, wraps, x.device)
-            x = torch.matmul(matrix, x.flatten(axis + 1).float().flatten(0, axis - 1)).reshape(
-                *x.shape[:axis], m, *x.shape[axis + 1 :]
-            )
+            x = _along(x, axis, _resampling(n, m, wraps, x.device))
     return x
+
+
+def _along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
+    """`x (B, *S, C)` with its n cells along `axis` replaced by the m that a matrix `(m, n)` makes of them."""
+    flat = torch.matmul(matrix, x.flatten(axis + 1).float().flatten(0, axis - 1))
+    return flat.reshape(*x.shape[:axis], len(matrix), *x.shape[axis + 1 :])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -36,9 +36,14 @@ class LatentOperator(Part):
     rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task")
 
     def __init__(
-        self, config: OperatorConfig, dim: int, tasks: Sequence[TaskSpec], patch: Sequence[int] = (4, 4, 2)
+        self,
+        config: OperatorConfig,
+        dim: int,
+        tasks: Sequence[TaskSpec],
+        patch: Sequence[int] = (4, 4, 2),
+        grids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D."""
+        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D; `grids`: its grid of each task."""
         super().__init__()
         check_known("core", (config.core,), CORES)
         size = config.shape
@@ -56,12 +61,12 @@ class LatentOperator(Part):
         for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(tensor)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
-        self.inputs = InputEncoder(tasks, size.width * config.streams, patch)
+        self.inputs = InputEncoder(tasks, size.width * config.streams, patch, grids)
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
-        codec = blueprint.parts["codec"].config
-        return cls(config, codec.dim, blueprint.tasks, codec.patch)
+        codec = blueprint.parts["codec"]
+        return cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         if task.inputs:

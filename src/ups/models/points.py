@@ -7,6 +7,7 @@ import math
 import numpy as np
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 
 from ups.masks import nearest
 
@@ -88,6 +89,9 @@ class Holes:
 
     def __init__(self, mask: Tensor) -> None:
         shape = mask.shape[1:]
+        if detect_fake_mode() is not None:  # shape inference knows no places; any of them costs the same
+            self.index = torch.zeros(len(mask), math.prod(shape), dtype=torch.long, device=mask.device)
+            return
         places = [np.ravel_multi_index(nearest(cells), tuple(shape)).ravel() for cells in mask.cpu().numpy()]
         self.index = torch.as_tensor(np.stack(places), device=mask.device)
 
