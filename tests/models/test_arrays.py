@@ -92,3 +92,21 @@ def test_an_artifact_of_an_impossible_model_is_refused_by_its_name(sim: Simulato
         artifact.write(tmp_path / "odd.safetensors", {**plain, **odd}, tensors)
         with pytest.raises(DataError, match=r"odd\.safetensors: its weights are not of the model it describes"):
             Simulator.load(tmp_path / "odd.safetensors")
+
+
+def test_samples_of_one_channel_need_no_axis_for_it(sim: Simulator) -> None:
+    many = np.stack((U, 2 * U, -U)).astype(np.float32)
+    full = sim.rollout(many[..., None], 2, {"nu": 1.0})
+    bare = sim.rollout(many, 2, {"nu": 1.0})
+    assert bare.shape == (3, 2, 32)
+    assert np.array_equal(bare, full[..., 0])
+    assert sim.rollout(many[:1], 2, {"nu": 1.0}).shape == (1, 2, 32)
+    assert sim.rollout(many[0][:, None], 2, {"nu": 1.0}).shape == (2, 32, 1)  # a last axis of one is the channel
+    with pytest.raises(ConfigError, match=r"not \(32, 3\)"):
+        sim.rollout(np.zeros((32, 3)), 2, {"nu": 1.0})
+
+
+def test_arrays_that_run_backwards_or_come_from_another_machine_are_read(sim: Simulator) -> None:
+    want = sim.rollout(U.astype(np.float32), 1, {"nu": 1.0})
+    assert np.array_equal(sim.rollout(U[::-1].copy()[::-1].astype(">f4"), 1, {"nu": 1.0}), want)
+    assert np.array_equal(sim.rollout(U.astype(np.float32)[::-1].copy()[::-1], 1, {"nu": 1.0}), want)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import warnings
+
 import pytest
 import torch
 from small_simulators import window
 
-from ups.models import CodecConfig, OperatorConfig, Simulator, build
+from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, build
 from ups.models.inherit import inherit
 from ups.physics import TASKS
 from ups.tensors import Condition
-from ups.types import ConfigError
+from ups.types import ConfigError, Field, Param, TaskSpec
 
 GRIDS = {"burgers1d": (32,), "reacdiff2d": (16, 16), "darcy2d": (16, 16), "advection1d": (32,)}
 
@@ -48,7 +52,9 @@ def test_tasks_that_are_added_change_no_bit_of_those_known() -> None:
         assert torch.equal(forecast(new, name), forecast(old, name))
     assert fresh
     assert all("darcy2d" in name or "advection1d" in name for name in fresh)
-    assert new.ranges()["burgers1d"] == old.ranges()["burgers1d"]
+    ours, theirs = new.ranges()["burgers1d"], old.ranges()["burgers1d"]
+    assert ours["nu"] == theirs["nu"]
+    assert ours["dt"] == (pytest.approx(0.01), theirs["dt"][1])  # its own steps, and those it knew
 
 
 def test_a_task_left_out_is_forgotten_and_the_rest_stays() -> None:
@@ -58,9 +64,55 @@ def test_a_task_left_out_is_forgotten_and_the_rest_stays() -> None:
     assert torch.equal(forecast(new, "burgers1d"), forecast(old, "burgers1d"))
 
 
-def test_another_network_or_grid_is_refused_with_the_key_to_change() -> None:
+def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -> None:
     old = simulator("burgers1d")
     with pytest.raises(ConfigError, match=r"model\.operator\.width is 32, but .* has 16; set it to 16"):
         inherit(simulator("burgers1d", width=32), old)
-    with pytest.raises(ConfigError, match="reduce the data to it"):
-        inherit(simulator("burgers1d", grids={"burgers1d": (64,)}), old)
+    plane = dataclasses.replace(TASKS["reacdiff2d"], name="burgers1d")
+    with pytest.raises(ConfigError, match="has 2 axes, but 1 in the simulator to start from"):
+        inherit(build([plane], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2)), old)
+
+
+def test_another_grid_and_step_go_on_from_the_same_weights() -> None:
+    old = shaken(simulator("burgers1d"))
+    new = simulator("burgers1d", seed=9, grids={"burgers1d": (62,)})
+    assert inherit(new, old) == []
+    x = (torch.arange(62) + 0.5) / 62
+    smooth = torch.sin(2 * math.pi * x).reshape(1, 62, 1)
+    for sim in (new, old):
+        sim.fit_dt("burgers1d", 0.01, 0.01)
+    assert new.codec.tokens("burgers1d") == (16,)
+    assert new.rollout(smooth, 1, {"nu": 1.2}).isfinite().all()
+
+
+NOW = ("heat", "activator", "inhibitor")
+
+
+def changed() -> TaskSpec:
+    """`reacdiff2d` with a field, an input and a parameter more, and the fields in another order."""
+    more = (*TASKS["reacdiff2d"].parameters, Param("warmth", 0.5, "another one"))
+    fields = tuple(Field.scalar(name) for name in NOW)
+    return dataclasses.replace(TASKS["reacdiff2d"], fields=fields, inputs=(Field.scalar("light"),), parameters=more)
+
+
+def test_what_a_task_has_more_is_not_heard_at_first_and_learns() -> None:
+    old, task = shaken(simulator("reacdiff2d")), changed()
+    operator = OperatorConfig(width=16, depth=1, heads=2)
+    new = build([task], CodecConfig(dim=16), operator, grids={task.name: (16, 16)}, seed=9).eval()
+    fresh = inherit(new, old)
+    assert "codec.encoder.enter.reacdiff2d.weight" in fresh
+    assert "operator.conditioner.leave.weight" not in fresh
+    generator = torch.Generator().manual_seed(1)
+    frames = torch.randn(2, 16, 16, 3, generator=generator)
+    light = torch.randn(2, 16, 16, 1, generator=generator)
+    known = {p.name: 1.2 for p in TASKS["reacdiff2d"].parameters if not p.choices}
+    new.config = old.config = SimulatorConfig(guard=False)
+    with warnings.catch_warnings(action="ignore"):
+        ours = new.rollout(frames, 3, {**known, "warmth": 0.7}, dt=1.0, inputs=light)
+        theirs = old.rollout(frames[..., 1:], 3, known, dt=1.0)
+    assert torch.allclose(ours[..., 1:], theirs, atol=1e-5 * float(theirs.abs().max()))
+    back = new.codec.decode(new.codec.encode(frames, task, task.periodic), task)
+    (back - frames).square().mean().backward()
+    weight = new.codec.get_parameter("encoder.enter.reacdiff2d.weight")
+    assert weight.grad is not None
+    assert all(float(piece.abs().sum()) > 0 for piece in weight.grad.chunk(3, 1))

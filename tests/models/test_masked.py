@@ -122,3 +122,16 @@ def test_laws_are_measured_where_cells_count_and_no_divergence_is_claimed_of_a_m
             assert law.sampling_error(u, domain, mask).max() < 1e-12
             fixed = law.project(u + 1, u[:, 0], domain, mask)
             assert torch.allclose(fixed[:, :, mask[0]][..., 0], u[:, :, mask[0]][..., 0])
+
+
+def test_xarray_holds_masks_as_nan_too_in_whatever_order() -> None:
+    xarray = pytest.importorskip("xarray")
+    sim, names = simulator(LAKE), ("h", "vx", "vy")
+    wind = np.random.default_rng(1).random((16, 16)).astype(np.float32)
+    told = sim.rollout(with_nan(state()), 2, inputs=wind)
+    given = xarray.Dataset({name: (("y", "x"), with_nan(state())[..., i].T) for i, name in enumerate(names)})
+    blown = xarray.Dataset({"wind": (("y", "x"), wind.T)})
+    for inputs in (blown, blown["wind"], blown.assign(water=(("x", "y"), ISLAND.astype(float)))):
+        out = sim.rollout(given, 2, inputs=inputs)
+        for i, name in enumerate(names):
+            assert np.array_equal(out[name].transpose("time", "x", "y").values, told[..., i], equal_nan=True)

@@ -79,3 +79,15 @@ def test_a_start_that_does_not_fit_is_refused_before_anything_is_trained(folder:
         )
     with pytest.raises(DataError, match=r"no such simulator|not a run folder"):
         run(settings(folder, FURTHER, name="y", start_from=str(folder / "nowhere")), Screen.silent())
+
+
+def test_a_known_task_goes_on_from_another_grid_and_another_step(folder: Path) -> None:
+    other = FIRST.replace("resolution: 32", "resolution: 30").replace("{time: 20}", "{time: 10}")
+    short = {"codec__train__steps": 1, "operator__train__steps": 2}
+    run(settings(folder, other, name="other", start_from=str(folder / "first"), **short), Screen.silent())
+    old, new = (ups.load(folder / name) for name in ("first", "other"))
+    assert new.codec.grids == {"advection1d": (30,)}
+    assert new.ranges()["advection1d"]["dt"] == pytest.approx((0.1, 0.2))
+    assert old.ranges()["advection1d"]["dt"] == pytest.approx((0.2, 0.2))
+    records = json.loads((folder / "other" / "results.json").read_text())
+    assert {"ups", "before", "persistence"} <= {r["predictor"] for r in records if r["metric"] == "nrmse"}

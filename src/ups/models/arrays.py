@@ -20,12 +20,20 @@ FEWEST = 4
 def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
     """Real numbers of any kind of array as a tensor; `name` is what a sentence calls them."""
     try:
-        raw = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(getattr(given, "values", given)))
+        raw = (
+            given if isinstance(given, Tensor) else torch.as_tensor(_plain(np.asarray(getattr(given, "values", given))))
+        )
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.") from None
     if raw.is_complex():
         raise ConfigError(f"{name} is complex; give real numbers, for example its real part.")
     return raw.detach().to(device=device, dtype=dtype)
+
+
+def _plain(array: Array) -> Array:
+    """The same numbers in the byte order of this machine, and in an order in memory that torch can read."""
+    array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return array.copy() if any(stride < 0 for stride in array.strides) else array
 
 
 @dataclass(frozen=True)

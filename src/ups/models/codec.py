@@ -13,7 +13,7 @@ from ups.models.config import CodecConfig
 from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Space, check_grid, cropped, in_patches, padded, resample
-from ups.models.part import Blueprint, Part
+from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import interpolate
 from ups.tensors import LatentState, TaskStatistics
 from ups.types import ConfigError, TaskSpec, check_known
@@ -63,6 +63,18 @@ class Codec(Part):
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         self.fit_statistics(task, statistics.mean, statistics.std)
+
+    def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
+        """What makes a token starts silent, what reads it as it is built: one must be there to learn from."""
+        name, read = task.name, NamedAxis(0, task.channels)
+        return {
+            f"statistics.{name}.mean": read,
+            f"statistics.{name}.std": read,
+            f"encoder.enter.{name}.weight": NamedAxis(1, task.channels, silent=True),
+            f"decoder.linear.{name}.weight": read,
+            f"decoder.linear.{name}.bias": read,
+            f"decoder.leave.{name}.weight": read,
+        }
 
     def shard_units(self) -> list[nn.Module]:
         return [*self.encoder.blocks, *self.decoder.blocks]

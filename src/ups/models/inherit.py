@@ -1,34 +1,81 @@
-"""A simulator that goes on from another: what both have is taken over, what only the new tasks need starts fresh."""
+"""A simulator that goes on from another: what both have is taken over, what only the new tasks need starts neutral."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping
 
 import torch
+from torch import Tensor
 
+from ups.models.part import NamedAxis
 from ups.models.simulator import Simulator
 from ups.types import ConfigError
 
 
 @torch.no_grad()
 def inherit(new: Simulator, old: Simulator) -> list[str]:
-    """Copy everything `old` knows into `new`, statistics and ranges included, so that on the tasks of `old` both give
-    the same bits; the names of the tensors that stay fresh. ConfigError where their networks differ."""
+    """Copy everything `old` knows into `new`, statistics and ranges included; the names of the tensors of which a
+    part stays fresh. ConfigError where their networks differ.
+
+    On the tasks of `old` both give the same bits. A task of the same name may have other fields, inputs or parameters:
+    what belongs to a name that both know is copied, and a new name is not heard at first, so that the old fields are
+    predicted as before. Its grid and its time step may be others too: then it has been trained on steps of both.
+    """
     same_networks(new, old)
     by_row = {*new.rows, *(f"{name}.{row}" for name, part in new.parts.items() for row in part.rows)}
     here, there = new.state_dict(), old.state_dict()
     tasks = list(new.codec.tasks)
     rows = [tasks.index(name) for name in old.codec.tasks if name in tasks]
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
+    ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
+    steps = new.dt[rows].clone()
     fresh = []
     for name, tensor in here.items():
         if name in by_row and name in there:
             tensor[rows] = there[name][known].to(tensor.device)
-        elif name in there:
+        elif name in ours:
+            if not _take(tensor, ours[name], there.get(name), theirs.get(name)):
+                fresh.append(name)
+        elif name in there and tensor.shape == there[name].shape:
             tensor.copy_(there[name])
         else:
             fresh.append(name)
+    both = torch.stack((new.dt[rows], steps))
+    new.dt[rows] = torch.stack((both[..., 0].amin(0), both[..., 1].amax(0)), -1)
     return fresh
+
+
+def _by_name(simulator: Simulator, tasks: Collection[str]) -> dict[str, NamedAxis]:
+    """The tensors of all parts in which a channel, an input or a parameter of some tasks has a place of its own."""
+    return {
+        f"{part_name}.{name}": axis
+        for part_name, part in simulator.parts.items()
+        for task in simulator.tasks
+        if task.name in tasks
+        for name, axis in part.by_name(task).items()
+    }
+
+
+def _take(tensor: Tensor, ours: NamedAxis, old: Tensor | None, theirs: NamedAxis | None) -> bool:
+    """Copy what belongs to names that both know; what belongs to others starts neutral. Whether all could be copied."""
+    if old is not None and theirs is not None and ours.names == theirs.names:
+        tensor.copy_(old)
+        return True
+    held = {} if theirs is None or old is None else _places(old, theirs)
+    for name, place in _places(tensor, ours).items():
+        if name in held:
+            place.copy_(held[name])
+        elif ours.silent:
+            place.zero_()
+    return not set(ours.names) - set(held)
+
+
+def _places(tensor: Tensor, axis: NamedAxis) -> Mapping[str, Tensor]:
+    """The part of a tensor that belongs to each name: equal pieces along an axis, in their order."""
+    if not axis.names:
+        return {}
+    return dict(zip(axis.names, tensor.chunk(len(axis.names), axis.axis), strict=True))
 
 
 def same_networks(new: Simulator, old: Simulator) -> None:
@@ -42,12 +89,7 @@ def same_networks(new: Simulator, old: Simulator) -> None:
                     f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."
                 )
     for name, task in new.codec.tasks.items():
-        if name in old.codec.tasks:
-            before = old.codec.tasks[name]
-            if (task.fields, task.inputs) != (before.fields, before.inputs):
-                raise ConfigError(f"{name} has other fields than in the simulator to start from; rename the task.")
-            if new.codec.grids[name] != old.codec.grids[name]:
-                raise ConfigError(
-                    f"{name} has the grid {new.codec.grids[name]}, but the simulator to start from was trained on "
-                    f"{old.codec.grids[name]}; reduce the data to it."
-                )
+        if name in old.codec.tasks and task.ndim != (before := old.codec.tasks[name].ndim):
+            raise ConfigError(
+                f"{name} has {task.ndim} axes, but {before} in the simulator to start from; rename the task."
+            )

@@ -14,10 +14,10 @@ from ups.models.config import OperatorConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
 from ups.models.layers import Walls, modulate, rms_norm
-from ups.models.part import Blueprint, Part
+from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
-from ups.tensors import Condition, TaskStatistics
+from ups.tensors import Condition, TaskStatistics, numbers_of
 from ups.types import ConfigError, TaskSpec, check_known
 
 CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
@@ -76,6 +76,13 @@ class LatentOperator(Part):
                 std = torch.where(place, std.clamp_min(0.25), std)
             self.fit_inputs(task.name, statistics.input_mean, std)
         self.fit_ranges(task.name, statistics.low, statistics.high)
+
+    def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
+        name, numbers = task.name, numbers_of(task)
+        named = {f"conditioner.ranges.{name}.{end}": NamedAxis(0, numbers) for end in ("low", "high")}
+        named[f"conditioner.params.{name}.weight"] = NamedAxis(1, numbers, silent=True)
+        named |= {f"inputs.statistics.{name}.{moment}": NamedAxis(0, task.given) for moment in ("mean", "std")}
+        return named | {f"inputs.encoder.enter.{name}.weight": NamedAxis(1, task.given, silent=True)}
 
     def shard_units(self) -> list[nn.Module]:
         return [module for module in self.core.modules() if isinstance(module, Block)]

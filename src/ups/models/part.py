@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -20,6 +20,17 @@ class Blueprint:
     tasks: Sequence[TaskSpec]
     grids: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     parts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class NamedAxis(NamedTuple):
+    """An axis of a tensor with equal pieces for each of some names (channels, inputs, parameters), in their order.
+
+    `silent`: a piece of zeros has no effect, so that a name that is new to a trained network changes nothing at first.
+    """
+
+    axis: int
+    names: tuple[str, ...]
+    silent: bool = False
 
 
 class Part(nn.Module, ABC):
@@ -43,6 +54,10 @@ class Part(nn.Module, ABC):
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         """Record what it needs to know of a task's training data; nothing by default."""
+
+    def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:  # noqa: ARG002
+        """Its tensors in which each channel, input or parameter of a task has a place of its own; none by default."""
+        return {}
 
     def shard_units(self) -> list[nn.Module]:
         """The repeated blocks, each with a `forward` of its own, that are sharded and recomputed one by one."""

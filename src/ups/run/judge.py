@@ -30,7 +30,7 @@ from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
-from ups.tensors import Window
+from ups.tensors import Window, numbers_of
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -116,7 +116,10 @@ class Judge:
         if self.config.start_from is None:
             return []
         old = load(self.config.start_from)
-        known = exam.part.task.name in old.codec.tasks
+        task = exam.part.task
+        before = old.codec.tasks.get(task.name)
+        known = before is not None and (before.channels, before.given) == (task.channels, task.given)
+        known = known and before is not None and numbers_of(before) == numbers_of(task)
         return [(predictor_of(old, self.device, "before"), Cost())] if known else []
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
