@@ -61,6 +61,18 @@ def test_any_order_of_named_dimensions_is_the_same_state(
     np.testing.assert_array_equal(out.coords["y"], Y)
 
 
+def test_a_field_of_one_channel_keeps_its_order_and_a_steady_answer_too() -> None:
+    sim = simulator("darcy2d", grids={"darcy2d": (16, 16)})
+    awaken(sim)
+    a = np.random.default_rng(0).random((16, 16))
+    want = sim.solve(a)
+    for given in (xarray.DataArray(a.T, dims=("y", "x")), xarray.DataArray(a.T[None], dims=("t", "y", "x"))):
+        out = sim.solve(given)
+        assert out.dims == ("y", "x")
+        np.testing.assert_array_equal(out.values, want.T)
+    np.testing.assert_array_equal(sim.solve(xarray.Dataset({"permeability": (("x", "y"), a)}))["pressure"], want)
+
+
 def test_channels_go_by_their_names(sim: Simulator, u: np.ndarray, truth: np.ndarray) -> None:
     turned = state(u).isel(channel=[1, 0])
     out = answer(sim, turned)

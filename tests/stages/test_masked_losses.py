@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import CodecStage, OperatorStage
@@ -121,3 +122,40 @@ def test_steps_of_their_own_length_are_what_the_operator_is_told() -> None:
         assert torch.equal(both[:, :1], first)
         assert not torch.equal(both[:, 1], sim.simulate(even, 2)[:, 1])
     assert not torch.equal(stage.loss(uneven)["latent"], stage.loss(even)["latent"])
+
+
+def odd() -> tuple[Simulator, Window]:
+    """The same task on a grid that patches do not divide, with steps that differ."""
+    sim = build([TASK], CodecConfig(dim=32), OperatorConfig(width=16, depth=1, heads=2), grids={"basin": (14, 15)})
+    full = window()
+    cut = {name: getattr(full, name)[..., :14, :15, :] for name in ("context", "targets", "inputs")}
+    return sim, dataclasses.replace(full, dt=torch.tensor([[0.1, 0.3]]).expand(3, 2).clone(), **cut)
+
+
+EVERY = OperatorLoss(latent=1.0, spectral=1.0, conserved=1.0, boundary=1.0)
+
+
+def test_no_loss_decides_anything_by_the_value_of_a_mask() -> None:
+    sim, sample = odd()
+    stages = [OperatorStage(sim, OperatorStageConfig(loss=EVERY)), CodecStage(sim)]
+    stages[0].fit(sample)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fakes:  # numbers that nobody can read
+        blind = sample._each(fakes.from_tensor)
+        for stage in stages:
+            assert all(value.shape == () for value in stage.loss(blind).values())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
+def test_a_cuda_graph_of_a_masked_loss_gives_what_the_loss_gives() -> None:
+    sim, sample = odd()
+    sim, sample = sim.cuda(), sample.to("cuda")
+    for stage in (OperatorStage(sim, OperatorStageConfig(loss=EVERY)), CodecStage(sim)):
+        with torch.no_grad():
+            want = sum(stage.loss(sample).values())
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                total = sum(stage.loss(sample).values())
+            graph.replay()
+        assert torch.allclose(total, want, rtol=1e-4)

@@ -200,6 +200,7 @@ def _against(task: TaskResult, name: str) -> tuple[str, str]:
 
 def _film(ours: Evaluation, example: Example) -> Film:
     alt = f"{ours.task.title}, sample {example.id}: truth, prediction of {ours.predictor}, error"
+    alt += "" if example.mask is None else "; cells that do not count are grey"
     values = (example.truth, example.prediction)
     if ours.task.ndim > 1:
         return film_forecast_maps(*values, example.times, ours.task.channels, alt, mask=example.mask)

@@ -20,9 +20,8 @@ FEWEST = 4
 def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
     """Real numbers of any kind of array as a tensor; `name` is what a sentence calls them."""
     try:
-        raw = (
-            given if isinstance(given, Tensor) else torch.as_tensor(_plain(np.asarray(getattr(given, "values", given))))
-        )
+        values = given if isinstance(given, Tensor) else _plain(np.asarray(getattr(given, "values", given)))
+        raw = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.") from None
     if raw.is_complex():
@@ -69,10 +68,6 @@ class Given:
         if not x.numel():
             raise ConfigError(f"{what} is empty, {tuple(x.shape)}; give at least one frame and cell.")
         return cls(x, source, batched, flat, labels)
-
-    @property
-    def frames(self) -> Tensor:
-        return self.values
 
     def answer(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
         """`(B, steps, …, C)` as the kind, type and rank of what was given: no batch or channel axis if it had none."""

@@ -55,13 +55,12 @@ class Labels:
         if not points:
             array = array.isel({d: slice(None, None, -1) for d in self.flipped}).assign_coords(kept)
         array = array if self.batch else array.isel({dims[0]: 0})
+        array = array.transpose(*self._order(array.dims))
         if self.dataset:
             return xarray.Dataset({name: array.isel({channel: i}) for i, name in enumerate(channels)})
         if self.channel is None and len(channels) == 1:
             return array.isel({channel: 0})
-        if self.channel in self.coordinates:
-            array = array.assign_coords({channel: list(channels)})
-        return array.transpose(*self._order(array.dims))
+        return array.assign_coords({channel: list(channels)}) if channel in self.coordinates else array
 
     def _order(self, dims: tuple[str, ...]) -> tuple[str, ...]:
         """The order in which they were given; new ones where they are: time after the samples, points as space."""
@@ -76,7 +75,7 @@ class Labels:
 
 def unlabelled(source: Any, what: str, task: TaskSpec, names: tuple[str, ...]) -> tuple[Array, Labels]:
     """`(B, K, *S, C)` of a DataArray, or of a Dataset with a variable for each of `names` (the mask may be missing)."""
-    dataset = not hasattr(source, "dims") or hasattr(source, "data_vars")
+    dataset = hasattr(source, "data_vars")
     if dataset:
         source = _stacked(source, what, task, names)
     dims = tuple(str(d) for d in source.dims)

@@ -219,8 +219,8 @@ class Simulator(nn.Module):
         given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
         frames, times = self._answer(*given, 1, params, None, spec, periodic, points)
         found = driven.answer(frames, times, spec.channels, points is not None)
-        if hasattr(found, "isel"):
-            return found.isel(time=0, drop=True)
+        if driven.labels is not None:
+            return found.isel({driven.labels.time or "time": 0}, drop=True)
         return found[:, 0] if driven.batched else found[0]
 
     def _answer(
