@@ -133,11 +133,6 @@ def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_grid_that_the_patch_does_not_divide_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"multiple of|divi"):
-        run(settings(tmp_path, data__a__resolution=30), SCREEN)
-
-
 def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)

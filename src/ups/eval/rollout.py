@@ -264,12 +264,8 @@ class _Batches:
         self.task: TaskSpec | None = None
         self.shape: tuple[int, ...] = ()
         self.measuring: deque[Future[tuple[Errors, Array | None]]] = deque()
-        self.errors: list[Errors] = []
-        self.examples: list[Example] = []
-        self.spectra: list[tuple[Array, int]] = []
-        self.ids: list[str] = []
-        self.dt: list[Array] = []
-        self.params: list[Array] = []
+        self.errors, self.examples, self.ids = list[Errors](), list[Example](), list[str]()
+        self.spectra, self.dt, self.params = list[tuple[Array, int]](), list[Array](), list[Array]()
 
     def check(self, window: Window) -> None:
         """All windows are of one task and one shape."""
