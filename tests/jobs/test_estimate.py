@@ -280,7 +280,7 @@ def test_the_command_needs_no_data_and_writes_nothing_unasked(
     ("change", "word"),
     [
         ({"data.a.reduce.time": 300}, "too few"),
-        ({"data.a.resolution": 30}, "divi"),
+        ({"data.a.resolution": 6}, "too small for patches"),
         ({"data.a.reduce.space": 3}, "divi"),
         ({"data.a.file": "nowhere.h5"}, "nowhere.h5"),
         ({"model.operator.widht": 3}, "width"),
