@@ -62,6 +62,20 @@ def flux_sum(domain: Domain, flux: Callable[[Tensor, Tensor, int], Tensor]) -> C
     return tendency
 
 
+class PerSample:
+    """A number per sample, which steps read as `current`: those of the samples that are still on their way."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = self.current = values
+
+    def choose(self, rows: Tensor) -> None:
+        self.current = self.values[rows]
+
+    def wide(self, ndim: int) -> Tensor:
+        """Shaped to multiply states of so many dimensions."""
+        return self.current.view(-1, *([1] * (ndim - 1)))
+
+
 @dataclass
 class FiniteVolume:
     """Midpoint (predictor–corrector) steps, each sample with its own time step.
@@ -80,6 +94,7 @@ class FiniteVolume:
     encode: Callable[[Tensor], Tensor] = field(default=lambda u: u)
     decode: Callable[[Tensor], Tensor] = field(default=lambda w: w)
     variables: Callable[[Tensor], Tensor] = field(default=lambda w: w)
+    numbers: PerSample | None = None
     _graph: GraphedSteps | None = field(default=None, init=False, repr=False)
 
     def start(self, u0: Tensor) -> Tensor:
@@ -106,6 +121,10 @@ class FiniteVolume:
             if count == 0 or count < 0.85 * len(rows):
                 arrived[rows[~going]] = w[~going]
                 rows, w, left = rows[going], w[going], left[going]
+                if self.numbers is not None:
+                    self.numbers.choose(rows)
+        if self.numbers is not None:
+            self.numbers.current = self.numbers.values
         return arrived
 
     def step(self, w: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import Law, Positive
@@ -36,6 +37,7 @@ class ReacDiff1D(Equation):
     nu: float = param(0.5, "diffusion coefficient ν", above=0.0)
     rho: float = param(1.0, "reaction rate ρ", at_least=0.0)
 
+    per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {name: ("nu", "rho") for name in ("pdebench", "accurate")}
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff1d",
@@ -64,21 +66,31 @@ class ReacDiff1D(Equation):
         return pdebench_points(domain) if scheme == "pdebench" else domain
 
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Graded:
+        return self._graded(scheme, domain, like, like.new_tensor([self.nu]), like.new_tensor([self.rho]))
+
+    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:
+        nu, rho = values["nu"], values["rho"]
+        return MadeAtStart(lambda: self._graded(scheme, domain, nu, nu, rho))
+
+    def _graded(self, scheme: str, domain: Domain, like: Tensor, nu: Tensor, rho: Tensor) -> Graded:
+        """With ν and ρ `(1,)` or one per sample `(B,)`; the steps are those that the fastest sample needs."""
         (n,), (dx,) = domain.shape, domain.spacing
         # The Nyquist mode diffuses like any other, so its wavenumber is not set to zero here.
         k = 2 * math.pi * torch.fft.rfftfreq(n, dx, dtype=torch.float64, device=like.device)
         symbol = k if scheme == "accurate" else 2 / dx * torch.sin(k * dx / 2)
         keep = dealias_mask(domain, like.device, like.dtype)
-        weight = self.rho * (keep if scheme == "accurate" else torch.ones_like(keep)).unsqueeze(-1)
+        mask = (keep if scheme == "accurate" else torch.ones_like(keep)).unsqueeze(-1)
+        weight = rho.view(-1, 1, 1) * mask
 
         def reaction(spectrum: Tensor) -> Tensor:
             u = torch.fft.irfft(spectrum, n=n, dim=1)
             spectrum = torch.fft.rfft(u.addcmul(u, u, value=-1), dim=1)
             return spectrum.mul_(weight)
 
-        fastest = self.nu * (16 * math.pi / domain.lengths[0]) ** 2  # decay rate of the shortest initial wave
-        longest = min(0.01, 0.02 / max(self.rho, 1e-12))
-        return Graded(domain, (-self.nu * symbol**2).unsqueeze(-1), reaction, longest, first=0.1 / fastest)
+        fastest = float(nu.max()) * (16 * math.pi / domain.lengths[0]) ** 2  # decay rate of the shortest initial wave
+        longest = min(0.01, 0.02 / max(float(rho.max()), 1e-12))
+        linear = -nu.double().view(-1, 1, 1) * symbol.square().unsqueeze(-1)
+        return Graded(domain, linear, reaction, longest, first=0.1 / fastest)
 
     def laws(self) -> tuple[Law, ...]:
         return (Positive("u", 0),)
@@ -104,6 +116,23 @@ class Graded(ETDRK4):
             state, t = super().advance(state, t, end), end
         self.step = longest
         return state
+
+
+@dataclass
+class MadeAtStart:
+    """A stepper that is made anew for each batch, of the numbers that its samples have."""
+
+    make: Callable[[], Stepper]
+
+    def start(self, u0: Tensor) -> Any:
+        self._stepper = self.make()
+        return self._stepper.start(u0)
+
+    def advance(self, state: Any, t0: float, t1: float) -> Any:
+        return self._stepper.advance(state, t0, t1)
+
+    def read(self, state: Any) -> Tensor:
+        return self._stepper.read(state)
 
 
 @dataclass(frozen=True)
