@@ -12,8 +12,8 @@ from ups.types import Domain
 class PeriodicDiffusion:
     """u_t = D δ²u, δ² the second-order central difference, solved exactly: each Fourier mode by its own factor.
 
-    The factor is e^{−4 D dt sin²(k dx/2)/dx²}. `diffusivity` gives D, a number or one per sample `(B,)`. In single precision
-    the rounding of a step is in proportion to the change, not to the state; the mean stays as it is.
+    The factor is e^{−4 D dt sin²(k dx/2)/dx²}. `diffusivity` gives D, a number or one per sample `(B,)`. The rounding
+    of a step is in proportion to the change, not to the state; the mean stays as it is.
     """
 
     def __init__(self, domain: Domain, like: Tensor, diffusivity: Callable[[], float | Tensor]) -> None:

@@ -37,7 +37,7 @@ class ReacDiff1D(Equation):
     nu: float = param(0.5, "diffusion coefficient ν", above=0.0)
     rho: float = param(1.0, "reaction rate ρ", at_least=0.0)
 
-    per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {name: ("nu", "rho") for name in ("pdebench", "accurate")}
+    per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("pdebench", "accurate"), ("nu", "rho"))
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff1d",

@@ -178,10 +178,10 @@ def simulate_each(
 
     All at once where the scheme can (`per_sample`), else one after the other; both agree with solving a sample alone.
     """
-    equations = [kind(**row) for row in rows]  # type: ignore[arg-type]
+    equations = [kind(**row) for row in rows]
     equations[0].check_scheme(scheme)
     names = kind.per_sample.get(scheme, ())
-    alike = kind(**{name: value for name, value in rows[0].items() if name not in names})  # type: ignore[arg-type]
+    alike = kind(**{name: value for name, value in rows[0].items() if name not in names})
     others = [{name: value for name, value in e.params().items() if name not in names} for e in equations]
     if names and all(other == others[0] for other in others):
         stepper, values = plan_each(alike, len(rows), scheme, domain, draw.device, draw.dtype)
@@ -193,6 +193,7 @@ def simulate_each(
         with watched(lambda share, i=i: tell((i + share) / len(rows))):  # type: ignore[misc]
             alone = dataclasses.replace(draw, samples=[sample])
             frames.append(equation.simulate(alone, domain, times, scheme))
+        tell((i + 1) / len(rows))
     return torch.cat(frames)
 
 
