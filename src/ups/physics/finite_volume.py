@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -175,7 +176,9 @@ class GraphedSteps:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         # One process may solve many equations: the default limit on compilations of one function is no limit here.
-        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=1024):
+        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=1024), warnings.catch_warnings():
+            # Transforms are called as they are, and there is nothing to be said about that.
+            warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex")
             # Every compilation must be over before the capture, that for the strides of its own output included.
             a, b = self.w, self.left
             for _ in range(3):
