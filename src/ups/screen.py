@@ -46,6 +46,8 @@ def following() -> Iterator[Report]:
         def report(progress: Progress) -> None:
             if progress.name not in rows:
                 rows[progress.name] = bar.add_task(progress.name, total=progress.total)
+            if progress.note:
+                bar.console.print(f"{progress.name}: {progress.note}", highlight=False)
             bar.update(rows[progress.name], completed=progress.done)
 
         yield report
@@ -90,6 +92,8 @@ def plain_lines() -> Report:
 
     def report(progress: Progress) -> None:
         now = time.monotonic()
+        if progress.note:
+            print(f"{progress.name}: {progress.note}", file=sys.stderr, flush=True)
         start, first = began.setdefault(progress.name, (now, progress.done))
         whole = progress.done == progress.total
         if (not whole and now - said.get(progress.name, -EVERY) < EVERY) or said.get(progress.name) == math.inf:

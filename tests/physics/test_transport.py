@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.fft import fft, ifft
 from torch import Tensor
 
 from ups.physics.random import Draw
+from ups.physics.shocks import ResolvedBurgers
 from ups.physics.solver import initial_states, solve
 from ups.physics.transport import Advection1D, Burgers1D
 from ups.types import Domain
@@ -105,6 +107,66 @@ def test_pdebench_burgers_converges_at_second_order() -> None:
         errors.append(float(relative(found, truth)))
     orders = [math.log2(a / b) for a, b in pairwise(errors)]
     assert min(orders) > 1.7, orders
+
+
+def explicit_burgers(u0: Tensor, nu: float, dx: float, interval: float) -> Tensor:
+    """PDEBench's own steps of `(B, 1, N)`: limited slopes, Roe's flux, explicit central diffusion, midpoint rule."""
+
+    def tendency(u: Tensor) -> Tensor:
+        padded = torch.cat([u[..., -2:], u, u[..., :2]], dim=2)
+        back, ahead = padded.diff()[..., :-1], padded.diff()[..., 1:]
+        smaller = torch.minimum(torch.minimum(back.abs(), ahead.abs()), 0.25 * (back + ahead).abs())
+        half = torch.where(back * ahead > 0, smaller * back.sign(), torch.zeros_like(back))
+        left, right = padded[..., 1:-2] + half[..., :-1], padded[..., 2:-1] - half[..., 1:]
+        flux = 0.25 * (left**2 + right**2) - 0.25 * (left + right).abs() * (right - left)
+        flux = flux - nu / math.pi / dx * padded.diff()[..., 1:-1]
+        return -flux.diff() / dx
+
+    u, left = u0, torch.full((len(u0), 1, 1), interval, dtype=u0.dtype)
+    while bool((left > 0).any()):
+        longest = torch.minimum(dx / u.abs().amax(2, keepdim=True), torch.tensor(0.5 * dx**2 * math.pi / nu))
+        dt = torch.minimum(0.25 * longest, left)
+        u, left = u + dt * tendency(u + 0.5 * dt * tendency(u)), left - dt
+    return u
+
+
+@pytest.mark.parametrize("nu", [0.01, 0.1, 1.0])
+def test_exact_diffusion_leaves_the_error_of_the_explicit_scheme_as_it_is(nu: float) -> None:
+    equation, draw, times = Burgers1D(nu=nu), Draw(0, range(6)), [0.0, 0.02, 0.06]
+    domain = equation.domain(128)
+    u0 = initial_states(equation, draw, domain)
+    truth = equation.simulate(draw, domain, times, "accurate")
+    found = solve(equation.stepper("pdebench", domain, u0), u0, times)
+    first = explicit_burgers(u0.movedim(-1, 1), nu, domain.spacing[0], 0.02)
+    explicit = torch.stack([first, explicit_burgers(first, nu, domain.spacing[0], 0.04)], dim=1).movedim(2, -1)
+    error, known = (relative(u, truth[:, 1:]).mean() for u in (found[:, 1:], explicit))
+    assert float(error) < 1.02 * float(known)
+    assert float(relative(found[:, 1:], explicit).mean()) < 0.25 * float(known)
+
+
+def test_no_viscosity_makes_burgers_slow() -> None:
+    equation, began = Burgers1D(nu=4.0), time.process_time()
+    frames = equation.simulate(
+        Draw(0, range(8), dtype=torch.float32), equation.domain(128), equation.times(), "pdebench"
+    )
+    assert time.process_time() - began < 40  # an explicit scheme would take three hundred thousand steps: minutes
+    assert float((frames.mean(2) - frames[:, :1].mean(2)).abs().max()) < 1e-5
+    assert float(frames[:, -1].std(1).max()) < 1e-5
+
+
+def test_accurate_burgers_solves_each_sample_as_finely_as_its_shocks_need() -> None:
+    equation = Burgers1D(nu=0.02)
+    domain = equation.domain(64).refined(equation.refinement("accurate", equation.domain(64)))
+    u0 = initial_states(equation, Draw(1, range(4)), domain)
+    times = [0.0, 0.1, 0.3]
+    found = solve(equation.stepper("accurate", domain, u0), u0, times)
+    stepper = ResolvedBurgers(domain, equation.diffusivity, step=2.5e-4, pace=0.1)
+    fine = solve(stepper, u0, times)
+    assert float(relative(found[:, 1:], fine[:, 1:]).max()) < 2e-6
+    weak = solve(equation.stepper("accurate", domain, u0), 0.01 * u0, times)
+    assert bool(weak.isfinite().all())
+    still = solve(equation.stepper("accurate", domain, u0), torch.full_like(u0, 0.3), times)
+    assert torch.allclose(still, torch.full_like(still, 0.3))
 
 
 def test_accurate_burgers_converges_at_fourth_order_in_time() -> None:

@@ -39,15 +39,16 @@ def generate(
     """Solve an equation from random initial states and write a PDEBench file; its path is the last line printed.
 
     Further flags are parameters of the equation: `--nu 0.01`, `--beta 0.4`, `--rho`, `--eta`, `--zeta`, `--mach`,
-    `--init Shock`, `--boundary trans`, … A run that was stopped goes on where it was; the same seed gives the same
-    data.
+    `--init Shock`, `--boundary trans`, … A list, `--nu 0.001,0.01`, makes a file for each value, one path per line. A
+    range, `--nu 0.001..1.0` or `--nu log:0.001..1.0`, makes one file in which each sample has a value of its own. A
+    run that was stopped goes on where it was; the same seed gives the same data.
 
     Parameters
     ----------
     task
         Name of the equation, for example burgers1d; `ups data tasks` lists all.
     samples
-        Number of trajectories.
+        Number of trajectories in a file.
     resolution
         Cells along the first axis. PDEBench's own by default.
     frames

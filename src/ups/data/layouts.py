@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ from ups.later import h5py
 from ups.types import Array, Domain, Params, TaskSpec
 
 AXES = ("x", "y", "z")
+# The root group, of a single-array file, of parameters that differ from sample to sample: a data set `(N,)` each.
+VARYING = "ups_params"
 
 
 def spell(value: float | str, spelling: str) -> str:
@@ -28,15 +30,25 @@ def spell(value: float | str, spelling: str) -> str:
     return text
 
 
-def file_name(task: TaskSpec, params: Params, resolution: int, number: int) -> str:
-    """The file name PDEBench gives to a task with these parameters."""
+def file_name(task: TaskSpec, params: Params, resolution: int, number: int, extra: Iterable[str] = ()) -> str:
+    """The file name PDEBench gives to a task with these parameters; a word takes the place of a number as it is.
+
+    `extra` are parameters that must be told apart: those that the pattern leaves out are put at the end.
+    """
     known: dict[str, float | str] = {**params, "resolution": str(resolution), "number": str(number)}
-    return re.sub(r"\{(\w+)\}", lambda m: spell(known[m.group(1)], task.storage.spelling), task.storage.pattern)
+    spelling, pattern = task.storage.spelling, task.storage.pattern
+    name = re.sub(r"\{(\w+)\}", lambda m: spell(known[m.group(1)], spelling), pattern)
+    unsaid = [f"_{key}{spell(known[key], spelling)}" for key in sorted(extra) if f"{{{key}}}" not in pattern]
+    stem, dot, suffix = name.rpartition(".")
+    return "".join([stem, *unsaid, dot, suffix])
 
 
 @dataclass(frozen=True)
 class FileSpec:
-    """Everything that decides the bytes of a file. Two specs with one `identity` make the same file."""
+    """Everything that decides the bytes of a file. Two specs with one `identity` make the same file.
+
+    `params` are what all samples share; `varying` holds, by name, what each has for itself, `(N,)`.
+    """
 
     task: TaskSpec
     params: Params
@@ -44,6 +56,7 @@ class FileSpec:
     times: Array
     samples: int
     identity: Mapping[str, Any]
+    varying: Mapping[str, Array] = field(default_factory=dict)
 
 
 # Where each sample of a data set begins in the file, by its number: contiguous, little-endian float32.
@@ -74,7 +87,10 @@ class Layout(ABC):
             _dataset(file, name, (self.spec.samples, *shape))
         self.coordinates(file)
         for parameter, attribute in self.spec.task.storage.attrs.items():
-            file.attrs[attribute] = self.spec.params[parameter]
+            if parameter in self.spec.params:
+                file.attrs[attribute] = self.spec.params[parameter]
+        for parameter, values in self.spec.varying.items():
+            file[f"{VARYING}/{parameter}"] = values.astype("<f8")
 
     def coordinates(self, file: Any) -> None:
         for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
@@ -149,14 +165,15 @@ class Groups(Layout):
 
     def lay_out(self, file: Any) -> None:
         ((name, shape),) = self.arrays.items()
-        config = yaml.safe_dump(_settings(self.spec))
+        settings = _settings(self.spec)
         for i in range(self.spec.samples):
+            own = {parameter: float(values[i]) for parameter, values in self.spec.varying.items()}
             group = file.create_group(self._key(i))
             _dataset(group, name, shape)
             for letter, axis in zip(AXES, self.spec.domain.coordinates, strict=False):
                 group[f"grid/{letter}"] = axis.astype("<f4")
             group["grid/t"] = self.spec.times.astype("<f4")
-            group.attrs["config"] = config
+            group.attrs["config"] = yaml.safe_dump({**settings, **own})
 
     def places(self, file: Any) -> list[Starts]:
         (name,) = self.arrays

@@ -19,7 +19,7 @@ from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
-from ups.types import Array, DataError, Trajectory
+from ups.types import Array, DataError, Params, Trajectory
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
@@ -73,11 +73,11 @@ def _file_problems(source: Source) -> list[str]:
             for law, worst, blur in _law_residuals(source)
             if worst > TOLERANCE + 2 * blur
         ]
-        stated = ", ".join(f"{k} = {v}" for k, v in source.params.items()) or "the task"
         found += [
-            f"the data contradict {stated}, by which {f.meaning} is {f.claimed:.4g}: they obey {f.value:.4g} "
-            f"± {f.error:.1g}"
-            for f in _fitted(source)
+            f"the data{where} contradict {_stated(params) or 'the task'}, by which {f.meaning} is {f.claimed:.4g}: "
+            f"they obey {f.value:.4g} ± {f.error:.1g}"
+            for where, params, coefficients in _fitted(source)
+            for f in coefficients
             if contradicts(f)
         ]
     return found
@@ -129,15 +129,30 @@ def _close_ups(source: Source) -> Iterator[Trajectory]:
         )
 
 
-def _fitted(source: Source) -> list[Fitted]:
-    return fit(source.task.name, _close_ups(source), source.params)
+def _fitted(source: Source) -> Iterator[tuple[str, Params, list[Fitted]]]:
+    """(of what, what is claimed, coefficients): of all trajectories together, or of each where each has its own."""
+    if not _varying(source):
+        yield "", source.params, fit(source.task.name, _close_ups(source), source.params)
+        return
+    for sample in _close_ups(source):
+        yield f" of sample {sample.id}", sample.params, fit(source.task.name, [sample], sample.params)
+
+
+def _varying(source: Source) -> list[str]:
+    """Parameters that differ from sample to sample."""
+    return [name for name in source.params_of(0) if name not in source.params]
+
+
+def _stated(params: Params) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in params.items())
 
 
 def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
     """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
-    if {p.name for p in source.task.parameters} != set(source.params):
+    params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
+    if {p.name for p in source.task.parameters} != set(params):
         return []
-    laws = laws_of(source.task, source.domain.periodic, source.params)
+    laws = laws_of(source.task, source.domain.periodic, params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
     for sample in _close_ups(source) if laws else ():
         u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
@@ -168,7 +183,10 @@ def _headline(source: Source) -> list[str]:
     if not task.steady and len(t) > 1:
         lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
     if source.params:
-        lines.append("  parameters: " + ", ".join(f"{k} = {v}" for k, v in source.params.items()))
+        lines.append(f"  parameters: {_stated(source.params)}")
+    for name in _varying(source):
+        values = [float(source.params_of(i)[name]) for i in range(len(source))]
+        lines.append(f"  each sample has its own {name}, from {min(values):.6g} to {max(values):.6g}")
     return lines + _provenance(source)
 
 
@@ -201,17 +219,19 @@ def _values(source: Source) -> list[str]:
 def _coefficients(source: Source) -> list[str]:
     if source.task.name not in EQUATIONS:
         return []
-    found = _fitted(source)
+    fits = list(_fitted(source))
+    found = [f for _, _, coefficients in fits for f in coefficients]
     if not found:
         why = UNFITTABLE.get(source.task.name, "none is known for this task")
         return [f"  coefficients: {why}"]
     if all(math.isnan(f.value) for f in found):
         return [f"  coefficients: too few frames or too little change to fit any (at least {FEWEST} frames are needed)"]
     lines = ["  coefficients of the equation, fitted from the data:"]
-    for f in found:
-        mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
-        value = f"{f.name} {f.value:.4g} ± {f.error:.1g}"
-        lines.append(f"    {value:<42} claimed {f.claimed:.4g} ({f.meaning}){mark}")
+    for where, _, coefficients in fits:
+        for f in coefficients:
+            mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
+            value = f"{f.name}{where} {f.value:.4g} ± {f.error:.1g}"
+            lines.append(f"    {value:<42} claimed {f.claimed:.4g} ({f.meaning}){mark}")
     return lines
 
 

@@ -39,24 +39,19 @@ def primitive(w: Tensor, dim: int = 1) -> Tensor:
     density, energy, momentum = w.tensor_split((1, 2), dim=dim)
     density = density.clamp_min(FLOOR)
     velocity = momentum / density
-    heat = energy - 0.5 * (momentum * velocity).sum(dim, keepdim=True)
-    return torch.cat([density, ((GAMMA - 1) * heat).clamp_min(FLOOR), velocity], dim=dim)
-
-
-def gas_tendency(domain: Domain) -> Callable[[Tensor], Tensor]:
-    """dw/dt of the inviscid gas, w `(B, 2 + D, *S)` conserved: limited primitive slopes, HLLC, all axes at once."""
-    change = flux_sum(domain, hllc)
-    return lambda w: change(primitive(w))
+    motion = momentum * velocity
+    motion = motion if motion.shape[dim] == 1 else motion.sum(dim, keepdim=True)
+    pressure = torch.sub(energy, motion, alpha=0.5).mul_(GAMMA - 1).clamp_min_(FLOOR)
+    return torch.cat([density, pressure, velocity], dim=dim)
 
 
 def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
-    """min dx / (|v| + c) over cells and axes, `(B,)`."""
+    """min dx / (|v| + c) over cells and axes, `(B,)`, of a gas `(B, 2 + D, *S)` of density, pressure, velocities."""
     spacing = domain.spacing
 
-    def limit(w: Tensor) -> Tensor:
-        q = primitive(w)
-        sound = (GAMMA * q[:, 1] / q[:, 0]).sqrt()
-        rates = [(q[:, 2 + a].abs() + sound) / dx for a, dx in enumerate(spacing)]
+    def limit(q: Tensor) -> Tensor:
+        sound = (q[:, 1] / q[:, 0]).mul_(GAMMA).sqrt_()
+        rates = [q[:, 2 + a].abs().add_(sound).mul_(1 / dx) for a, dx in enumerate(spacing)]
         return 1 / functools.reduce(torch.maximum, rates).flatten(1).amax(1)
 
     return limit
@@ -114,14 +109,15 @@ class Compressible(Equation):
 
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> FiniteVolume:  # noqa: ARG002
         viscosity = Viscosity(domain, self.eta, self.zeta, CFL * min(domain.spacing) / self.pace)
-        tendency, free, most = gas_tendency(domain), gas_limit(domain), viscosity.limit / CFL
+        # dw/dt of the inviscid gas: limited primitive slopes, HLLC, all axes at once.
+        tendency, free, most = flux_sum(domain, hllc), gas_limit(domain), viscosity.limit / CFL
         if not viscosity.active:
-            return FiniteVolume(domain, tendency, free, CFL, conserved, primitive)
+            return FiniteVolume(domain, tendency, free, CFL, conserved, primitive, primitive)
 
-        def limit(w: Tensor) -> Tensor:
-            return free(w).clamp_max(most)
+        def limit(q: Tensor) -> Tensor:
+            return free(q).clamp_max(most)
 
-        return StiffFiniteVolume(domain, tendency, limit, CFL, conserved, primitive, stiff=viscosity.change)
+        return StiffFiniteVolume(domain, tendency, limit, CFL, conserved, primitive, primitive, stiff=viscosity.change)
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         if factor == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -62,13 +63,29 @@ def flux_sum(domain: Domain, flux: Callable[[Tensor, Tensor, int], Tensor]) -> C
     return tendency
 
 
+class PerSample:
+    """A number per sample, which steps read as `current`: those of the samples that are still on their way."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = self.current = values
+
+    def choose(self, rows: Tensor) -> None:
+        self.current = self.values[rows]
+
+    def wide(self, ndim: int) -> Tensor:
+        """Shaped to multiply states of so many dimensions."""
+        return self.current.view(-1, *([1] * (ndim - 1)))
+
+
 @dataclass
 class FiniteVolume:
     """Midpoint (predictor–corrector) steps, each sample with its own time step.
 
-    `tendency(w)` is dw/dt of the state `(B, C, *S)`; `limit(w)` the longest stable step `(B,)`, of which `cfl` is
-    taken; `encode` and `decode` turn physical values `(B, C, *S)` into the state and back. A sample that has reached
-    the saved time takes steps of length 0 until the slowest arrives, which leaves it untouched.
+    `tendency(q)` is dw/dt of the state w `(B, C, *S)`; `limit(q)` the longest stable step `(B,)`, of which `cfl` is
+    taken; both are told the variables q of the state, which is the state itself unless `variables` says how to get
+    them; `encode` and `decode` turn physical values `(B, C, *S)` into the state and back. A sample that has reached
+    the saved time takes steps of length 0, which leave it untouched, or none: on a processor the samples that are
+    still on their way go on without the others.
     """
 
     domain: Domain
@@ -77,6 +94,8 @@ class FiniteVolume:
     cfl: float
     encode: Callable[[Tensor], Tensor] = field(default=lambda u: u)
     decode: Callable[[Tensor], Tensor] = field(default=lambda w: w)
+    variables: Callable[[Tensor], Tensor] = field(default=lambda w: w)
+    numbers: PerSample | None = None
     _graph: GraphedSteps | None = field(default=None, init=False, repr=False)
 
     def start(self, u0: Tensor) -> Tensor:
@@ -88,19 +107,34 @@ class FiniteVolume:
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
         left = torch.full((state.shape[0],), t1 - t0, dtype=state.dtype, device=state.device)
         if not state.is_cuda:
-            while bool((left > 0).any()):
-                state, left = self.step(state, left)
-            return state
+            return self._eagerly(state, left)
         if self._graph is None or not self._graph.fits(state):
             self._graph = GraphedSteps(self.step, state, left)
         return self._graph.run(state, left)
 
+    def _eagerly(self, state: Tensor, left: Tensor) -> Tensor:
+        """Step by step; whenever some of the samples have arrived, the others are solved without them."""
+        arrived, rows, w = torch.empty_like(state), torch.arange(len(state)), state
+        while len(rows):
+            w, left = self.step(w, left)
+            going = left > 0
+            count = int(going.count_nonzero())
+            if count == 0 or count < 0.85 * len(rows):
+                arrived[rows[~going]] = w[~going]
+                rows, w, left = rows[going], w[going], left[going]
+                if self.numbers is not None:
+                    self.numbers.choose(rows)
+        if self.numbers is not None:
+            self.numbers.current = self.numbers.values
+        return arrived
+
     def step(self, w: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
         """One step of each sample, never past its remaining time `left`."""
-        dt = torch.minimum(self.cfl * self.limit(w), left)
+        q = self.variables(w)
+        dt = torch.minimum(self.cfl * self.limit(q), left)
         h = dt.view(-1, *([1] * (w.dim() - 1)))
-        half = torch.addcmul(w, h, self.tendency(w), value=0.5)
-        return torch.addcmul(w, h, self.tendency(half)), left - dt
+        half = torch.addcmul(w, h, self.tendency(q), value=0.5)
+        return torch.addcmul(w, h, self.tendency(self.variables(half))), left - dt
 
 
 @dataclass
@@ -114,11 +148,12 @@ class StiffFiniteVolume(FiniteVolume):
     stiff: Callable[[Tensor, Tensor], Tensor] = field(default=lambda w, dt: torch.zeros_like(w))  # noqa: ARG005
 
     def step(self, w: Tensor, left: Tensor) -> tuple[Tensor, Tensor]:
-        dt = torch.minimum(self.cfl * self.limit(w), left)
+        q = self.variables(w)
+        dt = torch.minimum(self.cfl * self.limit(q), left)
         h = dt.view(-1, *([1] * (w.dim() - 1)))
-        half = torch.addcmul(w, h, self.tendency(w), value=0.5)
+        half = torch.addcmul(w, h, self.tendency(q), value=0.5)
         change = self.stiff(half, dt)
-        push = self.tendency(half.add_(change, alpha=0.5))
+        push = self.tendency(self.variables(half.add_(change, alpha=0.5)))
         return change.addcmul_(h, push).add_(w), left - dt
 
 
@@ -141,7 +176,9 @@ class GraphedSteps:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         # One process may solve many equations: the default limit on compilations of one function is no limit here.
-        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=1024):
+        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=1024), warnings.catch_warnings():
+            # Transforms are called as they are, and there is nothing to be said about that.
+            warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex")
             # Every compilation must be over before the capture, that for the strides of its own output included.
             a, b = self.w, self.left
             for _ in range(3):

@@ -8,6 +8,14 @@ GAMMA = 5.0 / 3.0
 FLOOR = 1e-4  # density and pressure are never read below this, as in PDEBench
 
 
+def windward(speed: Tensor) -> Tensor:
+    """1 where the wind comes from the left, 0 where it comes from the right: a weight for `torch.lerp`.
+
+    On a processor, arithmetic is many times faster than a comparison and a choice, whose outcome it cannot foresee.
+    """
+    return (speed * 1e37).clamp_(0, 1)
+
+
 def hllc(left: Tensor, right: Tensor, axis: int) -> Tensor:
     """Flux along `axis` of the ideal gas, Γ = 5/3, between primitive face states `(B, C, *F)`.
 
@@ -18,29 +26,34 @@ def hllc(left: Tensor, right: Tensor, axis: int) -> Tensor:
     n = 2 + axis
     rl, pl, ul = left[:, 0], left[:, 1], left[:, n]
     rr, pr, ur = right[:, 0], right[:, 1], right[:, n]
-    cl2, cr2 = GAMMA * pl / rl, GAMMA * pr / rr
+    # In place wherever nothing is lost: on a processor, fresh memory costs more than the arithmetic.
+    cl2, cr2 = (pl / rl).mul_(GAMMA), (pr / rr).mul_(GAMMA)
     root = rl.sqrt()
-    weight = root / (root + rr.sqrt())
+    weight = root / rr.sqrt().add_(root)
     jump = ur - ul
-    mean = ur - weight * jump
-    sound = (cr2 + weight * (cl2 - cr2) + 0.5 * weight * (1 - weight) * jump * jump).sqrt()
-    sl = torch.minimum(ul - cl2.sqrt(), mean - sound)
-    sr = torch.maximum(ur + cr2.sqrt(), mean + sound)
-    al, ar = rl * (sl - ul), rr * (sr - ur)
-    contact = (pr - pl + al * ul - ar * ur) / (al - ar)
+    part = weight * jump
+    mean = ur - part
+    sound = torch.lerp(cr2, cl2, weight).addcmul_(part, jump.sub_(part), value=0.5).sqrt_()
+    sl = torch.minimum(ul - cl2.sqrt_(), mean - sound)
+    sr = torch.maximum(cr2.sqrt_().add_(ur), mean.add_(sound))
+    al, ar = (sl - ul).mul_(rl), (sr - ur).mul_(rr)
+    contact = (pr - pl).addcmul_(al, ul).addcmul_(ar, ur, value=-1).div_(al - ar)
 
-    is_left = contact >= 0
-    q = torch.where(is_left.unsqueeze(1), left, right)
-    r, p, u = q[:, 0], q[:, 1], q[:, n]
-    a = torch.where(is_left, al, ar)
-    outer = torch.where(is_left, sl.clamp_max(0), sr.clamp_min(0))
-    star = a / (torch.where(is_left, sl, sr) - contact)
-    energy = p / (GAMMA - 1) + 0.5 * r * q[:, 2:].square().sum(1)
-    energy_star = star * (energy / r + (contact - u) * (contact + p / a))
-    mass = r * u + outer * (star - r)
-    flux = [mass, (energy + p) * u + outer * (energy_star - energy)]
-    for i in range(2, q.shape[1]):
-        flux.append(r * u * u + p + outer * (star * contact - r * u) if i == n else mass * q[:, i])
+    is_left = windward(contact)
+    r, p, *v = (torch.lerp(right[:, i], left[:, i], is_left) for i in range(left.shape[1]))
+    u, a = v[axis], torch.lerp(ar, al, is_left)
+    star = a / torch.lerp(sr, sl, is_left).sub_(contact)
+    outer = torch.lerp(sr.clamp_min_(0), sl.clamp_max_(0), is_left)
+    momentum = r * u
+    kinetic = momentum * u
+    for i, other in enumerate(v):
+        kinetic = kinetic if i == axis else kinetic.addcmul(r * other, other)
+    energy = torch.add(p * (1 / (GAMMA - 1)), kinetic, alpha=0.5)
+    energy_star = (p / a).add_(contact).mul_(contact - u).add_(energy / r).mul_(star)
+    mass = torch.addcmul(momentum, outer, star - r)
+    flux = [mass, (energy + p).mul_(u).addcmul_(outer, energy_star.sub_(energy))]
+    along = torch.addcmul(p, momentum, u).addcmul_(outer, (star * contact).sub_(momentum))
+    flux += [along if i == axis else mass * other for i, other in enumerate(v)]
     return torch.stack(flux, dim=1)
 
 

@@ -71,7 +71,8 @@ class ResolvedBurgers:
             solver = self._on(cells, state.mean)
             solver.step = (t1 - t0) / steps
             size = len(samples) if spectrum.is_cuda else max(1, AT_ONCE // cells)
-            for rows in torch.tensor(samples, device=spectrum.device).split(size):
+            for first in range(0, len(samples), size):
+                rows = torch.tensor(samples[first : first + size], device=spectrum.device)
                 part = resize_spectrum(state.spectrum[rows], (self.cells,), (cells,))
                 part = solver.advance(part, t0, t1)
                 spectrum[rows] = resize_spectrum(part, (cells,), (self.cells,))
@@ -124,5 +125,5 @@ def _rounded_up(least: float) -> int:
     """The smallest of 1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24 … that is not below."""
     if least <= 4:
         return max(1, math.ceil(least))
-    octave = 2 ** math.floor(math.log2(least) + 1e-12)
+    octave = 1 << math.floor(math.log2(least) + 1e-12)
     return next(n for n in (octave, octave * 5 // 4, octave * 3 // 2, octave * 2) if n >= least)

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar, Protocol
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 from ups.later import Tensor, torch
 from ups.physics.constraints import Law
 from ups.physics.random import Draw
-from ups.types import Domain, Param, PhysicsError, TaskSpec
+from ups.types import Domain, Param, Params, PhysicsError, TaskSpec
 
 
 class Stepper(Protocol):
@@ -77,6 +77,8 @@ class Equation(ABC):
 
     task: ClassVar[TaskSpec]
     schemes: ClassVar[tuple[str, ...]] = ("accurate",)
+    #: By scheme, the parameters for which a batch may hold a number per sample: `stepper_each` solves such a batch.
+    per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     def __post_init__(self) -> None:
         for p in self.parameters():
@@ -114,6 +116,13 @@ class Equation(ABC):
     @abstractmethod
     def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:
         """How `scheme` advances this equation on `domain`; its constants have the device and dtype of `like`."""
+
+    def stepper_each(self, scheme: str, domain: Domain, values: Mapping[str, Tensor]) -> Stepper:  # noqa: ARG002
+        """As `stepper`, with a number per sample `(B,)` for each name in `per_sample`.
+
+        It is kept between batches, and new numbers are then written into `values`: it must not remember old ones.
+        """
+        raise PhysicsError(f"{self.task.name}: {scheme} solves samples with different parameters one by one.")
 
     def inputs(self, draw: Draw, domain: Domain) -> Tensor:
         """What is given rather than predicted, `(B, *S, C_in)`; no channel by default."""
@@ -160,6 +169,41 @@ def plan(
     factor = equation.refinement(scheme, domain)
     fine = domain.refined(factor)
     return factor, fine, equation.stepper(scheme, fine, torch.empty(0, device=device, dtype=dtype))
+
+
+def simulate_each(
+    kind: type[Equation], rows: Sequence[Params], draw: Draw, domain: Domain, times: Sequence[float], scheme: str
+) -> Tensor:
+    """Trajectories `(B, T, *S, C)` of the samples in `draw`, sample i with the parameters `rows[i]`.
+
+    All at once where the scheme can (`per_sample`), else one after the other; both agree with solving a sample alone.
+    """
+    equations = [kind(**row) for row in rows]
+    equations[0].check_scheme(scheme)
+    names = kind.per_sample.get(scheme, ())
+    alike = kind(**{name: value for name, value in rows[0].items() if name not in names})
+    others = [{name: value for name, value in e.params().items() if name not in names} for e in equations]
+    if names and all(other == others[0] for other in others):
+        stepper, values = plan_each(alike, len(rows), scheme, domain, draw.device, draw.dtype)
+        for name, numbers in values.items():
+            numbers.copy_(torch.tensor([getattr(e, name) for e in equations], dtype=torch.float64))
+        return solve(stepper, initial_states(alike, draw, alike.points(scheme, domain)), times)
+    tell, frames = _watcher.get(), []
+    for i, (equation, sample) in enumerate(zip(equations, draw.samples, strict=True)):
+        with watched(lambda share, i=i: tell((i + share) / len(rows))):  # type: ignore[misc]
+            alone = dataclasses.replace(draw, samples=[sample])
+            frames.append(equation.simulate(alone, domain, times, scheme))
+        tell((i + 1) / len(rows))
+    return torch.cat(frames)
+
+
+@functools.lru_cache(maxsize=4)
+def plan_each(
+    equation: Equation, batch: int, scheme: str, domain: Domain, device: torch.device, dtype: torch.dtype
+) -> tuple[Stepper, dict[str, Tensor]]:
+    """(stepper, its numbers per sample), kept between batches as those of `plan` are."""
+    values = {name: torch.ones(batch, device=device, dtype=dtype) for name in equation.per_sample[scheme]}
+    return equation.stepper_each(scheme, domain, values), values
 
 
 def check_param(task: str, p: Param, value: float | str) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from ups.later import Tensor, torch
 from ups.types import Domain
 
+LARGE = 2**20
+
 
 def wavenumbers(domain: Domain, device: torch.device, dtype: torch.dtype, real: bool = False) -> tuple[Tensor, ...]:
     """Angular wavenumbers 2π m / L per axis, broadcastable over the grid; `real`: the last axis holds m ≥ 0 only.
@@ -99,6 +101,9 @@ def etdrk4_coefficients(
     All but the exponentials are multiplied by `factor`. They are complex also where L is real: a real number times a
     complex one would be converted in every step.
     """
+    if factor is None and linear.shape[0] > 1 and linear.numel() > LARGE:  # a circle of points for each takes memory
+        parts = [etdrk4_coefficients(part, h, dtype) for part in linear.tensor_split(2)]
+        return tuple(torch.cat(pair) for pair in zip(*parts, strict=True))
     points = 32
     z = torch.exp(2j * math.pi * (torch.arange(points, dtype=torch.float64, device=linear.device) + 0.5) / points)
     hl = (h * linear.to(torch.complex128)).unsqueeze(-1)

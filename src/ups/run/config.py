@@ -15,6 +15,7 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.run.data_config import DataConfig, GenerateConfig, known
+from ups.run.params import single
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
@@ -61,7 +62,9 @@ class EvalConfig(Config):
 
         try:
             made = {
-                task: tuple(GenerateConfig(task=task, params=p).params for p in sets) if task in TASKS else sets
+                task: tuple(single(GenerateConfig(task=task, params={**p}).params) for p in sets)
+                if task in TASKS
+                else sets
                 for task, sets in unseen.items()
             }
         except ValidationError as error:

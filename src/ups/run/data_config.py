@@ -12,6 +12,7 @@ from ups.config import Config
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction
 from ups.definition import Definition
+from ups.run.params import Value, files_of, parsed, single
 from ups.types import UpsError, check_known
 
 
@@ -44,8 +45,9 @@ class GenerateConfig(Config):
     """Precision of the solver: by default float32 for PDEBench's schemes, as there, and float64 for accurate ones."""
     batch: int | None = Field(default=None, ge=1)
     """Trajectories solved at once; as many as fit by default."""
-    params: dict[str, float | str] = Field(default_factory=dict)
-    """Parameters of the equation, by name; its defaults otherwise."""
+    params: dict[str, Value] = Field(default_factory=dict)
+    """Parameters of the equation, by name; its defaults otherwise. A list `[0.001, 0.01]` makes a file of `samples`
+    for each value; a range `{low: 0.001, high: 1.0, scale: log}` one file, each sample with a value of its own."""
 
     @property
     def equation(self) -> str | None:
@@ -60,18 +62,17 @@ class GenerateConfig(Config):
         known("task", (task,), EQUATIONS)
         return task
 
-    @field_validator("params")
+    @field_validator("params", mode="before")
     @classmethod
-    def _spelled(cls, params: dict[str, float | str], info: ValidationInfo) -> dict[str, float | str]:
-        """Words in the spelling of the equation (`--init shock` is Shock); numbers also as YAML mistakes them, 1e-8."""
+    def _parsed(cls, params: Any, info: ValidationInfo) -> Any:
+        """Words in the spelling of the equation (`--init shock` is Shock); lists and ranges, also as text."""
         from ups.physics import TASKS
 
         task = info.data.get("task")
         name = (task.equation or task.name) if isinstance(task, Definition) else task
-        known = TASKS[name].parameters if name in TASKS else ()
-        words = {p.name: {choice.lower(): choice for choice in p.choices} for p in known}
-        spelled = {name: words.get(name, {}).get(str(value).lower(), value) for name, value in params.items()}
-        return {name: _number(value) if not words.get(name) else value for name, value in spelled.items()}
+        there = {p.name: p for p in TASKS[name].parameters} if name in TASKS else {}
+        given = params.items() if isinstance(params, dict) else ()
+        return {name: parsed(value, there.get(name)) for name, value in given} if given else params
 
     @model_validator(mode="after")
     def _solvable(self) -> GenerateConfig:
@@ -87,22 +88,15 @@ class GenerateConfig(Config):
                 has = f"it has {', '.join(names)}" if names else "it has none"
                 raise ValueError(f"{self.equation} has no parameter '{name}'; {has}.")
         try:
-            equation = kind(**self.params)
-            most = len(equation.times())
-            if self.frames and (self.frames > most or equation.task.steady):
+            equations = [file.check(kind) for file in files_of(self.params)]
+            most = min(len(equation.times()) for equation in equations)
+            if self.frames and (self.frames > most or kind.task.steady):
                 raise ValueError(f"{self.equation} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
             if self.scheme:
-                equation.check_scheme(self.scheme)
+                equations[0].check_scheme(self.scheme)
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self
-
-
-def _number(value: float | str) -> float | str:
-    try:
-        return float(value)
-    except ValueError:
-        return value
 
 
 class SplitConfig(Config):
@@ -162,7 +156,7 @@ class DataConfig(GenerateConfig):
     def definition(self) -> Definition:
         """What is said of the task of the files; `params` hold for every sample of them."""
         definition = Definition.of(self.task)
-        params = {**definition.parameters, **self.params} if self.there else definition.parameters
+        params = {**definition.parameters, **single(self.params)} if self.there else definition.parameters
         return dataclasses.replace(definition, parameters=params)
 
     def generation(self) -> GenerateConfig:
@@ -180,6 +174,8 @@ class DataConfig(GenerateConfig):
     def _made_or_there(self) -> DataConfig:
         if self.file and self.split.files:
             raise ValueError("`file` and `split.files` both name the data; keep one of them.")
+        if self.there:
+            single(self.params)
         if not self.there and not self.equation:
             raise ValueError("there is neither a `file` nor a `task` to make data of; add one.")
         return self

@@ -12,12 +12,12 @@ from ups.config import fingerprint, load
 from ups.data import open_source, renamed
 from ups.data.trajectories import Trajectories
 from ups.models import Simulator
-from ups.physics import EQUATIONS, TASKS
+from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.fitting import spaced
-from ups.run.generate import generate
+from ups.run.generate import equation_of, generate
 from ups.types import ConfigError, UpsError
 
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
@@ -111,7 +111,7 @@ class Maker:
             "batch": None,
         }
         made = load(GenerateConfig, overrides=wanted)
-        found = tuple(n // thin for n in EQUATIONS[name](**made.params).domain(made.resolution or cells[0]).shape)
+        found = tuple(n // thin for n in equation_of(made).domain(made.resolution or cells[0]).shape)
         if found != cells:
             raise ConfigError(
                 f"{name} is solved on {cells_of(found)}, not on {cells_of(cells)}; choose such a resolution."

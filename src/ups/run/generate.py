@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,39 +15,46 @@ import torch
 from torch import Tensor
 
 from ups.data.hdf5 import open_file
-from ups.data.layouts import FileSpec, file_name
+from ups.data.layouts import FileSpec, file_name, spell
 from ups.data.write import Writer, discard
 from ups.engine.ranks.dist import device_of
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
-from ups.physics.solver import Equation, watched
+from ups.physics.solver import Equation, simulate_each, watched
 from ups.run.data_config import GenerateConfig
+from ups.run.params import FileParams, files_of
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
 from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
 CPU_BATCH, CUDA_BATCH = 2**28, 2**32
 RESIDUAL = "equation residual"
+# Seconds after which the time that a file takes is judged from what is done of it.
+JUDGED = 2.0
 # PDEBench computes in single precision; what is called accurate here shall not be limited by it.
 DTYPES = {"pdebench": "float32", "accurate": "float64"}
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a generation is: samples done (parts of samples count), of how many, and the name of the file."""
+    """How far a generation is: samples done (parts of samples count), of how many, and the name of the file.
+
+    `note` is something to be said once: how long it will take.
+    """
 
     done: float
     total: int
     name: str
+    note: str = ""
 
 
 Report = Callable[[Progress], None]
 
 
 def equation_of(config: GenerateConfig) -> Equation:
-    """The equation with the config's parameters; the config has checked that it exists and knows them."""
-    return EQUATIONS[config.task](**config.params)
+    """The equation with the config's parameters, the first and least where there are several."""
+    return equations_of(config)[0]
 
 
 def batch_of(config: GenerateConfig, frames: int, domain: Domain, channels: int, device: torch.device) -> int:
@@ -63,40 +71,37 @@ def _budget(device: torch.device) -> int:
 
 
 def equations_of(config: GenerateConfig) -> list[Equation]:
-    """The equation of each file that a config asks for."""
-    return [equation_of(config)]
+    """The equation of each file that a config asks for; it stands for all samples of the file."""
+    return [params.equation(EQUATIONS[config.task]) for params in files_of(config.params)]
 
 
 def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> list[Path]:
-    """Make the files that `config` describes in `folder`, and return their paths."""
-    return [_file(config, folder, report, overwrite)]
+    """Make the files that `config` describes in `folder`, one for each combination of listed parameters."""
+    return [_make(config, params, folder, report, overwrite) for params in files_of(config.params)]
 
 
-def _file(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> Path:
-    equation, device = equation_of(config), device_of(config.device)
+def _make(config: GenerateConfig, params: FileParams, folder: Path, report: Report, overwrite: bool) -> Path:
+    equation, device = params.equation(EQUATIONS[config.task]), device_of(config.device)
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)
     domain = equation.domain(config.resolution or equation.task.resolution)
-    path = folder / file_name(equation.task, equation.params(), domain.shape[0], config.seed)
-    plan = _plan(config, equation, domain, scheme)
+    path = folder / _name(config, params, equation, domain)
+    plan = _plan(config, params, domain, scheme)
     if overwrite:
         discard(path)
     elif path.exists():
         return _existing(path, plan)
     batch = batch_of(config, len(plan.times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
-
-    def tell(done: float) -> None:
-        report(Progress(done, config.samples, path.name))
-
     # One thread writes a batch to disk while the next one is solved.
     with writer.open(), ThreadPoolExecutor(max_workers=1) as disk:
+        tell = Telling(report, path.name, config.samples, writer.done)
         pending: Future[None] | None = None
         for first in range(writer.done, config.samples, batch):
             tell(first)
             size = min(batch, config.samples - first)
             with watched(lambda share, first=first, size=size: tell(first + share * size)):  # type: ignore[misc]
-                solved = _solve(equation, config, Job(first, batch, scheme, domain, device), plan)
+                solved = _solve(params, config, Job(first, batch, scheme, domain, device), plan)
             if pending is not None:
                 pending.result()
             pending = disk.submit(writer.write, first, *solved)
@@ -104,6 +109,41 @@ def _file(config: GenerateConfig, folder: Path, report: Report, overwrite: bool 
             pending.result()
         tell(config.samples)
         return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
+
+
+@dataclass
+class Telling:
+    """Tells `report` how far a file is, and once, as soon as that can be judged, how long all of it will take."""
+
+    report: Report
+    name: str
+    total: int
+    first: float
+
+    def __post_init__(self) -> None:
+        self.began = time.monotonic()
+        self.mark: tuple[float, float] | None = None  # when the first interval was done, and how far it led
+        self.estimated = False
+
+    def __call__(self, done: float) -> None:
+        now, note = time.monotonic(), ""
+        if self.mark is None and done > self.first:
+            self.mark = (now, done)
+        elif self.mark is not None and not self.estimated and now - self.mark[0] >= JUDGED and done < self.total:
+            # The first interval is no measure of the others: it pays for all that is made once.
+            when, start = self.mark
+            seconds = when - self.began + (now - when) / (done - start) * (self.total - start)
+            note = f"about {_duration(seconds)} for {self.total - self.first:.0f} trajectories"
+            self.estimated = True
+        self.report(Progress(done, self.total, self.name, note))
+
+
+def _duration(seconds: float) -> str:
+    """Seconds below two minutes, minutes below two hours, else hours."""
+    for unit, size in (("s", 1), ("min", 60)):
+        if seconds < 120 * size:
+            return f"{max(1, round(seconds / size))} {unit}"
+    return f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)
@@ -118,37 +158,59 @@ class Job:
 
 
 def _solve(
-    equation: Equation, config: GenerateConfig, job: Job, plan: FileSpec
+    params: FileParams, config: GenerateConfig, job: Job, plan: FileSpec
 ) -> tuple[Array, Array, dict[str, float]]:
     """Frames, inputs and measured laws of a batch. The last batch is solved whole and cut, so that a sample's bits do
     not depend on how many samples were asked for."""
-    draw = Draw(config.seed, range(job.first, job.first + job.size), job.device, getattr(torch, plan.identity["dtype"]))
+    kind, samples = EQUATIONS[config.task], range(job.first, job.first + job.size)
+    equation = params.equation(kind)
+    draw = Draw(config.seed, samples, job.device, getattr(torch, plan.identity["dtype"]))
     keep = slice(0, config.samples - job.first)
-    frames = equation.simulate(draw, job.domain, plan.times.tolist(), job.scheme)[keep].float()
-    inputs = equation.inputs(draw, job.domain)[keep].float()
+    if params.ranges:
+        drawn = params.drawn(config.seed, samples)
+        rows = [{**params.shared, **{n: float(values[i]) for n, values in drawn.items()}} for i in range(job.size)]
+        solved = simulate_each(kind, rows, draw, job.domain, plan.times.tolist(), job.scheme)
+        alone = [replace(draw, samples=[sample]) for sample in samples]
+        given = torch.cat([kind(**row).inputs(one, job.domain) for row, one in zip(rows, alone, strict=True)])
+    else:
+        solved = equation.simulate(draw, job.domain, plan.times.tolist(), job.scheme)
+        given = equation.inputs(draw, job.domain)
+    frames, inputs = solved[keep].float(), given[keep].float()
     _check_finite(frames, job.first, plan)
-    stored, given = frames.cpu().numpy(), inputs.cpu().numpy()
+    stored, told = frames.cpu().numpy(), inputs.cpu().numpy()
     measured = {law.name: float(law.residual(frames, job.domain).max()) for law in equation.laws()}
     if job.first == 0:
-        measured |= _residual(plan, stored, given)
-    return stored, given, measured
+        measured |= _residual(plan, stored, told)
+    return stored, told, measured
 
 
 def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
     """What the first stored trajectories leave unexplained of their equation, 0 to 1, where its fields are stored."""
-    few = [
-        Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, plan.params, inputs[i])
-        for i in range(min(2, len(frames)))
-    ]
-    found = [f.residual for f in fit(plan.task.name, few, plan.params) if not math.isnan(f.residual)]
-    return {RESIDUAL: max(found)} if found else {}
+    few = []
+    for i in range(min(2, len(frames))):
+        params = {**plan.params, **{name: float(values[i]) for name, values in plan.varying.items()}}
+        few.append(Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, params, inputs[i]))
+    together = [[sample] for sample in few] if plan.varying else [few]
+    fits = [f for samples in together for f in fit(plan.task.name, samples, samples[0].params)]
+    left = [f.residual for f in fits if not math.isnan(f.residual)]
+    return {RESIDUAL: max(left)} if left else {}
 
 
-def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: str) -> FileSpec:
+def _name(config: GenerateConfig, params: FileParams, equation: Equation, domain: Domain) -> str:
+    """PDEBench's name; a range is written 0.001-1.0 in the place of its number."""
+    spelling = equation.task.storage.spelling
+    ranges = {name: f"{spell(r.low, spelling)}-{spell(r.high, spelling)}" for name, r in params.ranges.items()}
+    known = {**equation.params(), **ranges}
+    return file_name(equation.task, known, domain.shape[0], config.seed, {*params.listed, *params.ranges})
+
+
+def _plan(config: GenerateConfig, params: FileParams, domain: Domain, scheme: str) -> FileSpec:
+    equation = params.equation(EQUATIONS[config.task])
     times = np.asarray(equation.times()[: config.frames])
+    shared = {name: value for name, value in equation.params().items() if name not in params.ranges}
     identity = {
         "task": config.task,
-        "params": equation.params(),
+        "params": {**equation.params(), **{name: r.model_dump() for name, r in params.ranges.items()}},
         "scheme": scheme,
         "seed": config.seed,
         "samples": config.samples,
@@ -157,7 +219,8 @@ def _plan(config: GenerateConfig, equation: Equation, domain: Domain, scheme: st
         "dtype": config.dtype or DTYPES[scheme],
         "version": __version__,
     }
-    return FileSpec(equation.spec(), equation.params(), domain, times, config.samples, identity)
+    varying = params.drawn(config.seed, range(config.samples))
+    return FileSpec(equation.spec(), shared, domain, times, config.samples, identity, varying)
 
 
 def _existing(path: Path, plan: FileSpec) -> Path:

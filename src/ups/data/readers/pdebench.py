@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -13,11 +14,12 @@ import numpy as np
 import yaml
 
 from ups.data.hdf5 import Hdf5Source, dataset, has, is_hdf5, naming_damage, open_file, values_at
+from ups.data.layouts import VARYING
 from ups.data.readers.pdebench_names import config_leaves, identify, resolve
 from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
 from ups.definition import Definition
 from ups.later import h5py
-from ups.types import Array, DataError, Domain, TaskSpec
+from ups.types import Array, DataError, Domain, Params, TaskSpec
 
 AXES = ("x", "y", "z")
 
@@ -35,6 +37,22 @@ class Survey:
 
 class PDEBenchSource(Hdf5Source):
     """A file of one PDEBench layout; the subclasses say where a sample lies in it."""
+
+    def __init__(self, path: Path, facts: Facts, varying: Mapping[str, Array] | None = None) -> None:
+        """`varying`: parameters that differ from sample to sample, `(N,)` each."""
+        super().__init__(path, facts)
+        self._varying = dict(varying or {})
+
+    def params_of(self, index: int) -> Params:
+        at = self._position(index)
+        return {**self.params, **{name: float(values[at]) for name, values in self._varying.items()}}
+
+    @staticmethod
+    def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:
+        """By name, the parameters that differ from sample to sample: those in the group `ups_params`."""
+        names = [p.name for p in task.parameters if f"{VARYING}/{p.name}" in file]
+        nodes = {name: dataset(file, f"{VARYING}/{name}", [len(ids)], "one number per sample") for name in names}
+        return {name: np.asarray(node[:], np.float64) for name, node in nodes.items()}
 
     @staticmethod
     @abstractmethod
@@ -85,6 +103,17 @@ class GroupsSource(PDEBenchSource):
     def config_holder(file: Any) -> Any:
         # Thousands of groups repeat one config, but for the seed: the first speaks for all, so that opening is cheap.
         return file[min(file)]
+
+    @staticmethod
+    def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:
+        """Those that the identity of the file gives a range, from the `config` of each sample."""
+        made = json.loads(file.attrs.get("ups_identity", "{}")).get("params", {})
+        names = [p.name for p in task.parameters if isinstance(made.get(p.name), dict)]
+        configs = [config_leaves(file[name].attrs.get("config", "")) for name in ids] if names else []
+        try:
+            return {name: np.asarray([float(config[name]) for config in configs]) for name in names}
+        except (KeyError, ValueError, TypeError):
+            raise DataError(f"{file.filename}: a sample's config does not say its {names[0]}; make it again.") from None
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         group = file[self.ids[index]]
@@ -165,7 +194,8 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
         layout = SOURCES[spec.storage.kind]
         survey = layout.survey(file, spec, remarks)
         attributes = _attributes(file, layout.config_holder(file), remarks)
-        params = resolve(named, attributes, remarks)
+        varying = layout.varying(file, spec, survey.ids)
+        params = resolve(named, attributes, varying, remarks)
     times = _times(path, spec, survey, remarks)
     # A file that does not state its boundary is not taken for a periodic one.
     unstated = {p.name: "unstated" for p in spec.parameters if p.name == "boundary"}
@@ -178,7 +208,7 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
     if resolution is not None and float(resolution) != survey.shape[0]:
         remarks.notes.append(f"the file name says {resolution} cells per axis, there are {survey.shape[0]}")
     facts = Facts(spec, params, domain, times, survey.ids, tuple(remarks.notes), tuple(remarks.problems))
-    return layout(path, facts)
+    return layout(path, facts, varying)
 
 
 READER = Reader(is_pdebench, open_pdebench)

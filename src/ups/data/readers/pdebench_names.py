@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,15 +64,17 @@ def match_name(name: str, tasks: Mapping[str, TaskSpec]) -> dict[str, NamedTask]
     return {}
 
 
-def resolve(named: NamedTask, attributes: Mapping[str, Any], remarks: Remarks) -> Params:
+def resolve(named: NamedTask, attributes: Mapping[str, Any], varying: Container[str], remarks: Remarks) -> Params:
     """Parameters from the file name; an attribute is used where the name says nothing, and compared with it otherwise.
+
+    Those that are `varying` are no parameters of the file: each sample has its own.
 
     A parameter that the family's names never mention has one value for the whole family: the task's default.
     A parameter that is stated nowhere is left out, with a note.
     """
     task = named.task
     params: dict[str, float | str] = {}
-    for p in task.parameters:
+    for p in (p for p in task.parameters if p.name not in varying):
         attribute = task.storage.attrs.get(p.name, "")
         in_name = parse(named.stated[p.name], p) if p.name in named.stated else None
         in_file = parse(attributes[attribute], p) if attribute in attributes else None
@@ -123,6 +125,7 @@ def config_leaves(text: Any) -> dict[str, Any]:
 
 def _regex(pattern: str, task: TaskSpec) -> re.Pattern[str]:
     words = {p.name for p in task.parameters if isinstance(p.default, str)}
+    numbers = {p.name for p in task.parameters} - words
     seen: set[str] = set()
     parts = []
     for piece in re.split(r"(\{\w+\}|\*)", re.sub(r"\.(h5|hdf5)$", "", pattern)):
@@ -134,7 +137,8 @@ def _regex(pattern: str, task: TaskSpec) -> re.Pattern[str]:
         elif name in seen:
             parts.append(f"(?P={name})")
         else:
-            parts.append(f"(?P<{name}>{'[A-Za-z]+' if name in words else NUMBER})")
+            between = f"(?:-{NUMBER})?" if name in numbers else ""  # 0.001-1.0: each sample has its own
+            parts.append(f"(?P<{name}>{'[A-Za-z]+' if name in words else NUMBER + between})")
             seen.add(name)
     return re.compile("".join(parts))
 
