@@ -106,8 +106,9 @@ class Source(AbstractContextManager["Source"], ABC):
                 raise ConfigError(f"{self.task.name} has no parameter '{name}'; {has}.")
         assumed = _Assuming(self, params)
         known = assumed.params_of(0)
+        words = [p.name for p in self.task.parameters if p.choices]
         for name in numbers_of(self.task):
-            if isinstance(params.get(name), str):
+            if isinstance(params.get(name), str) and name not in words:
                 raise ConfigError(f"{self.task.name}: {name} is '{params[name]}', but must be a number.")
             if name not in known:
                 raise ConfigError(f"{self.path}: says nowhere what its {name} is; give it with --params {name}=….")

@@ -70,12 +70,24 @@ def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRan
             raise ConfigError(
                 f"{task.name} needs the parameter {name}, trained from {lo:g} to {hi:g}; give params={{'{name}': …}}."
             )
-        value = tensor_of(given.get(name, lo), f"{name} of {task.name}").reshape(-1)
+        value = tensor_of(_placed(given.get(name, lo), name, task), f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
             raise ConfigError(f"{name} has {len(value)} values for {batch} samples; give one, or one per sample.")
         warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name)
         columns.append(value.expand(batch))
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
+
+
+def _placed(given: Any, name: str, task: TaskSpec) -> Any:
+    """A parameter that is a word, or one per sample, as its place among the choices; numbers as they are."""
+    choices = next(p.choices for p in task.parameters if p.name == name)
+    words = [given] if isinstance(given, str) else given
+    if not choices or not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        return given
+    for word in words:
+        if word not in choices:
+            raise ConfigError(f"{task.name} was not trained on {name} = '{word}'; it knows {', '.join(choices)}.")
+    return [choices.index(word) for word in words]
 
 
 def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ups.data import Source
+from ups.data import Source, renamed
 from ups.data.trajectories import Reduction
 from ups.models import Simulator
 from ups.run.datasets import DataSet
@@ -17,7 +17,10 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
     name = source.task.name
     if name not in simulator.codec.tasks:
         known = ", ".join(simulator.codec.tasks)
-        raise ConfigError(f"{source.path}: holds {name}, which the simulator was not trained on; it knows {known}.")
+        raise ConfigError(
+            f"{source.path}: holds {name}, which the simulator was not trained on; it knows {known} (--task says that "
+            "it is one of these)."
+        )
     spec = simulator.codec.task(name)
     if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
         ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
@@ -25,7 +28,11 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
             f"{ours} on {spec.ndim}; give it data with these."
         )
-    source = source.assuming(params)
+    if source.task.given != spec.given:
+        ours, theirs = (", ".join(names) or "nothing" for names in (spec.given, source.task.given))
+        raise DataError(f"{source.path}: is given {theirs}, but the simulator was trained with {ours} given.")
+    # The simulator's own task: what it is told of parameters comes in the order in which it was trained on them.
+    source = renamed(source, spec).assuming(params)
     if spec.steady:
         return source
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
