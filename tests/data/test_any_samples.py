@@ -1,0 +1,163 @@
+"""Samples that differ in length, time, grid, mask and parameters: what reaches a window is what was written."""
+
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ups.data.sampler import Mix, Sampler
+from ups.data.source import Facts, Source
+from ups.data.splits import held_out, make_split
+from ups.data.trajectories import Reduction, Trajectories, alike, balanced
+from ups.data.views import CutInTime
+from ups.data.windows import Windows, whole
+from ups.later import torch
+from ups.types import Array, DataError, Domain, Field, Param, TaskSpec
+
+
+class Sample(NamedTuple):
+    values: Array  # (T, X, C)
+    times: Array
+    nu: float
+    mask: Array
+
+
+class Memory(Source):
+    """Samples in memory, each with its own length, times, grid, mask and parameter."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+        boxes = {len(s.mask): Domain.box(((0.0, 1.0),), (len(s.mask),), (True,)) for s in samples}
+        self.boxes = boxes
+        inputs = (Field.scalar("mask"),)
+        task = TaskSpec("toy", "Toy", (Field("v", ("a", "b")),), ((0.0, 1.0),), (True,), 8, 1.0, 3, inputs=inputs)
+        spec = TaskSpec(**{**task.__dict__, "parameters": (Param("nu", 1.0, "stated"),), "mask": "mask"})
+        ids = tuple(str(i) for i in range(len(samples)))
+        super().__init__(Path("memory"), Facts(spec, {}, boxes[len(samples[0].mask)], samples[0].times, ids))
+
+    def _values(self, index: int, frames: slice) -> Array:
+        return self.samples[index].values[frames]
+
+    def _inputs(self, index: int) -> Array:
+        return self.samples[index].mask[:, None].astype(np.float32)
+
+    def params_of(self, index: int) -> dict[str, float]:
+        return {"nu": self.samples[index].nu}
+
+    def times_of(self, index: int) -> Array:
+        return self.samples[index].times
+
+    def domain_of(self, index: int) -> Domain:
+        return self.boxes[len(self.samples[index].mask)]
+
+
+ALONE = type("Alone", (), {"rank": 0, "world": 1})()
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> Sample:
+    length, cells = draw(st.integers(4, 9)), draw(st.sampled_from((4, 8)))
+    rng = np.random.default_rng(draw(st.integers(0, 2**20)))
+    kind = draw(st.sampled_from(("<f4", ">f4", "<f8", ">f8")))
+    values = rng.standard_normal((length, cells, 2)).astype(kind)
+    steps = rng.uniform(0.1, 0.3, length) if draw(st.booleans()) else np.full(length, rng.uniform(0.1, 0.3))
+    mask = rng.random(cells) > 0.3 if draw(st.booleans()) else np.ones(cells, bool)
+    mask[0] = True
+    values[:, ~mask] = np.nan
+    return Sample(values, np.cumsum(steps), float(rng.uniform(0.1, 1)), mask)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(samples(), min_size=1, max_size=5), st.integers(1, 2), st.integers(1, 2), st.booleans())
+def test_every_window_holds_what_was_written_once_per_epoch(
+    written: list[Sample], context: int, targets: int, resident: bool
+) -> None:
+    source = Memory(written)
+    parts = alike(source, source.ids, Reduction())
+    for part in parts:
+        part._fits = resident
+    windows = Windows(parts, parts, 1, context, targets, seed=1, ranks=ALONE)
+    expected = Counter((i, t) for i, s in enumerate(written) for t in range(len(s.times) - context - targets + 1))
+    seen: Counter[tuple[int, int]] = Counter()
+    for which in range(len(parts)):
+        for number in range(len(windows.places[which])):
+            window = windows.window(which, np.array([number]))
+            sample = written[int(window.ids[0])]
+            frames = torch.cat((window.context, window.targets), 1)[0].numpy()
+            true = sample.values.astype(np.float32)
+            first = next(
+                t
+                for t in range(len(true) - context - targets + 1)
+                if np.array_equal(frames[:, sample.mask], true[t : t + context + targets, sample.mask])
+            )
+            seen[int(window.ids[0]), first] += 1
+            assert np.isfinite(frames).all(), "what does not count is filled"
+            assert window.mask is not None
+            assert np.array_equal(window.mask[0].numpy(), sample.mask)
+            steps = np.diff(sample.times)[first + context - 1 :][:targets]
+            told = np.array([window.step(i)[0].item() for i in range(targets)])
+            np.testing.assert_allclose(told, steps, rtol=1e-3)
+            np.testing.assert_allclose(window.params[0].numpy(), [sample.nu], rtol=1e-6)
+    assert seen == expected
+    rolled = list(whole(parts, context))
+    assert sorted(i for w in rolled for i in w.ids) == sorted(source.ids)
+    assert all(w.targets.shape[1] == len(written[int(i)].times) - context for w in rolled for i in w.ids)
+
+
+def test_statistics_are_those_of_the_cells_that_count() -> None:
+    mask = np.array([True, True, False, True])
+    values = np.full((5, 4, 2), 2.0)
+    values[:, :, 1] = np.arange(5)[:, None]
+    values[:, 2] = 1e6
+    part = Trajectories(Memory([Sample(values, np.arange(5.0), 1.0, mask)]), ["0"], Reduction())
+    mean, std = part.statistics()
+    np.testing.assert_allclose(mean, [2.0, 2.0])
+    np.testing.assert_allclose(std, [0.0, np.std(np.arange(5))], atol=1e-6)
+
+
+def test_a_rare_parameter_value_is_drawn_as_often_as_a_common_one() -> None:
+    params = torch.tensor([[0.5]] * 6 + [[1.0]] * 2)
+    draws = balanced(params)
+    assert draws is not None
+    assert Counter(params[draws].flatten().tolist()) == {0.5: 6, 1.0: 6}
+    assert balanced(torch.tensor([[0.1]] * 3 + [[1.0]] * 3)) is None
+    assert balanced(torch.rand(100, 1)) is None, "where each has its own there is nothing to balance"
+
+
+def test_the_grids_of_one_task_share_its_part_of_the_steps() -> None:
+    sampler = Sampler(["a", "a", "b"], [300, 100, 50], 4, Mix(), seed=0)
+    turns = np.array(sampler.turns(4096))
+    np.testing.assert_allclose(turns / 4096, [0.375, 0.125, 0.5], atol=1e-3)
+    assert sampler.names == ("a", "a#2", "b")
+
+
+def test_a_split_has_every_parameter_value_in_every_part() -> None:
+    ids, strata = [str(i) for i in range(40)], [("nu", i % 4) for i in range(40)]
+    split = make_split(ids, strata=strata)
+    for part in (split.train, split.valid, split.test):
+        assert Counter(int(name) % 4 for name in part) == dict.fromkeys(range(4), len(part) // 4)
+    rare = make_split(ids[:21], strata=[("nu", min(i, 1)) for i in range(21)])
+    assert len(rare.train) + len(rare.valid) + len(rare.test) == 21
+
+
+def test_values_that_are_held_out_are_for_testing_alone() -> None:
+    ids, out = [str(i) for i in range(20)], [i % 5 == 0 for i in range(20)]
+    split = held_out(ids, out, "seeded", (0.8, 0.1, 0.1), 0)
+    assert set(split.test) == {"0", "5", "10", "15"}
+    assert len(split.valid) == 1
+    with pytest.raises(DataError, match="none of the 20 samples"):
+        held_out(ids, [False] * 20, "seeded", (0.8, 0.1, 0.1), 0)
+
+
+def test_a_split_in_time_puts_no_frame_in_two_parts_and_loses_none() -> None:
+    mask = np.ones(4, bool)
+    values = np.arange(20)[:, None, None] + np.zeros((20, 4, 2))
+    source = CutInTime(Memory([Sample(values, np.arange(20.0), 1.0, mask)]), (0.75, 0.1, 0.15))
+    frames = {name: source.read(i)[:, 0, 0].tolist() for i, name in enumerate(source.ids)}
+    assert frames == {"0@train": list(range(15)), "0@valid": [15, 16], "0@test": [17, 18, 19]}
+    assert source.times_of(2).tolist() == [17, 18, 19]
+    assert source.read(0, slice(2, 9, 3))[:, 0, 0].tolist() == [2, 5, 8]
