@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
 
 from ups.types import ConfigError, Field, Param, TaskSpec, check_known
 
@@ -60,6 +63,30 @@ class Definition:
         """A name alone, a whole definition, or nothing."""
         return task if isinstance(task, Definition) else cls(name=task or "")
 
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Definition:
+        """A definition from what `plain` made of one."""
+        groups = {
+            k: {n: tuple(v) for n, v in content[k].items()} for k in ("fields", "inputs", "bounds") if k in content
+        }
+        lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
+        return cls(**{**content, **lists, **groups})
+
+    def plain(self) -> dict[str, Any]:
+        """The definition as lists, numbers and words; what says nothing is left out."""
+        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        said = {key: value for key, value in content.items() if value not in ("", (), {}, None)}
+        groups = {
+            key: {n: list(v) if isinstance(v, tuple) else v for n, v in value.items()}
+            for key, value in said.items()
+            if isinstance(value, dict)
+        }
+        return {**{key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}, **groups}
+
+    def text(self) -> str:
+        """The definition as YAML, to be edited and named with --task."""
+        return yaml.safe_dump(self.plain(), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+
     @property
     def layout(self) -> tuple[str, ...]:
         """`dims` in one spelling: `sample`, `time` and `channel` whatever they are called."""
@@ -103,6 +130,8 @@ class Definition:
         for key in ("steady", "conserved", "positive", "divergence_free"):
             if getattr(self, key) is not None:
                 declared[key] = getattr(self, key)
+        if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
+            declared["fields"] = fields_of(self.fields, spec.ndim)
         if equation and equation != spec.equation:
             declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
         return dataclasses.replace(spec, **declared)
@@ -130,6 +159,24 @@ class Definition:
                     has = f"it has {', '.join(there)}" if there else "it has none"
                     vector = " of one channel per axis" if kind == "field" else ""
                     raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
+
+
+def definition_from(text: str) -> Definition:
+    """A definition from what a user writes for a task: a name, or the path of a YAML file that describes it."""
+    if not (text.endswith((".yaml", ".yml")) or "/" in text):
+        return Definition(name=text)
+    import pydantic
+
+    from ups.config import Config, load
+
+    hints = get_type_hints(Definition)
+    keys: dict[str, Any] = {
+        f.name: (hints[f.name], f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+        for f in dataclasses.fields(Definition)
+    }
+    content = load(pydantic.create_model("Task", __base__=Config, **keys), Path(text))
+    definition = Definition(**{name: getattr(content, name) for name in keys})
+    return dataclasses.replace(definition, name=definition.name or Path(text).stem)
 
 
 def definition_of(spec: TaskSpec) -> Definition:

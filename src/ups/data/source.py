@@ -207,10 +207,15 @@ class Defined(View):
 class Reader:
     """A file format. `sniff` says at little cost whether a path is of it, and never raises. `open` makes a source of
     such a path; it is told the tasks there are, and what the user says of the one in the file, which may be nothing.
-    A name, laws and parameters that the user gives are applied afterwards, to the source of any reader."""
+    A name, laws and parameters that the user gives are applied afterwards, to the source of any reader.
+
+    `suffixes` are those of its files, which are looked for in a folder of many; `masks` says that NaN in places that
+    never change means that there is nothing."""
 
     sniff: Callable[[Path], bool]
     open: Callable[[Path, Mapping[str, TaskSpec], Definition], Source]
+    suffixes: tuple[str, ...] = ()
+    masks: bool = False
 
 
 def check_path(path: Path) -> None:
