@@ -39,7 +39,9 @@ def masked(source: Source, wanted: bool = False) -> Source:
     except DataError:
         return source  # whoever reads the damaged sample is told
     problems = (f"NaN moves in time in sample {moving}; only NaN in fixed places is a mask",) if moving else ()
-    return Masked(source, problems) if holes or wanted else source
+    if holes or wanted:
+        return Masked(source, problems)
+    return View(source, problems=(*source.problems, *problems)) if problems else source
 
 
 def _look(source: Source) -> tuple[bool, str]:
@@ -48,8 +50,9 @@ def _look(source: Source) -> tuple[bool, str]:
     count = max(1, min(len(source), FIRST, BYTES // frame))
     places = [int(i) for i in np.unique(np.linspace(0, len(source) - 1, count).astype(int))]
     first = {i: np.isnan(source.read(i, slice(0, 1))) for i in places}
+    holes = any(nothing.any() for nothing in first.values())
     for i in places[:: -(-count // LAST)]:
         last = len(source.times_of(i)) - 1
         if (first[i] != np.isnan(source.read(i, slice(last, last + 1)))).any():
-            return True, source.ids[i]
-    return any(holes.any() for holes in first.values()), ""
+            return holes, source.ids[i]
+    return holes, ""
