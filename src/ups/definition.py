@@ -65,7 +65,9 @@ class Definition:
 
     @classmethod
     def from_plain(cls, content: Mapping[str, Any]) -> Definition:
-        """A definition from what `plain` made of one."""
+        """A definition from what `plain` made of one; what a later version said is left out."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        content = {key: value for key, value in content.items() if key in known}
         groups = {
             k: {n: tuple(v) for n, v in content[k].items()} for k in ("fields", "inputs", "bounds") if k in content
         }

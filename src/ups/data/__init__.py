@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ups.data.folders import files_in, open_folder
-from ups.data.masks import masked
 from ups.data.joined import Joined, renamed, same_task
+from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
 from ups.data.strangers import is_run, stranger
@@ -26,7 +26,7 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     path, definition = Path(path), Definition.of(task)
     source, masks = _opened(path, tasks, definition)
     if masks and definition.mask not in source.task.given:
-        source = masked(source, wanted=bool(definition.mask))
+        source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(path))
     if spec == source.task and not definition.parameters:
         return source
