@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,23 +68,13 @@ class Definition:
     def from_plain(cls, content: Mapping[str, Any]) -> Definition:
         """A definition from what `plain` made of one; what a later version said is left out."""
         known = {f.name for f in dataclasses.fields(cls)}
-        content = {key: value for key, value in content.items() if key in known}
-        groups = {
-            k: {n: tuple(v) for n, v in content[k].items()} for k in ("fields", "inputs", "bounds") if k in content
-        }
-        lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
-        return cls(**{**content, **lists, **groups})
+        return cls(**{key: _tupled(value) for key, value in content.items() if key in known})
 
     def plain(self) -> dict[str, Any]:
         """The definition as lists, numbers and words; what says nothing is left out."""
-        content = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        said = {key: value for key, value in content.items() if value not in ("", (), {}, None)}
-        groups = {
-            key: {n: list(v) if isinstance(v, tuple) else v for n, v in value.items()}
-            for key, value in said.items()
-            if isinstance(value, dict)
-        }
-        return {**{key: list(value) if isinstance(value, tuple) else value for key, value in said.items()}, **groups}
+        said = {key: value for key, value in dataclasses.asdict(self).items() if value not in ("", (), {}, None)}
+        content: dict[str, Any] = json.loads(json.dumps(said))
+        return content
 
     def text(self) -> str:
         """The definition as YAML, to be edited and named with --task."""
@@ -161,6 +152,13 @@ class Definition:
                     has = f"it has {', '.join(there)}" if there else "it has none"
                     vector = " of one channel per axis" if kind == "field" else ""
                     raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
+
+
+def _tupled(value: Any) -> Any:
+    """Lists as tuples, within mappings too."""
+    if isinstance(value, Mapping):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def definition_from(text: str) -> Definition:

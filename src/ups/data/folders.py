@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from ups.data.joined import Joined
-from ups.data.source import Source
+from ups.data.source import Source, View
 
 
 def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
@@ -19,7 +20,12 @@ def open_folder(folder: Path, files: list[Path], open_file: Callable[[Path], Sou
     """One source over files of a folder. The id of a sample is the path of its file within the folder, without its
     suffix, and its id there where the file holds several: `train/a/000003`."""
     parts = [open_file(file) for file in files]
-    return Joined(folder, parts, [name for part in parts for name in _ids(folder, part)])
+    joined = Joined(folder, parts, ids=[name for part in parts for name in _ids(folder, part)])
+    if len({part.task.name for part in parts}) == 1:
+        return joined
+    # Files that say nothing of their task are called after themselves; together they are called after the folder.
+    title = folder.name.replace("_", " ")
+    return View(joined, task=dataclasses.replace(joined.task, name=folder.name, title=title))
 
 
 def _ids(folder: Path, part: Source) -> Iterator[str]:

@@ -43,7 +43,8 @@ class Resampled(View):
         return self._plan(self.source.domain_of(index)).forth(self.source.read(index, frames))
 
     def _inputs(self, index: int) -> Array:
-        return self._plan(self.source.domain_of(index)).forth(self.source.inputs(index)[None])[0]
+        given: Array = self._plan(self.source.domain_of(index)).forth(self.source.inputs(index)[None])[0]
+        return given
 
     def error(self) -> float:
         """The largest relative difference over a few samples between values and what is left of them after going to
@@ -55,7 +56,8 @@ class Resampled(View):
             for t in {0, last}:
                 values = self.source.read(i, slice(t, t + 1)).astype(np.float64)
                 difference = plan.back(plan.forth(values)) - values
-                worst = max(worst, float(np.linalg.norm(difference) / max(np.linalg.norm(values), 1e-300)))
+                size = float(np.linalg.norm(values)) or 1.0
+                worst = max(worst, float(np.linalg.norm(difference)) / size)
         return worst
 
 

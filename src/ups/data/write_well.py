@@ -1,4 +1,4 @@
-"""Writes any source as a data set of The Well: `data/{train,valid,test}/*.hdf5` and `stats.yaml`, whole or not at all."""
+"""Writes any source as a data set of The Well, whole or not at all: `data/{train,valid,test}/*.hdf5`, `stats.yaml`."""
 
 from __future__ import annotations
 
@@ -121,9 +121,7 @@ def _files(source: Source, name: str, part: str, ids: Sequence[str]) -> Iterator
             number += 1
 
 
-def _write(
-    source: Source, path: Path, name: str, file: WellFile, moments: dict[str, Moments] | None
-) -> Iterator[int]:
+def _write(source: Source, path: Path, name: str, file: WellFile, moments: dict[str, Moments] | None) -> Iterator[int]:
     """Write one file and yield each of its rows once it is in it."""
     first, rows = file.rows[0], file.rows
     domain, spec = source.domain_of(first), source.task

@@ -7,13 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ups.data import Source, open_source
-from ups.data.joined import Joined
+from ups.data import Source
 from ups.data.resample import Resampled
 from ups.data.splits import PARTS, make_split
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
-from ups.physics import TASKS
+from ups.run.datasets import open_files
 from ups.run.generate import Progress, Report
 from ups.types import ConfigError, DataError
 
@@ -35,7 +34,7 @@ def import_data(
 
     A split that the data bring is kept unless `fractions` ask for another.
     """
-    with _opened(paths, definition) as source:
+    with open_files([str(path) for path in paths], definition) as source:
         remarks: list[str] = []
         if resample:
             source, error = _resampled(source)
@@ -52,17 +51,6 @@ def import_data(
             lambda done, total: report(Progress(done, total, label)),
         )
     return path, remarks
-
-
-def _opened(paths: Sequence[Path], definition: Definition) -> Source:
-    """One source over all paths."""
-    sources = [open_source(path, TASKS, definition) for path in paths]
-    if len(sources) == 1:
-        return sources[0]
-    stems = [path.stem for path in paths]
-    names = stems if len(set(stems)) == len(stems) else [str(path.with_suffix("")) for path in paths]
-    ids = [f"{stem}/{i}" for stem, source in zip(names, sources, strict=True) for i in source.ids]
-    return Joined(paths[0].parent, sources, ids)
 
 
 def _resampled(source: Source) -> tuple[Source, float]:

@@ -82,7 +82,7 @@ def open_well(path: Path, split: str | None = None, tasks: Mapping[str, TaskSpec
     if split is None and (splits := _splits(path)):
         named = [(name, _open_file(file, tasks or {})) for name, files in splits for file in files]
         ids = [f"{name}/{part.path.stem}/{i}" for name, part in named for i in part.ids]
-        return Joined(path, [part for _, part in named], ids)
+        return Joined(path, [part for _, part in named], ids=ids)
     folder = path if split is None else path / "data" / split
     if not folder.is_dir():
         raise DataError(f"{path}: has no split '{split}', the folder data/{split} is missing; fetch it.")

@@ -1,0 +1,72 @@
+"""How samples of one source differ: grids, boxes, lengths, steps of time; and its task as the user may edit it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from ups.data import Source
+from ups.data.trajectories import is_even
+from ups.definition import Definition, definition_of
+
+# Encoders halve a grid this often and more; an axis that does not allow it is padded.
+HALVED = 8
+
+
+def differences(source: Source) -> list[str]:
+    """What differs from sample to sample, and grids that cannot be halved three times; none of it is a fault."""
+    rows = range(len(source))
+    domains = {id(domain): domain for domain in map(source.domain_of, rows)}.values()
+    lengths = [len(source.times_of(i)) for i in rows]
+    steps = sorted({_digits(t[1] - t[0]) for t in map(source.times_of, rows) if len(t) > 1})
+    grids = sorted({domain.shape for domain in domains})
+    notes = []
+    if len(grids) > 1:
+        notes.append(f"the samples have {len(grids)} grids: {_few(' × '.join(map(str, grid)) for grid in grids)}")
+    if len({domain.bounds for domain in domains}) > 1:
+        notes.append("the samples lie in boxes of different sizes or places")
+    if len(set(lengths)) > 1:
+        notes.append(f"the samples have from {min(lengths)} to {max(lengths)} frames")
+    if len(steps) > 1:
+        notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
+    odd = sorted({n for grid in grids for n in grid if n % HALVED})
+    if odd:
+        notes.append(f"axes of {_few(map(str, odd))} cells cannot be divided by {HALVED}; an encoder pads them")
+    return notes
+
+
+def uneven_times(source: Source) -> list[str]:
+    """A problem where frames lie at uneven times within samples, unless the reader has said so."""
+    if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):
+        return []
+    uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
+    return [f"the times are not uniform in {len(uneven)} of {len(source)} samples"] if uneven else []
+
+
+def described_task(source: Source, definition: Definition) -> Definition:
+    """The task of a source in the user's words. Where axes and arrays lie stays as the user said it, and a box only
+    stands there if all samples share it."""
+    whole = definition_of(source.task)
+    boxes = {source.domain_of(i).bounds for i in range(len(source))}
+    return dataclasses.replace(
+        whole,
+        dims=definition.dims or whole.dims,
+        datasets=definition.datasets,
+        bounds=dict(zip(source.task.axes, next(iter(boxes)), strict=False)) if len(boxes) == 1 else {},
+        periodic=whole.periodic or None,
+        steady=whole.steady or None,
+        parameters=definition.parameters,
+        dt=definition.dt,
+    )
+
+
+def _digits(step: float) -> float:
+    """A step of time without the rounding of float32."""
+    return float(f"{step:.5g}")
+
+
+def _few(words: Iterable[str]) -> str:
+    listed = list(words)
+    return ", ".join(listed[:6]) + (", …" if len(listed) > 6 else "")
