@@ -29,6 +29,8 @@ SMALL_FRAME = 2**16  # bytes, under which frames that are read are not worth a c
 
 OPEN_FILES = 200  # at a time in one process: systems allow about a thousand in all
 
+NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+
 Flavour = Literal["", "well", "matlab", "netcdf", "plain"]
 
 
@@ -126,6 +128,8 @@ def _flavour(path: Path, changed: int, size: int) -> Flavour:  # noqa: ARG001  (
         return ""
     if starts_with(path, b"MATLAB 7.3"):
         return "matlab"
+    if path.suffix in NETCDF:
+        return "netcdf"
     try:
         with h5py.File(path, "r", locking="best-effort") as file:
             if "dimensions" in file and "t0_fields" in file:
@@ -134,7 +138,7 @@ def _flavour(path: Path, changed: int, size: int) -> Flavour:  # noqa: ARG001  (
             named = any("DIMENSION_LIST" in node.attrs for node in scales if isinstance(node, h5py.Dataset))
             return "netcdf" if named or "_NCProperties" in file.attrs else "plain"
     except DAMAGE:
-        return "netcdf" if path.suffix in (".nc", ".nc4", ".cdf", ".netcdf") else "plain"
+        return "plain"
 
 
 def is_hdf5(path: Path) -> bool:

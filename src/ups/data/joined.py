@@ -53,7 +53,8 @@ class Joined(Source):
             names = names or _stems(path, [part.path for part in parts])
             ids = [f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids]
         common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
-        notes, problems = ([*_said(parts, kind)] for kind in ("notes", "problems"))
+        labels = [_label(path, part.path) for part in parts]
+        notes, problems = ([*_said(parts, labels, kind)] for kind in ("notes", "problems"))
         stated = [frozenset(part.params_of(0)) for part in parts]
         for name in sorted(frozenset().union(*stated)):
             silent = [
@@ -110,14 +111,18 @@ class Joined(Source):
             part.close()
 
 
-def _said(parts: Sequence[Source], kind: str) -> Iterator[str]:
-    """The notes or problems of all parts with the files they are of."""
+def _said(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:
+    """The notes or problems of all parts, with the files they are of where they are not of all."""
     places: dict[str, list[str]] = {}
-    for part in parts:
+    for part, label in zip(parts, labels, strict=True):
         for text in getattr(part, kind):
-            places.setdefault(text, []).append(part.path.name)
+            places.setdefault(text, []).append(label)
     for text, files in places.items():
-        yield f"{_few(files)}: {text}"
+        yield text if len(files) == len(parts) > 1 else f"{_few(files)}: {text}"
+
+
+def _label(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else path.name
 
 
 def _few(names: Sequence[str]) -> str:

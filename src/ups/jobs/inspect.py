@@ -14,7 +14,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.definition import Definition
-from ups.jobs.variety import described_task, differences, uneven_times
+from ups.jobs.variety import described_task, differences, varying_parameters, uneven_times
 from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
@@ -220,9 +220,8 @@ def _headline(source: Source) -> list[str]:
         lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
     if source.params:
         lines.append(f"  parameters: {_stated(source.params)}")
-    for name in _varying(source):
-        values = [float(source.params_of(i)[name]) for i in range(len(source))]
-        lines.append(f"  each sample has its own {name}, from {min(values):.6g} to {max(values):.6g}")
+    for name, values in varying_parameters(source).items():
+        lines.append(f"  each sample has its own {name}, {values}")
     return lines + _provenance(source)
 
 

@@ -37,6 +37,23 @@ def differences(source: Source) -> list[str]:
     return notes
 
 
+def varying_parameters(source: Source) -> dict[str, str]:
+    """The range of each parameter that differs from sample to sample, in words."""
+    values: dict[str, dict[float | str, None]] = {}
+    for i in range(len(source)) if len(source.params) < len(source.task.parameters) else ():
+        for name, value in source.params_of(i).items():
+            if name not in source.params:
+                values.setdefault(name, {})[value] = None
+    return {name: _range(list(found)) for name, found in values.items()}
+
+
+def _range(values: list[float | str]) -> str:
+    numbers = [value for value in values if not isinstance(value, str)]
+    if len(numbers) < len(values):
+        return f"among {_few(map(str, values))}"
+    return f"from {min(numbers):.6g} to {max(numbers):.6g}"
+
+
 def uneven_times(source: Source) -> list[str]:
     """A problem where frames lie at uneven times within samples, unless the reader has said so."""
     if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):

@@ -20,6 +20,8 @@ from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
 
 Where = tuple[int | slice, ...]
+# Numbers up to which an array of one axis at most is read with the header: coordinates and parameters.
+SMALL = 2**16
 KEPT_BYTES = 2**30
 # What libraries raise on files that are not theirs, or not whole.
 DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, RuntimeError, NotImplementedError)
@@ -41,6 +43,8 @@ class Variable:
     fill: tuple[float, ...] = ()
     scale: float = 1.0
     offset: float = 0.0
+    content: Array | None = None
+    """The whole of it, where it is small and was read with the header."""
 
     @property
     def channels(self) -> int:
@@ -65,6 +69,11 @@ class Variable:
         if nothing:
             values = np.where(np.isin(stored, np.asarray(nothing, stored.dtype)), np.nan, values)
         return values * self.scale + self.offset if packed else values
+
+
+def is_small(shape: tuple[int, ...]) -> bool:
+    """Whether an array can be but a coordinate or a parameter, and is read with the header of its file."""
+    return sum(n > 1 for n in shape) <= 1 and max(shape, default=1) <= SMALL
 
 
 class Store(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     ids = tuple(f"{i:06d}" for i in range(samples))
     common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
     facts = Facts(spec, common, domain, first, ids, tuple(remarks.notes), tuple(remarks.problems))
-    return ArraySource(store, facts, Columns(times, params), tuple(parts.fields), tuple(parts.inputs), flipped)
+    fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
+    return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
 
 
 def _mask(parts: Parts, definition: Definition) -> str:
@@ -186,16 +187,22 @@ def _sizes(path: Path, variables: Sequence[Variable]) -> dict[str, int]:
 
 def _whole(store: Store, v: Variable) -> Array:
     """A small variable, its meaningless axes dropped, time after sample."""
-    values = store.read(v.key, tuple(slice(None) if name else 0 for name in v.dims))
+    values = _content(store, v)
     real = [name for name in v.dims if name]
     values = values.T if real == [TIME, SAMPLE] else values
     plainly = (v.scale, v.offset) == (1.0, 0.0) and values.dtype.kind == "f"
     return values.astype(values.dtype.newbyteorder("=")) if plainly else v.decoded(values)
 
 
+def _content(store: Store, v: Variable) -> Array:
+    """All of a variable but its meaningless axes."""
+    where = tuple(slice(None) if name else 0 for name in v.dims)
+    return store.read(v.key, where) if v.content is None else v.content[where]
+
+
 def _column(store: Store, v: Variable) -> Array:
     """A parameter: one value, or one per sample."""
-    values = np.atleast_1d(store.read(v.key, tuple(slice(None) if name else 0 for name in v.dims)))
+    values = np.atleast_1d(_content(store, v))
     if v.is_number:
         return v.decoded(values).astype(np.float64)
     return np.asarray([plain(value) if isinstance(value, (bytes, str)) else str(value) for value in values.tolist()])

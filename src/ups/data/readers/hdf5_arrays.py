@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
-from ups.data.readers.arrays import Store, Variable, Where
+from ups.data.readers.arrays import Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
 from ups.definition import Definition
@@ -51,8 +51,13 @@ def part(node: Any, where: Where) -> Array:
 def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
     """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say."""
     with naming_damage(path, "its header"), open_file(path) as file:
-        variables = [Variable(key, key, node.shape, node.dtype) for key, node in data_sets(file)]
+        variables = [Variable(key, key, node.shape, node.dtype, content=small(node)) for key, node in data_sets(file)]
     return open_arrays(Hdf5Store(path), variables, definition)
+
+
+def small(node: Any) -> Array | None:
+    """All of a data set that can be but a coordinate or a parameter; None for any other."""
+    return np.asarray(node[()]) if is_small(node.shape) else None
 
 
 def data_sets(file: Any) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from ups.data.hdf5 import flavour, naming_damage, open_file
 from ups.data.readers.arrays import Kept, Store, Variable, Where, naming_fault
 from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_arrays import Hdf5Store
+from ups.data.readers.hdf5_arrays import Hdf5Store, small
 from ups.data.source import Reader, Source
 from ups.definition import Definition
 from ups.files import starts_with
@@ -67,7 +67,9 @@ def _variable(name: str, node: Any) -> Variable | None:
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
     if kind not in CLASSES or node.dtype.kind not in "biuf":
         return None
-    return Variable(name, name, node.shape[::-1], np.dtype("?") if kind == "logical" else node.dtype)
+    content = small(node)
+    dtype = np.dtype("?") if kind == "logical" else node.dtype
+    return Variable(name, name, node.shape[::-1], dtype, content=None if content is None else content.T)
 
 
 READER = Reader(is_matlab, open_matlab, suffixes=(".mat",), masks=True)

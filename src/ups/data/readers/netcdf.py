@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ups.data.hdf5 import flavour, naming_damage, open_file
+from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
 from ups.data.readers.arrays import DAMAGE, Store, Variable, Where
 from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_arrays import Hdf5Store
+from ups.data.readers.hdf5_arrays import Hdf5Store, small
 from ups.data.readers.netcdf3 import MAGIC, Place, places
 from ups.data.source import Reader, Source
 from ups.definition import Definition
@@ -20,6 +21,8 @@ from ups.files import starts_with
 from ups.later import h5py
 from ups.types import Array, DataError, TaskSpec
 
+WORDS = ("axis", "units", "standard_name", "bounds", "coordinates", "dtype")
+ATTRIBUTES = (*WORDS, "_FillValue", "missing_value", "scale_factor", "add_offset", "NAME", "CLASS")
 # What netCDF says of a dimension that has no coordinates.
 BARE = "This is a netCDF dimension but not a netCDF variable"
 
@@ -65,35 +68,34 @@ def variable(
         float(np.ravel(attrs[key])[0]) if key in attrs else 1.0 * (key == "scale_factor")
         for key in ("scale_factor", "add_offset")
     )
-    words = {
-        key: _word(attrs[key])
-        for key in ("axis", "units", "standard_name", "bounds", "coordinates", "dtype")
-        if key in attrs
-    }
+    words = {key: _word(attrs[key]) for key in WORDS if key in attrs}
     return Variable(name, name, tuple(shape), np.dtype(dtype), dims, words, tuple(numbers), scale, offset)
 
 
 def _variables(file: Any) -> Iterator[Variable]:
     """The variables of the root group with the names of their dimensions."""
     for name, node in file.items():
-        if (
-            not isinstance(node, h5py.Dataset)
-            or node.shape is None
-            or _word(node.attrs.get("NAME", "")).startswith(BARE)
-        ):
+        if not isinstance(node, h5py.Dataset) or node.shape is None:
             continue
-        scale = _word(node.attrs.get("CLASS", "")) == "DIMENSION_SCALE"
-        dims = (name,) if scale and node.ndim == 1 else tuple(_dim(node, i) for i in range(node.ndim))
-        attributes = {key: node.attrs[key] for key in node.attrs if key not in ("DIMENSION_LIST", "REFERENCE_LIST")}
-        yield variable(name, node.shape, node.dtype, dims, attributes)
+        there = set(node.attrs)
+        attributes = {key: node.attrs[key] for key in ATTRIBUTES if key in there}
+        if _word(attributes.get("NAME", "")).startswith(BARE):
+            continue
+        scale = _word(attributes.get("CLASS", "")) == "DIMENSION_SCALE"
+        dims = (name,) if scale and node.ndim == 1 else _dims(file, node, there)
+        yield replace(variable(name, node.shape, node.dtype, dims, attributes), content=small(node))
 
 
-def _dim(node: Any, i: int) -> str:
-    """The name of an axis: of the scale that is attached to it, or its label; otherwise one that means nothing."""
-    scales = node.dims[i]
-    if len(scales):
-        return str(scales[0].name).rsplit("/", 1)[-1]
-    return str(scales.label) or f"axis {i} of {node.name.strip('/')}"
+def _dims(file: Any, node: Any, attributes: set[str]) -> tuple[str, ...]:
+    """The names of the axes: of the scales that are attached to them, or their labels; otherwise ones that mean
+    nothing."""
+    scales: Any = node.attrs["DIMENSION_LIST"] if "DIMENSION_LIST" in attributes else [()] * node.ndim
+    labels = node.attrs["DIMENSION_LABELS"] if "DIMENSION_LABELS" in attributes else [""] * node.ndim
+    names = []
+    for i in range(node.ndim):
+        attached = h5py.h5r.get_name(scales[i][0], file.id).decode() if len(scales[i]) else _word(labels[i])
+        names.append(attached.rsplit("/", 1)[-1] or f"axis {i} of {node.name.strip('/')}")
+    return tuple(names)
 
 
 def _word(value: Any) -> str:
@@ -102,4 +104,4 @@ def _word(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-READER = Reader(is_netcdf, open_netcdf, suffixes=(".nc", ".nc4", ".cdf", ".netcdf"), masks=True)
+READER = Reader(is_netcdf, open_netcdf, suffixes=NETCDF, masks=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where
+from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source
 from ups.definition import Definition
@@ -31,6 +31,7 @@ class Member:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     fortran: bool
+    content: Array | None = None
 
 
 class NumpyStore(Store):
@@ -71,7 +72,9 @@ def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition
         if member.dtype.hasobject:
             raise DataError(f"{path}: {member.name} holds Python objects, not numbers; save it as an array of floats.")
     return open_arrays(
-        NumpyStore(path, members), [Variable(m.name, m.name, m.shape, m.dtype) for m in members.values()], definition
+        NumpyStore(path, {name: replace(member, content=None) for name, member in members.items()}),
+        [Variable(m.name, m.name, m.shape, m.dtype, content=m.content) for m in members.values()],
+        definition,
     )
 
 
@@ -80,7 +83,7 @@ def _npy(path: Path) -> dict[str, Member]:
         member = _header(VALUES, file, None)
         start = file.tell()
     _check_whole(path, member, start, path.stat().st_size)
-    return {VALUES: Member(VALUES, start, member.shape, member.dtype, member.fortran)}
+    return {VALUES: replace(member, start=start)}
 
 
 def _npz(path: Path) -> dict[str, Member]:
@@ -90,7 +93,7 @@ def _npz(path: Path) -> dict[str, Member]:
             name = info.filename.removesuffix(".npy")
             if info.compress_type != zipfile.ZIP_STORED:
                 with archive.open(info) as stream:
-                    members[name] = _header(name, stream, None)
+                    members[name] = _with_content(_header(name, stream, None), stream)
                 continue
             file.seek(info.header_offset)
             local = file.read(30)
@@ -98,8 +101,16 @@ def _npz(path: Path) -> dict[str, Member]:
             member = _header(name, file, 0)
             start = file.tell()
             _check_whole(path, member, start, path.stat().st_size)
-            members[name] = Member(name, start, member.shape, member.dtype, member.fortran)
+            members[name] = _with_content(replace(member, start=start), file)
     return members
+
+
+def _with_content(member: Member, stream: Any) -> Member:
+    """The member with the numbers that follow its header, if they are few."""
+    if not is_small(member.shape) or member.dtype.hasobject:
+        return member
+    raw = stream.read(member.dtype.itemsize * int(np.prod(member.shape, dtype=np.int64)))
+    return replace(member, content=np.frombuffer(raw, member.dtype).reshape(member.shape))
 
 
 def _check_whole(path: Path, member: Member, start: int, size: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.readers.array_dims import VALUES
-from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where
+from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Reader, Source
 from ups.definition import Definition
@@ -36,7 +36,10 @@ def is_torch(path: Path) -> bool:
 def open_torch(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
     """A source over one file; a lone tensor is called `values`."""
     arrays = dict(_tensors(path))
-    return open_arrays(TorchStore(path), [Variable(k, k, a.shape, a.dtype) for k, a in arrays.items()], definition)
+    variables = [
+        Variable(k, k, a.shape, a.dtype, content=np.array(a) if is_small(a.shape) else None) for k, a in arrays.items()
+    ]
+    return open_arrays(TorchStore(path), variables, definition)
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
