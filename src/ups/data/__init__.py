@@ -12,7 +12,7 @@ from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
 from ups.data.strangers import is_run, stranger
 from ups.definition import Definition
-from ups.types import DataError, TaskSpec
+from ups.types import TaskSpec
 
 __all__ = ["READERS", "Joined", "Reader", "Source", "blocks", "duplicates", "open_source", "renamed", "same_task"]
 
@@ -24,8 +24,8 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     a whole definition, or nothing where the file describes itself.
     """
     path, definition = Path(path), Definition.of(task)
-    source, masks = _opened(path, tasks, definition)
-    if masks and definition.mask not in source.task.given:
+    source = _opened(path, tasks, definition)
+    if source.nan_is_mask and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(path))
     if spec == source.task and not definition.parameters:
@@ -33,23 +33,14 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     return Defined(source, spec, definition.parameters, definition.boxed)
 
 
-def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> tuple[Source, bool]:
-    """The source of a path as its reader gives it, and whether NaN in it may be a mask."""
+def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:
+    """The source of a path as its reader gives it; that of a folder, joined from those of its files."""
     check_path(path)
     for reader in READERS.values():
         if reader.sniff(path):
-            return reader.open(path, tasks, definition), reader.masks
+            return reader.open(path, tasks, definition)
     suffixes = list(dict.fromkeys(s for reader in READERS.values() for s in reader.suffixes))
     files = files_in(path, suffixes) if path.is_dir() else []
     if not files or is_run(path):
         raise stranger(path, READERS, suffixes)
-    masks: set[bool] = set()
-
-    def part(file: Path) -> Source:
-        if file.is_dir() and not any(reader.sniff(file) for reader in READERS.values()):
-            raise DataError(f"{file}: is a folder that cannot be read; remove it or fetch it again.")
-        source, may_mask = _opened(file, tasks, definition)
-        masks.add(may_mask)
-        return source
-
-    return open_folder(path, files, part), any(masks)
+    return open_folder(path, files, lambda file: _opened(file, tasks, definition))

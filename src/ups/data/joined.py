@@ -64,7 +64,7 @@ class Joined(Source):
         super().__init__(
             path, Facts(task, common, first.domain, first.times, tuple(ids), tuple(notes), tuple(problems))
         )
-        self.parts = tuple(parts)
+        self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self._domains: dict[object, Domain] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 

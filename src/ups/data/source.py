@@ -54,6 +54,9 @@ class Source(AbstractContextManager["Source"], ABC):
     A subclass says where the values lie (`_values`), and overrides what differs from sample to sample.
     """
 
+    # Whether NaN in places that never change means that there is nothing; otherwise it is a fault.
+    nan_is_mask: bool = False
+
     def __init__(self, path: Path, facts: Facts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
@@ -139,7 +142,7 @@ class View(Source):
     def __init__(self, source: Source, **changes: Any) -> None:
         facts = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
         super().__init__(source.path, Facts(**{**facts, **changes}))
-        self.source = source
+        self.source, self.nan_is_mask = source, source.nan_is_mask
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.source.read(index, frames)
@@ -209,13 +212,11 @@ class Reader:
     such a path; it is told the tasks there are, and what the user says of the one in the file, which may be nothing.
     A name, laws and parameters that the user gives are applied afterwards, to the source of any reader.
 
-    `suffixes` are those of its files, which are looked for in a folder of many; `masks` says that NaN in places that
-    never change means that there is nothing."""
+    `suffixes` are those of its files, which are looked for in a folder of many."""
 
     sniff: Callable[[Path], bool]
     open: Callable[[Path, Mapping[str, TaskSpec], Definition], Source]
     suffixes: tuple[str, ...] = ()
-    masks: bool = False
 
 
 def check_path(path: Path) -> None:

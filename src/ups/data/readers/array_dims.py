@@ -117,7 +117,7 @@ def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: s
         return _fit(variable.shape, [(axis,), (*one, axis)] if axis == TIME else [(axis,)], sizes, loose=True)
     if name in given:
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
-        return _fit(variable.shape, options, {k: n for k, n in sizes.items() if k != CHANNEL})
+        return _fit(variable.shape, options, sizes, loose=True)
     return _fit(variable.shape, [one, ()], sizes, loose=True)
 
 

@@ -147,6 +147,8 @@ class Columns:
 class ArraySource(Source):
     """Variables with named axes, read a few frames at a time. `flipped` are axes that are stored from high to low."""
 
+    nan_is_mask = True
+
     def __init__(
         self,
         store: Store,

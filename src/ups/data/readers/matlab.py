@@ -72,4 +72,4 @@ def _variable(name: str, node: Any) -> Variable | None:
     return Variable(name, name, node.shape[::-1], dtype, content=None if content is None else content.T)
 
 
-READER = Reader(is_matlab, open_matlab, suffixes=(".mat",), masks=True)
+READER = Reader(is_matlab, open_matlab, suffixes=(".mat",))

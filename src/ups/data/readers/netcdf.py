@@ -104,4 +104,4 @@ def _word(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-READER = Reader(is_netcdf, open_netcdf, suffixes=NETCDF, masks=True)
+READER = Reader(is_netcdf, open_netcdf, suffixes=NETCDF)

@@ -125,4 +125,4 @@ def _header(name: str, stream: Any, start: int | None) -> Member:
     return Member(name, start, shape, dtype, fortran)
 
 
-READER = Reader(is_numpy, open_numpy, suffixes=(".npz", ".npy"), masks=True)
+READER = Reader(is_numpy, open_numpy, suffixes=(".npz", ".npy"))

@@ -78,4 +78,4 @@ def _array(tensor: Any) -> Array:
     return array
 
 
-READER = Reader(is_torch, open_torch, suffixes=SUFFIXES, masks=True)
+READER = Reader(is_torch, open_torch, suffixes=SUFFIXES)

@@ -29,6 +29,8 @@ SPLITS = ("train", "valid", "test")
 class WellSource(Hdf5Source):
     """One file of The Well. Fields that vary in time are the values; the others are inputs."""
 
+    nan_is_mask = True
+
     def __init__(self, path: Path, facts: Facts, stored: Stored) -> None:
         super().__init__(path, facts)
         self._columns, self._fields, self._constant = stored.columns, stored.values, stored.inputs
@@ -96,7 +98,6 @@ READER = Reader(
     is_well,
     lambda path, tasks, definition: open_well(path, tasks=tasks),  # noqa: ARG005  (a Well file describes itself)
     suffixes=SUFFIXES,
-    masks=True,
 )
 
 

@@ -75,4 +75,4 @@ def _variables(group: Any) -> Iterator[Variable]:
         yield variable(name, array.shape, array.dtype, names, numbers)
 
 
-READER = Reader(is_zarr, open_zarr, suffixes=(".zarr",), masks=True)
+READER = Reader(is_zarr, open_zarr, suffixes=(".zarr",))
