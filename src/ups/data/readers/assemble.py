@@ -149,6 +149,8 @@ def _choose(
                     f"{path}: holds {listed(variables)}, nothing with the channels {', '.join(channels)} of {field}; "
                     "correct the fields of the task, or say with `datasets` where they lie."
                 )
+            if whole[0].name != VALUES:
+                remarks.notes.append(f"array {whole[0].words} is taken to hold {', '.join(sum(groups.values(), ()))}")
             break
     chosen += whole
     unused = [v.words for v in variables if v not in chosen and v.name != MASK]
