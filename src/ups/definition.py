@@ -180,7 +180,7 @@ def definition_from(text: str) -> Definition:
 
 
 def definition_of(spec: TaskSpec) -> Definition:
-    """The whole definition of a task, for a user to read, edit and use."""
+    """The whole definition of a task, for a user to read, edit and use; an equation says its laws itself."""
     axes = spec.axes[: spec.ndim]
     time = () if spec.steady else (TIME,)
     return Definition(
@@ -192,9 +192,9 @@ def definition_of(spec: TaskSpec) -> Definition:
         bounds=dict(zip(axes, spec.bounds, strict=True)),
         periodic=tuple(a for a, wraps in zip(axes, spec.periodic, strict=True) if wraps),
         steady=spec.steady,
-        conserved=spec.conserved,
-        positive=spec.positive,
-        divergence_free=spec.divergence_free,
+        conserved=None if spec.equation else spec.conserved,
+        positive=None if spec.equation else spec.positive,
+        divergence_free=None if spec.equation else spec.divergence_free,
         equation=spec.equation,
         mask=spec.mask,
     )

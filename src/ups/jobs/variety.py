@@ -63,16 +63,18 @@ def uneven_times(source: Source) -> list[str]:
 
 
 def described_task(source: Source, definition: Definition) -> Definition:
-    """The task of a source in the user's words. Where axes and arrays lie stays as the user said it, and a box only
-    stands there if all samples share it."""
+    """The task of a source in the user's words. Where axes and arrays lie stays as the user said it, and a box or
+    boundary only stands there if all samples share it."""
     whole = definition_of(source.task)
-    boxes = {source.domain_of(i).bounds for i in range(len(source))}
+    domains = [source.domain_of(i) for i in range(len(source))]
+    boxes, wraps = {domain.bounds for domain in domains}, {domain.periodic for domain in domains}
+    periodic = tuple(name for name, flag in zip(source.task.axes, domains[0].periodic, strict=False) if flag)
     return dataclasses.replace(
         whole,
         dims=definition.dims or whole.dims,
         datasets=definition.datasets,
         bounds=dict(zip(source.task.axes, next(iter(boxes)), strict=False)) if len(boxes) == 1 else {},
-        periodic=whole.periodic or None,
+        periodic=periodic if periodic and len(wraps) == 1 else None,
         steady=whole.steady or None,
         parameters=definition.parameters,
         dt=definition.dt,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ups.data.source import Facts, Source
+from ups.data.source import Facts, Source, side_by_side
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
 
@@ -183,7 +183,7 @@ class ArraySource(Source):
     def _joined(self, variables: tuple[Variable, ...], index: int, frames: slice) -> Array:
         with naming_fault(self.path, f"sample {self.ids[index]}"):
             pieces = [self._piece(variable, index, frames) for variable in variables]
-        return np.concatenate(pieces, axis=-1) if len(pieces) > 1 else np.ascontiguousarray(pieces[0])
+        return np.ascontiguousarray(side_by_side(pieces))
 
     def _piece(self, variable: Variable, index: int, frames: slice) -> Array:
         """`(T', *S, C)` of one variable; an axis that it does not have is repeated along."""

@@ -18,7 +18,7 @@ from ups.data.readers import well_header as header
 from ups.data.readers.arrays import Columns, plain
 from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
-from ups.data.source import Facts, Reader, Remarks, Source
+from ups.data.source import Facts, Reader, Remarks, Source, side_by_side
 from ups.definition import Definition
 from ups.types import Array, DataError, Domain, Field, Params, Storage, TaskSpec
 
@@ -43,14 +43,13 @@ class WellSource(Hdf5Source):
         return times
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
-        pieces = [stored.read(file, index, frames, self.domain.shape) for stored in self._fields]
-        return np.concatenate(pieces, axis=-1) if len(pieces) > 1 else pieces[0]
+        return side_by_side([stored.read(file, index, frames, self.domain.shape) for stored in self._fields])
 
     def _given(self, file: Any, index: int) -> Array:
         if not self._constant:
             return super()._given(file, index)
-        parts = [stored.read(file, index, slice(None), self.domain.shape)[0] for stored in self._constant]
-        return np.concatenate(parts, axis=-1)
+        given = [stored.read(file, index, slice(None), self.domain.shape) for stored in self._constant]
+        return np.array(side_by_side(given)[0])
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,7 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
     values, inputs = (tuple(f for f in fields if f.in_time is moving) for moving in (True, False))
     if not values or samples == 0:
         raise DataError(f"{path}: holds no {'sample' if values else 'field that varies in time'}; fetch it again.")
+    laws = tasks.get(written.equation, written)
     stored = Stored(_ordered(values, written.fields), _ordered(inputs, written.inputs), columns)
     times = own_times[0]
     bounds = tuple(written.bounds.get(axis, bounds_of(x)) for axis, x in zip(names, axes, strict=True))
@@ -146,9 +146,9 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         parameters=tuple(param_of(key, values) for key, values in columns.params.items()),
         inputs=_grouped(stored.inputs, written.inputs),
         steady=len(times) == 1,
-        conserved=written.conserved or (),
-        positive=written.positive or (),
-        divergence_free=written.divergence_free or (),
+        conserved=laws.conserved or (),
+        positive=laws.positive or (),
+        divergence_free=laws.divergence_free or (),
         equation=written.equation if written.equation in tasks else "",
         mask=written.mask,
         axes=names,
