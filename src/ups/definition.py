@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import yaml
 
 from ups.types import ConfigError, Field, Param, TaskSpec, check_known
 
@@ -60,6 +64,22 @@ class Definition:
         """A name alone, a whole definition, or nothing."""
         return task if isinstance(task, Definition) else cls(name=task or "")
 
+    @classmethod
+    def from_plain(cls, content: Mapping[str, Any]) -> Definition:
+        """A definition from what `plain` made of one; what a later version said is left out."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        return cls(**{key: _tupled(value) for key, value in content.items() if key in known})
+
+    def plain(self) -> dict[str, Any]:
+        """The definition as lists, numbers and words; what says nothing is left out."""
+        said = {key: value for key, value in dataclasses.asdict(self).items() if value not in ("", (), {}, None)}
+        content: dict[str, Any] = json.loads(json.dumps(said))
+        return content
+
+    def text(self) -> str:
+        """The definition as YAML, to be edited and named with --task."""
+        return yaml.safe_dump(self.plain(), sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+
     @property
     def layout(self) -> tuple[str, ...]:
         """`dims` in one spelling: `sample`, `time` and `channel` whatever they are called."""
@@ -103,6 +123,8 @@ class Definition:
         for key in ("steady", "conserved", "positive", "divergence_free"):
             if getattr(self, key) is not None:
                 declared[key] = getattr(self, key)
+        if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
+            declared["fields"] = fields_of(self.fields, spec.ndim)
         if equation and equation != spec.equation:
             declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
         return dataclasses.replace(spec, **declared)
@@ -132,8 +154,33 @@ class Definition:
                     raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
 
 
+def _tupled(value: Any) -> Any:
+    """Lists as tuples, within mappings too."""
+    if isinstance(value, Mapping):
+        return {key: _tupled(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def definition_from(text: str) -> Definition:
+    """A definition from what a user writes for a task: a name, or the path of a YAML file that describes it."""
+    if not (text.endswith((".yaml", ".yml")) or "/" in text):
+        return Definition(name=text)
+    import pydantic
+
+    from ups.config import Config, load
+
+    hints = get_type_hints(Definition)
+    keys: dict[str, Any] = {
+        f.name: (hints[f.name], f.default if f.default_factory is dataclasses.MISSING else f.default_factory())
+        for f in dataclasses.fields(Definition)
+    }
+    content = load(pydantic.create_model("Task", __base__=Config, **keys), Path(text))
+    definition = Definition(**{name: getattr(content, name) for name in keys})
+    return dataclasses.replace(definition, name=definition.name or Path(text).stem)
+
+
 def definition_of(spec: TaskSpec) -> Definition:
-    """The whole definition of a task, for a user to read, edit and use."""
+    """The whole definition of a task, for a user to read, edit and use; an equation says its laws itself."""
     axes = spec.axes[: spec.ndim]
     time = () if spec.steady else (TIME,)
     return Definition(
@@ -145,9 +192,9 @@ def definition_of(spec: TaskSpec) -> Definition:
         bounds=dict(zip(axes, spec.bounds, strict=True)),
         periodic=tuple(a for a, wraps in zip(axes, spec.periodic, strict=True) if wraps),
         steady=spec.steady,
-        conserved=spec.conserved,
-        positive=spec.positive,
-        divergence_free=spec.divergence_free,
+        conserved=None if spec.equation else spec.conserved,
+        positive=None if spec.equation else spec.positive,
+        divergence_free=None if spec.equation else spec.divergence_free,
         equation=spec.equation,
         mask=spec.mask,
     )

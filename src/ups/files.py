@@ -33,6 +33,16 @@ def write_atomic(path: Path, content: str | bytes) -> None:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
+def starts_with(path: Path, *signatures: bytes) -> bool:
+    """Whether a file begins with one of these bytes; never raises."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            beginning = file.read(max(map(len, signatures)))
+    except (OSError, ValueError):
+        return False
+    return beginning.startswith(signatures)
+
+
 def read_at(descriptor: int, into: memoryview, place: int) -> int:
     """Fill `into` with the bytes of an open file from `place` on; fewer only where the file ends before."""
     done = 0

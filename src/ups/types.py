@@ -123,12 +123,13 @@ class Storage:
 
     `kind`: `array` (one data set, N×T×S), `fields` (one data set per channel), `groups` (one group per sample),
     `steady` (a coefficient and a solution, no time), `incompressible` (velocity, particles, force, t).
-    `well` is The Well's own layout. `pattern` is the file name with parameters in braces, `aliases` are further names
-    under which such files are published (`*` stands for anything); `attrs` maps a parameter to its attribute.
+    `well` is The Well's own layout, `arrays` are plain arrays with named axes. `pattern` is the file name with
+    parameters in braces, `aliases` are further names under which such files are published (`*` stands for anything);
+    `attrs` maps a parameter to its attribute.
     `spelling`: how numbers are spelled in the name, `python` (`1e-08`) or `short` (`1.e-8`).
     """
 
-    kind: Literal["array", "fields", "groups", "steady", "incompressible", "well"]
+    kind: Literal["array", "fields", "groups", "steady", "incompressible", "well", "arrays"]
     pattern: str
     aliases: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ("tensor",)

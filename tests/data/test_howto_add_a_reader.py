@@ -29,14 +29,14 @@ class Alone:
 def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> every.Sample:
     """The page's reader, registered, and a folder that the page's own sample writer made."""
     reader, writer = BLOCKS["python"]
-    module = types.ModuleType("ups.data.readers.npz")
+    module = types.ModuleType("ups.data.readers.raw")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(reader, str(PAGE), "exec"), module.__dict__)
     names = dict(vars(every))
     exec(compile(writer, str(PAGE), "exec"), names)
-    monkeypatch.setitem(READERS, "npz", module.READER)
-    monkeypatch.setitem(every.SAMPLES, "npz", {"folder": names["npz_folder"]})
-    return every.sample_of("npz", "folder", tmp_path)
+    monkeypatch.setitem(READERS, "raw", module.READER)
+    monkeypatch.setitem(every.SAMPLES, "raw", {"folder": names["raw_folder"]})
+    return every.sample_of("raw", "folder", tmp_path)
 
 
 def test_the_reader_of_the_page_is_opened_read_and_cut_into_windows(sample: every.Sample) -> None:
@@ -75,6 +75,6 @@ def test_a_reader_without_a_sample_fails_with_a_sentence(monkeypatch: pytest.Mon
 
 def test_the_config_of_the_page_is_one(tmp_path: Path) -> None:
     (page,) = BLOCKS["yaml"]
-    (tmp_path / "npz.yaml").write_text(page)
-    config = load(run_config(), tmp_path / "npz.yaml")
+    (tmp_path / "raw.yaml").write_text(page)
+    config = load(run_config(), tmp_path / "raw.yaml")
     assert (config.data["burgers"].task, config.data["burgers"].file) == ("burgers1d", "data/burgers")

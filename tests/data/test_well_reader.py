@@ -137,8 +137,54 @@ def test_a_scalar_is_a_parameter_of_all_samples_or_of_each(tmp_path):
     source = open_source(path, {})
     assert source.params == {"Rayleigh": 1e6}
     assert source[2].params == {"Rayleigh": 1e6, "Prandtl": 2.0}
+    assert {p.name for p in source.task.parameters} == {"Rayleigh", "Prandtl"}
     assert source.problems == ()
     assert "scalar clock varies in time and is not given as a parameter" in source.notes
+
+
+def test_axes_that_do_not_vary_may_also_have_length_one(tmp_path):
+    fields = [(0, "u", numbers(B, T, W, H), {})]
+    for name, shape, flags in (
+        ("a", (1, 1, W, 1), {"sample_varying": False, "time_varying": False, "dim_varying": [True, False]}),
+        ("b", (B, T, 1, H), {"dim_varying": [False, True]}),
+        ("c", (1, T, W, H), {"sample_varying": False}),
+    ):
+        fields.append((0, name, numbers(*shape), flags))
+    source = open_source(well(tmp_path / "a.hdf5", fields), {})
+    for i in range(B):
+        np.testing.assert_array_equal(source.inputs(i)[..., 0], np.broadcast_to(fields[1][2][0, 0], (W, H)))
+        expected = [np.broadcast_to(fields[k][2][min(i, fields[k][2].shape[0] - 1)], (T, W, H)) for k in (0, 2, 3)]
+        np.testing.assert_array_equal(source.read(i, slice(1, 3)), np.stack(expected, -1)[1:3])
+
+
+def test_truth_values_are_read_as_numbers_and_a_boundary_inside_is_an_input(tmp_path):
+    wall, solid = RNG.random((W, H)) > 0.5, RNG.random((B, W, H)) > 0.5
+    flags = {"time_varying": False}
+    path = well(tmp_path / "a.hdf5", [(0, "u", numbers(B, T, W, H), {}), (0, "solid", solid, flags)])
+    with h5py.File(path, "a") as file:
+        group = file.create_group("boundary_conditions/maze")
+        group.attrs.update({"associated_dims": ["x", "y"], "bc_type": "WALL"})
+        group["mask"] = wall
+        for name, at in (("low", 0), ("high", -1)):
+            group = file.create_group(f"boundary_conditions/{name}")
+            group.attrs.update({"associated_dims": ["y"], "bc_type": "OPEN" if at else "WALL"})
+            group["mask"] = np.arange(H) == at % H
+    source = open_source(path, {})
+    assert source.task.given == ("solid", "maze_mask")
+    np.testing.assert_array_equal(source.inputs(1), np.stack([solid[1], wall], -1).astype("f4"))
+    assert "the boundary in y is OPEN and WALL (OPEN at the upper end, WALL at the lower end)" in source.notes
+
+
+def test_parameters_and_boundary_values_may_have_a_value_per_sample(tmp_path):
+    path = well(tmp_path / "a.hdf5", [(0, "u", numbers(B, T, W, H), {})], nu=np.array([1.0, 2.0, 3.0]), odd=[1.0, 2.0])
+    with h5py.File(path, "a") as file:
+        group = file.create_group("boundary_conditions/inlet")
+        group.attrs.update({"associated_dims": ["x"], "bc_type": "WALL", "sample_varying": True})
+        group["values"] = np.array([[5.0], [6.0], [7.0]])
+    source = open_source(path, {})
+    assert source.params_of(1) == {"nu": 2.0, "inlet_value": 6.0}
+    assert [p.name for p in source.task.parameters] == ["nu", "inlet_value"]
+    assert any("odd has 2 values for 3 samples" in note for note in source.notes)
 
 
 def test_a_scalar_that_contradicts_the_attribute_is_a_problem(tmp_path):
@@ -161,6 +207,7 @@ def test_a_logarithmic_polar_grid_is_given_as_it_is(tmp_path):
     assert source.domain.bounds[0] == (1.0, 100.0)
     assert source.domain.bounds[1] == pytest.approx((-0.3, 3.3))
     assert any("spherical" in note for note in source.notes)
+    assert any("the log_r axis is not uniform" in problem for problem in source.problems)
 
 
 def test_a_three_dimensional_file_has_three_components(tmp_path):
@@ -213,11 +260,31 @@ def test_the_files_of_a_split_are_one_source_in_the_order_of_their_names(base):
 def test_a_missing_split_is_an_error_and_no_other_stands_in(base):
     with pytest.raises(DataError, match="has no split 'test'"):
         open_well(base, "test")
-    with pytest.raises(DataError, match="with the splits train; name the folder"):
-        open_source(base, {})
     (base / "data" / "valid").mkdir()
     with pytest.raises(DataError, match=r"holds no \.hdf5 file"):
         open_well(base, "valid")
+
+
+def test_a_data_set_is_one_source_whose_ids_begin_with_the_split(base):
+    (base / "stats.yaml").write_text("mean: {u: 0.0}\n")
+    for split in ("test", "valid"):
+        (base / "data" / split).mkdir()
+        well(base / "data" / split / "c.hdf5", [(0, "u", numbers(B, T, W, H), {})], nu=3.0, g=9.0)
+    source = open_source(base, {})
+    assert [source.ids[i] for i in (0, 3, 6, 9)] == [
+        *("train/a/000000", "train/b/000000"),
+        *("valid/c/000000", "test/c/000000"),
+    ]
+    assert (source.params_of(9)["nu"], source.params) == (3.0, {"g": 9.0})
+
+
+def test_files_of_different_grids_are_joined_each_with_its_own(base):
+    axes = {"x": np.arange(8.0), "y": np.arange(2.0)}
+    well(base / "data/train/c.hdf5", [(0, "u", numbers(B, 2, 8, 2), {})], axes=axes, time=np.arange(2.0), nu=1.0, g=9.0)
+    source = open_well(base, "train")
+    assert [source.domain_of(i).shape for i in (0, 5, 6)] == [(W, H), (W, H), (8, 2)]
+    assert source.domain_of(0) is source.domain_of(5)
+    assert (source.read(6).shape, source[6].domain.shape) == ((2, 8, 2, 1), (8, 2))
 
 
 def test_files_of_different_fields_are_not_joined(base):

@@ -9,6 +9,7 @@ from typing import Literal
 import cyclopts
 from cyclopts import App, Parameter
 
+from ups.cli.assignments import assignments
 from ups.cli.bench import bench
 from ups.cli.cache import cache
 from ups.cli.config import config
@@ -112,7 +113,7 @@ def evaluate(
         task=task,
         split=split,
         resolution=_whole_numbers(resolution),
-        params=_assignments(params),
+        params=assignments(params),
         baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
         samples=samples,
         out=out,
@@ -161,7 +162,7 @@ def rollout(
     def warn(sentence: str) -> None:
         print(f"ups: {sentence}", file=sys.stderr)
 
-    print(job(run, input, steps, out, samples, task, device, _assignments(params), warn))
+    print(job(run, input, steps, out, samples, task, device, assignments(params), warn))
 
 
 def _whole_numbers(text: str | None) -> tuple[int, ...]:
@@ -169,19 +170,6 @@ def _whole_numbers(text: str | None) -> tuple[int, ...]:
         return tuple(int(word) for word in text.replace("x", ",").split(",")) if text else ()
     except ValueError:
         raise ConfigError(f"--resolution is '{text}', but must be cells per axis, such as 256 or 64,64.") from None
-
-
-def _assignments(text: str | None) -> dict[str, float | str]:
-    found: dict[str, float | str] = {}
-    for pair in text.split(",") if text else ():
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        if not (name and equals and value):
-            raise ConfigError(f"--params has '{pair}', but must be NAME=VALUE pairs, such as nu=0.02,rho=1.")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            found[name] = value
-    return found
 
 
 def main(words: list[str] | None = None) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Group, Parameter
 
+from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
 from ups.screen import following
 from ups.types import ConfigError
@@ -104,44 +105,103 @@ def tasks() -> None:
 def info(file: Path, *, task: str | None = None) -> None:
     """Say what a file holds, in words and numbers, with the coefficients of its equation fitted from its own data.
 
+    The last lines are its task as YAML, to be edited and used.
+
     Parameters
     ----------
     file
-        A PDEBench file, or a file or folder of The Well.
+        A file or a folder: PDEBench, The Well, netCDF, Zarr, MATLAB, numpy, PyTorch, or any HDF5.
     task
-        What it holds, where neither its name nor its attributes say so.
+        What it holds, where it does not say so itself: the name of a task, or a YAML file that describes it.
     """
+    from ups.definition import definition_from
     from ups.jobs.inspect import describe
 
-    print(describe(file, task))
+    print(describe(file, definition_from(task) if task else None))
 
 
 @data.command
-def validate(*files: Path, task: str | None = None) -> int:
+def validate(*files: Path, task: str | None = None, params: str | None = None) -> int:
     """Look for what is wrong with files, one line each; the exit code is 1 if anything is.
 
     Finds NaN, constant and duplicated trajectories, a wrong time axis, truncation, a parameter that the data
-    contradict, broken conservation and wrong signs; given several files, also trajectories that stand in more than
-    one. Reads piece by piece.
+    contradict, broken conservation and wrong signs; uneven axes and times, and NaN that moves; given several files,
+    also trajectories that stand in more than one. What differs from sample to sample is a note. Reads piece by piece.
 
     Parameters
     ----------
     files
-        PDEBench files, or files or folders of The Well.
+        Files or folders, as for `ups data info`.
     task
-        What it holds, where neither its name nor its attributes say so.
+        What they hold, where they do not say so themselves: the name of a task, or a YAML file that describes it.
+    params
+        Parameters that hold for every sample, in the place of what the files say, such as nu=0.01,rho=1.
     """
-    from ups.jobs.inspect import problems
+    from ups.definition import definition_from
+    from ups.jobs.import_data import with_parameters
+    from ups.jobs.inspect import notes, problems
 
     if not files:
         raise ConfigError("no file was named; write `ups data validate FILE`.")
-    found = problems(files, task)
+    definition = with_parameters(definition_from(task or ""), assignments(params))
+    found = problems(files, definition)
     for file, problem in found:
         print(f"{file}: {problem}")
+    for file, note in notes(files, definition):
+        print(f"{file}: note: {note}")
     for file in files:
         if all(file != where for where, _ in found):
             print(f"{file}: nothing wrong found")
     return 1 if found else 0
+
+
+@data.command(name="import")
+def import_(
+    *files: Path,
+    task: str | None = None,
+    out: Path = Path("data"),
+    name: str = "",
+    resample: bool = False,
+    split: str | None = None,
+    params: str | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write any data that can be read as a data set of The Well, which trains fast; its path is the last line printed.
+
+    Makes OUT/NAME/data/{train,valid,test}/*.hdf5 and stats.yaml, whole or not at all. A config then names the folder
+    under `file:`.
+
+    Parameters
+    ----------
+    files
+        Files or folders, as for `ups data info`.
+    task
+        What they hold, where they do not say so themselves: the name of a task, or a YAML file that describes it.
+    out
+        Folder for the data set.
+    name
+        Its name; that of the task by default.
+    resample
+        Put axes of uneven steps on uniform ones by cubic splines, and say how much that changes the data.
+    split
+        Shares of train, valid and test, such as 0.8,0.1,0.1; those that the files have by default.
+    params
+        Parameters that hold for every sample, in the place of what the files say, such as nu=0.01,rho=1.
+    overwrite
+        Replace a data set that is there.
+    """
+    from ups.definition import definition_from
+    from ups.jobs.import_data import import_data, with_parameters
+
+    if not files:
+        raise ConfigError("no file was named; write `ups data import FILE --out DIR`.")
+    definition = with_parameters(definition_from(task or ""), assignments(params))
+    fractions = shares(split)
+    with following() as report:
+        path, remarks = import_data(
+            files, definition, out, report, name=name, fractions=fractions, resample=resample, overwrite=overwrite
+        )
+    print(*remarks, path, sep="\n")
 
 
 @data.command
@@ -162,7 +222,7 @@ def split(
     Parameters
     ----------
     file
-        A PDEBench file, or a file or folder of The Well.
+        A file or a folder, as for `ups data info`.
     out
         Where the record (JSON) goes; beside the file by default.
     convention
@@ -174,8 +234,9 @@ def split(
     task
         What the file holds, where neither its name nor its attributes say so.
     """
+    from ups.definition import definition_from
     from ups.jobs.inspect import record_split
 
-    path, counts = record_split(file, out, convention, fractions, seed, task)
+    path, counts = record_split(file, out, convention, fractions, seed, definition_from(task) if task else None)
     print(", ".join(f"{part} {count}" for part, count in counts.items()))
     print(path)

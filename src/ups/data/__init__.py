@@ -5,44 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from ups.data.folders import files_in, open_folder
 from ups.data.joined import Joined, renamed, same_task
+from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
+from ups.data.strangers import is_run, stranger
 from ups.definition import Definition
-from ups.types import DataError, TaskSpec
+from ups.types import TaskSpec
 
 __all__ = ["READERS", "Joined", "Reader", "Source", "blocks", "duplicates", "open_source", "renamed", "same_task"]
 
 
 def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Definition | None = None) -> Source:
-    """A lazy source over a file or a folder, opened by the first of READERS that recognises it.
+    """A lazy source over a file, opened by the first of READERS that recognises it, or over a folder of such files.
 
     `tasks` are the built-in tasks; `task` is what the user says of the one in the file: one of their names, a new name,
     a whole definition, or nothing where the file describes itself.
     """
     path, definition = Path(path), Definition.of(task)
-    check_path(path)
-    for reader in READERS.values():
-        if reader.sniff(path):
-            source = reader.open(path, tasks, definition)
-            break
-    else:
-        raise _unknown(path)
+    source = _opened(path, tasks, definition)
+    if source.nan_is_mask and definition.mask not in source.task.given:
+        source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(path))
     if spec == source.task and not definition.parameters:
         return source
     return Defined(source, spec, definition.parameters, definition.boxed)
 
 
-def _unknown(path: Path) -> DataError:
-    """The error of a path that no reader recognises."""
-    names = ", ".join(READERS)
-    if path.is_dir():
-        return DataError(
-            f"{path}: holds no .hdf5 file, nor anything else that can be read ({names}); fetch the data or name "
-            "another folder."
-        )
-    return DataError(
-        f"{path}: is not an HDF5 file, nor anything else that can be read ({names}), or is damaged; check what it is "
-        "and fetch it again."
-    )
+def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:
+    """The source of a path as its reader gives it; that of a folder, joined from those of its files."""
+    check_path(path)
+    for reader in READERS.values():
+        if reader.sniff(path):
+            return reader.open(path, tasks, definition)
+    suffixes = list(dict.fromkeys(s for reader in READERS.values() for s in reader.suffixes))
+    files = files_in(path, suffixes) if path.is_dir() else []
+    if not files or is_run(path):
+        raise stranger(path, READERS, suffixes)
+    return open_folder(path, files, lambda file: _opened(file, tasks, definition))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
+import threading
+import weakref
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ups.data.source import Facts, Source, check_path, denied
-from ups.files import read_at
+from ups.files import read_at, starts_with
 from ups.later import h5py
 from ups.types import Array, DataError
 
@@ -23,12 +27,66 @@ DAMAGE = (OSError, RuntimeError, KeyError, ValueError)
 SMALL_FRAME = 2**16  # bytes, under which frames that are read are not worth a call each
 
 
+OPEN_FILES = 200  # at a time in one process: systems allow about a thousand in all
+
+NETCDF = (".nc", ".nc4", ".cdf", ".netcdf")
+
+Flavour = Literal["", "well", "matlab", "netcdf", "plain"]
+
+
+class Handle:
+    """An HDF5 file that each process opens for itself at its first read. Of many handles only the latest stay open."""
+
+    _recent: ClassVar[OrderedDict[int, weakref.ref[Handle]]] = OrderedDict()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._opened: tuple[Any, int] | None = None
+
+    def file(self) -> Any:
+        """The open file, which stays open as long as somebody holds it."""
+        # HDF5 keeps state per process: a handle that came through a fork must never be read from. Handle and process
+        # are one object, so that threads which open the file at the same time never see half of it.
+        opened = self._opened
+        if opened is None or opened[1] != os.getpid():
+            opened = self._opened = (open_file(self.path), os.getpid())
+            self._retire()
+        return opened[0]
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened[0].close()
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _retire(self) -> None:
+        """Let go of the file that was opened longest ago, if there are many; a read in progress still holds it."""
+        with Handle._lock:
+            Handle._recent[id(self)] = weakref.ref(self)
+            Handle._recent.move_to_end(id(self))
+            while len(Handle._recent) > OPEN_FILES:
+                _, oldest = Handle._recent.popitem(last=False)
+                if (handle := oldest()) is not None and handle is not self:
+                    handle._opened = None
+
+    @classmethod
+    def forget(cls) -> None:
+        """A child of a fork has nothing open, and a lock of its own: the parent's may have been held."""
+        cls._recent, cls._lock = OrderedDict(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=Handle.forget)
+
+
 class Hdf5Source(Source):
     """A source over one HDF5 file, which each process opens for itself at its first read."""
 
     def __init__(self, path: Path, facts: Facts) -> None:
         super().__init__(path, facts)
-        self._opened: tuple[Any, int] | None = None
+        self._handle = Handle(path)
 
     @abstractmethod
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
@@ -40,32 +98,47 @@ class Hdf5Source(Source):
 
     def _values(self, index: int, frames: slice) -> Array:
         with naming_damage(self.path, f"sample {self.ids[index]}"):
-            return self._stored(self._file(), index, frames)
+            return self._stored(self._handle.file(), index, frames)
 
     def _inputs(self, index: int) -> Array:
         with naming_damage(self.path, f"sample {self.ids[index]}"):
-            return self._given(self._file(), index)
+            return self._given(self._handle.file(), index)
 
     def attributes(self) -> dict[str, Any]:
         """The root attributes of the file, as stored."""
         with naming_damage(self.path, "its list of attributes"):
-            return dict(self._file().attrs)
+            return dict(self._handle.file().attrs)
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened[0].close()
-        self._opened = None
+        self._handle.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
 
-    def _file(self) -> Any:
-        # HDF5 keeps state per process: a handle that came through a fork must never be read from. Handle and process
-        # are one object, so that threads which open the file at the same time never see half of it.
-        opened = self._opened
-        if opened is None or opened[1] != os.getpid():
-            opened = self._opened = (open_file(self.path), os.getpid())
-        return opened[0]
+def flavour(path: Path) -> Flavour:
+    """Which kind of HDF5 file a path is, `plain` if none of those that describe themselves; never raises."""
+    try:
+        status = os.stat(path)
+    except (OSError, ValueError):
+        return ""
+    return _flavour(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(4096)
+def _flavour(path: Path, changed: int, size: int) -> Flavour:  # noqa: ARG001  (both say that the file is the same)
+    if not is_hdf5(path):
+        return ""
+    if starts_with(path, b"MATLAB 7.3"):
+        return "matlab"
+    if path.suffix in NETCDF:
+        return "netcdf"
+    try:
+        with h5py.File(path, "r", locking="best-effort") as file:
+            if "dimensions" in file and "t0_fields" in file:
+                return "well"
+            scales = (file[name] for name in list(file)[:64])
+            named = any("DIMENSION_LIST" in node.attrs for node in scales if isinstance(node, h5py.Dataset))
+            return "netcdf" if named or "_NCProperties" in file.attrs else "plain"
+    except DAMAGE:
+        return "plain"
 
 
 def is_hdf5(path: Path) -> bool:
@@ -83,17 +156,6 @@ def is_hdf5(path: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-def has(path: Path, *names: str) -> bool:
-    """Whether a path is an HDF5 file with all these names at its root; never raises."""
-    if not is_hdf5(path):
-        return False
-    try:
-        with h5py.File(path, "r", locking="best-effort") as file:
-            return all(name in file for name in names)
-    except DAMAGE:
-        return False
 
 
 def open_file(path: Path) -> Any:
@@ -126,16 +188,17 @@ def naming_damage(path: Path, part: str) -> Iterator[None]:
         raise DataError(f"{path}: {part} cannot be read, the file is damaged; fetch or generate it again.") from error
 
 
-def dataset(parent: Any, name: str, shape: Sequence[int | None], meaning: str) -> Any:
-    """The floating-point data set `name`, its shape as expected; `None` stands for any length."""
+def dataset(parent: Any, name: str, shape: Sequence[int | None], meaning: str, kinds: str = "f") -> Any:
+    """The data set `name`, of numbers of one of `kinds`, its shape as expected; `None` stands for any length."""
     where = f"{parent.file.filename}: data set '{f'{parent.name}/{name}'.lstrip('/')}'"
     node = parent[name] if name in parent else None  # noqa: SIM401  (get would hide a damaged one)
     if not isinstance(node, h5py.Dataset):
         names = [str(key) for key in parent]
         listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
         raise DataError(f"{where} is missing (there are: {listed or 'none'}); check the file or name another --task.")
-    if node.dtype.kind != "f":
-        raise DataError(f"{where} holds {node.dtype}, where floating-point numbers were expected; check the file.")
+    if node.dtype.kind not in kinds:
+        wanted = "floating-point numbers" if kinds == "f" else "numbers"
+        raise DataError(f"{where} holds {node.dtype}, where {wanted} were expected; check the file.")
     fits = len(node.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, node.shape, strict=True))
     if not fits:
         wanted = " × ".join("any" if n is None else str(n) for n in shape)
@@ -180,6 +243,16 @@ def values_at(node: Any, *where: int | slice) -> Array:
             raise OSError("the file ends before the data set does")
     values: Array = raw.view(node.dtype)
     return values.reshape(shape if frames is None else (len(frames), *shape))
+
+
+def mapped(node: Any) -> Array:
+    """A data set whose bytes lie in one piece, mapped, so that any part of it is read as numpy reads; others as they
+    are."""
+    start = _start(node)
+    if start is None or node.size == 0:
+        whole: Array = node
+        return whole
+    return np.memmap(node.file.filename, node.dtype, "r", start, node.shape)
 
 
 def _start(node: Any) -> int | None:

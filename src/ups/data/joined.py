@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +43,29 @@ def renamed(source: Source, task: TaskSpec) -> Source:
 class Joined(Source):
     """Several sources of one task, one after the other; their grids, times and parameters may differ.
 
-    An id is `<name>/<id>`: the names are given, or those of the files without their suffix.
+    An id is `<name>/<id>`: the names are given, or those of the files without their suffix; `ids` gives them whole.
     """
 
-    def __init__(self, path: Path, parts: Sequence[Source], names: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, parts: Sequence[Source], names: Sequence[str] = (), ids: Sequence[str] = ()) -> None:
         task, first = same_task(parts), parts[0]
         parts = [renamed(part, task) for part in parts]
-        names = names or _stems(path, [part.path for part in parts])
+        if not ids:
+            names = names or _stems(path, [part.path for part in parts])
+            ids = [f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids]
         common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
-        ids = tuple(f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids)
-        notes = tuple(f"{part.path.name}: {note}" for part in parts for note in part.notes)
-        problems = tuple(f"{part.path.name}: {problem}" for part in parts for problem in part.problems)
-        super().__init__(path, Facts(task, common, first.domain, first.times, ids, notes, problems))
-        self.parts = tuple(parts)
+        labels = [_label(path, part.path) for part in parts]
+        notes, problems = ([*_said(parts, labels, kind)] for kind in ("notes", "problems"))
+        stated = [frozenset(part.params_of(0)) for part in parts]
+        for name in sorted(frozenset().union(*stated)):
+            silent = [
+                part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
+            ]
+            problems += [f"{_few(silent)}: {name} is stated nowhere, but beside it"] if silent else []
+        super().__init__(
+            path, Facts(task, common, first.domain, first.times, tuple(ids), tuple(notes), tuple(problems))
+        )
+        self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
+        self._domains: dict[object, Domain] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
     def _locate(self, index: int) -> tuple[Source, int]:
@@ -86,7 +96,9 @@ class Joined(Source):
 
     def domain_of(self, index: int) -> Domain:
         part, at = self._locate(index)
-        return part.domain_of(at)
+        domain = part.domain_of(at)
+        key = (domain.bounds, domain.periodic, *(axis.tobytes() for axis in domain.coordinates))
+        return self._domains.setdefault(key, domain)
 
     def attributes(self) -> dict[str, Any]:
         return self.parts[0].attributes()
@@ -97,6 +109,24 @@ class Joined(Source):
     def close(self) -> None:
         for part in self.parts:
             part.close()
+
+
+def _said(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:
+    """The notes or problems of all parts, with the files they are of where they are not of all."""
+    places: dict[str, list[str]] = {}
+    for part, label in zip(parts, labels, strict=True):
+        for text in getattr(part, kind):
+            places.setdefault(text, []).append(label)
+    for text, files in places.items():
+        yield text if len(files) == len(parts) > 1 else f"{_few(files)}: {text}"
+
+
+def _label(folder: Path, path: Path) -> str:
+    return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else path.name
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} other files"
 
 
 def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:

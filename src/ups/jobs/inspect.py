@@ -13,6 +13,8 @@ import numpy as np
 
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
+from ups.definition import Definition
+from ups.jobs.variety import described_task, differences, varying_parameters, uneven_times
 from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
@@ -27,23 +29,41 @@ CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 TOLERANCE = 1e-3
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
+WANDERS = "NaN that moves in time in"
 WRONG = (
-    *(NOT_FINITE, "one and the same number everywhere in"),
+    *(WANDERS, NOT_FINITE, "one and the same number everywhere in"),
     *("no change in time in", "only zeros in the last frame of"),
 )
 
 
-def describe(path: Path, task: str | None = None) -> str:
-    """What a file is, in words and numbers, with the coefficients its own data obey."""
+Task = str | Definition | None
+
+
+def describe(path: Path, task: Task = None) -> str:
+    """What a file is, in words and numbers, with the coefficients its own data obey; then its task, to be edited."""
     with open_source(path, TASKS, task) as source:
         lines = [*_headline(source), *_values(source), *_coefficients(source)]
         lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
-        lines += [f"  note: {note}" for note in source.notes]
-        lines += [f"  PROBLEM: {problem}" for problem in source.problems]
+        lines += [f"  note: {note}" for note in (*source.notes, *differences(source))]
+        lines += [f"  PROBLEM: {problem}" for problem in (*source.problems, *uneven_times(source))]
+        lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
+        lines.append(described_task(source, Definition.of(task)).text().rstrip())
     return "\n".join(lines)
 
 
-def problems(paths: Sequence[Path], task: str | None = None) -> list[tuple[Path, str]]:
+def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
+    """What is worth knowing of each file that can be opened, and is no fault."""
+    found: list[tuple[Path, str]] = []
+    for path in paths:
+        try:
+            with open_source(path, TASKS, task) as source:
+                found += [(path, note) for note in differences(source)]
+        except DataError:
+            continue  # `problems` says why
+    return found
+
+
+def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     """What is wrong with each file, a sentence each; nothing where nothing is."""
     found: list[tuple[Path, str]] = []
     sound: list[Source] = []
@@ -65,9 +85,9 @@ def problems(paths: Sequence[Path], task: str | None = None) -> list[tuple[Path,
 def _file_problems(source: Source) -> list[str]:
     scan = Scan()
     for index, name in enumerate(source.ids):
-        scan.sample(name, blocks(source, index), source.task.steady)
-    found = [*source.problems, *scan.problems()]
-    if not scan.found[NOT_FINITE]:
+        scan.sample(name, blocks(source, index), source.task.steady, _counting(source, index))
+    found = [*source.problems, *uneven_times(source), *scan.problems()]
+    if not scan.found[NOT_FINITE] and not scan.found[WANDERS]:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
             for law, worst, blur in _law_residuals(source)
@@ -85,7 +105,8 @@ def _file_problems(source: Source) -> list[str]:
 
 @dataclass
 class Scan:
-    """One pass over every value: what is not finite, does not move, stops early, or was there before."""
+    """One pass over every value: what is not finite, does not move, stops early, or was there before. Cells that do not
+    count may hold anything, but NaN must stay where it is."""
 
     found: dict[str, list[str]] = field(
         default_factory=lambda: {what: [] for what in WRONG}
@@ -93,19 +114,26 @@ class Scan:
     twins: list[str] = field(default_factory=list)
     _seen: dict[bytes, str] = field(default_factory=dict)
 
-    def sample(self, name: str, pieces: Iterable[Array], steady: bool) -> None:
+    def sample(self, name: str, pieces: Iterable[Array], steady: bool, counts: Array | None = None) -> None:
+        """`counts` `(*S,)` is true where a cell counts; None where all do."""
         digest = hashlib.blake2b(digest_size=16)
-        finite, moves, low, high = True, False, np.inf, -np.inf
+        finite, moves, low, high, wanders = True, False, np.inf, -np.inf, False
         first: Array | None = None
+        pattern: Array | None = None
         last_is_zero = False
         for piece in pieces:
             digest.update(np.ascontiguousarray(piece).data)
+            if counts is not None:
+                nothing: Array = np.asarray(np.isnan(piece).any(-1))
+                pattern = nothing[0] if pattern is None else pattern
+                wanders = wanders or bool((nothing & counts).any()) or bool((nothing != pattern).any())
+                piece = np.where(counts[..., None], piece, np.zeros((), piece.dtype))
             finite = finite and bool(np.isfinite(piece).all())
             first = piece[0] if first is None else first
             moves = moves or bool((piece != first).any())
             low, high = min(low, float(piece.min())), max(high, float(piece.max()))
             last_is_zero = not piece[-1].any()
-        holds = (not finite, low == high, not moves and not steady, last_is_zero and not steady)
+        holds = (wanders, not finite, low == high, not moves and not steady, last_is_zero and not steady)
         if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
             self.found[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
@@ -117,6 +145,14 @@ class Scan:
         return found + ([f"duplicated trajectories: {_listed(self.twins, 'pair')}"] if self.twins else [])
 
 
+def _counting(source: Source, index: int) -> Array | None:
+    """Which cells of a sample count; None where all do."""
+    if not source.task.mask:
+        return None
+    counts: Array = source.inputs(index)[..., source.task.given.index(source.task.mask)] > 0.5
+    return counts
+
+
 def _close_ups(source: Source) -> Iterator[Trajectory]:
     """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
     chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
@@ -125,7 +161,7 @@ def _close_ups(source: Source) -> Iterator[Trajectory]:
     for i in map(int, chosen):
         values, times = source.read(i, frames), source.times_of(i)[frames]
         yield Trajectory(
-            source.ids[i], source.task, values, source.domain, times, source.params_of(i), source.inputs(i)
+            source.ids[i], source.task, values, source.domain_of(i), times, source.params_of(i), source.inputs(i)
         )
 
 
@@ -150,7 +186,7 @@ def _stated(params: Params) -> str:
 def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
     """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
     params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
-    if {p.name for p in source.task.parameters} != set(params):
+    if source.task.mask or {p.name for p in source.task.parameters} != set(params):
         return []
     laws = laws_of(source.task, source.domain.periodic, params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
@@ -176,7 +212,7 @@ def _headline(source: Source) -> list[str]:
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
     for letter, (lo, hi), n, wraps in zip(
-        "xyz", source.domain.bounds, source.domain.shape, source.domain.periodic, strict=False
+        task.axes, source.domain.bounds, source.domain.shape, source.domain.periodic, strict=False
     ):
         ends = "periodic" if wraps else "bounded"
         lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {ends}")
@@ -184,9 +220,8 @@ def _headline(source: Source) -> list[str]:
         lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
     if source.params:
         lines.append(f"  parameters: {_stated(source.params)}")
-    for name in _varying(source):
-        values = [float(source.params_of(i)[name]) for i in range(len(source))]
-        lines.append(f"  each sample has its own {name}, from {min(values):.6g} to {max(values):.6g}")
+    for name, values in varying_parameters(source).items():
+        lines.append(f"  each sample has its own {name}, {values}")
     return lines + _provenance(source)
 
 
@@ -206,7 +241,11 @@ def _values(source: Source) -> list[str]:
     rows = []
     for sample in _close_ups(source):
         v = sample.values.reshape(-1, len(source.task.channels)).astype(np.float64)
-        rows.append(np.stack([v.min(0), v.max(0), v.mean(0), np.square(v).mean(0)]))
+        v = v[np.isfinite(v).all(axis=1)] if source.task.mask else v
+        if len(v):
+            rows.append(np.stack([v.min(0), v.max(0), v.mean(0), np.square(v).mean(0)]))
+    if not rows:
+        return ["  no cell of the trajectories looked at counts"]
     stack = np.stack(rows)
     low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
     std = np.sqrt(np.maximum(stack[:, 3].mean(0) - mean**2, 0))
@@ -255,7 +294,7 @@ def _listed(names: Sequence[str], noun: str = "sample") -> str:
 
 
 def record_split(
-    path: Path, out: Path | None, convention: str, fractions: tuple[float, float, float], seed: int, task: str | None
+    path: Path, out: Path | None, convention: str, fractions: tuple[float, float, float], seed: int, task: Task
 ) -> tuple[Path, dict[str, int]]:
     """Divide a file's trajectories, prove the parts disjoint and complete, and write the record."""
     with open_source(path, TASKS, task) as source:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from ups.data.readers import pdebench, well
+from ups.data.readers import matlab, netcdf, numpy_files, pdebench, torch_files, well, zarr_folders
 from ups.data.source import Reader
 
 READERS: dict[str, Reader] = {
     "well": well.READER,
+    "netcdf": netcdf.READER,
+    "matlab": matlab.READER,
     "pdebench": pdebench.READER,
+    "numpy": numpy_files.READER,
+    "torch": torch_files.READER,
+    "zarr": zarr_folders.READER,
 }

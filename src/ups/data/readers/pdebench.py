@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ups.data.hdf5 import Hdf5Source, dataset, has, is_hdf5, naming_damage, open_file, values_at
+from ups.data.hdf5 import Hdf5Source, dataset, flavour, naming_damage, open_file, values_at
 from ups.data.layouts import VARYING
-from ups.data.readers.pdebench_names import config_leaves, identify, resolve
+from ups.data.readers.hdf5_arrays import open_hdf5_arrays
+from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
 from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
 from ups.definition import Definition
 from ups.later import h5py
@@ -178,13 +179,15 @@ SOURCES: Mapping[str, type[PDEBenchSource]] = {
 
 
 def is_pdebench(path: Path) -> bool:
-    """Whether a path is an HDF5 file, whole or not, that does not describe itself as The Well's do."""
-    return is_hdf5(path) and not has(path, "dimensions", "t0_fields")
+    """Whether a path is an HDF5 file, whole or not, that does not describe itself as The Well's and netCDF's do."""
+    return flavour(path) == "plain"
 
 
 def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:
     """A source over one PDEBench file; its definition says which built-in task it is where neither its name nor an
     attribute does: by `equation`, or by its own name."""
+    if describes_arrays(path, tasks, definition):
+        return open_hdf5_arrays(path, tasks, definition)
     remarks, task = Remarks(), definition.equation or definition.name or None
     with naming_damage(path, "its header"), open_file(path) as file:
         named = identify(file, path.name, tasks, task, remarks)
@@ -211,7 +214,13 @@ def open_pdebench(path: Path, tasks: Mapping[str, TaskSpec], definition: Definit
     return layout(path, facts, varying)
 
 
-READER = Reader(is_pdebench, open_pdebench)
+def describes_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> bool:
+    """Whether the user describes the arrays of a file that is none of PDEBench's."""
+    builtin = definition.equation or definition.name in tasks or match_name(path.name, tasks)
+    return bool(definition.datasets or (definition.dims and not builtin))
+
+
+READER = Reader(is_pdebench, open_pdebench, suffixes=(".hdf5", ".h5"))
 
 
 def _attributes(file: Any, config_holder: Any, remarks: Remarks) -> dict[str, Any]:

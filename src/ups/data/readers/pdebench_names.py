@@ -37,7 +37,7 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
         if not named:
             raise DataError(
                 f"{file.filename}: neither its name nor an attribute says which task it holds; name it with --task "
-                f"({', '.join(tasks)})."
+                f"({', '.join(tasks)}), or describe its arrays (dims, fields, datasets) in a file and name that."
             )
         if len(named) > 1:
             raise DataError(f"{file.filename}: its name fits the tasks {', '.join(named)}; choose one with --task.")

@@ -1,0 +1,96 @@
+"""Axes of space and time: whether coordinates are uniform, the box around them, and what stands in for missing ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ups.data.source import Remarks, is_uniform
+from ups.types import Array, DataError, Domain
+
+Box = tuple[float, float]
+
+
+def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple[Array, bool]:
+    """Increasing coordinates, and whether they are stored from high to low."""
+    axis = np.asarray(stored, np.float64)
+    if not np.isfinite(axis).all() or (len(axis) > 1 and not ((d := np.diff(axis)) > 0).all() and not (d < 0).all()):
+        raise DataError(f"{where}: the coordinates {name} neither increase nor decrease throughout; check the file.")
+    note_uneven(name, stored if stored.dtype.kind == "f" else axis, remarks)
+    downwards = len(axis) > 1 and axis[0] > axis[-1]
+    return (axis[::-1].copy(), True) if downwards else (axis, False)
+
+
+def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:
+    """A problem where the cells along an axis differ in width."""
+    if len(stored) > 2 and not is_uniform(stored):
+        widths = np.abs(np.diff(stored.astype(np.float64)))
+        remarks.problems.append(
+            f"the {name} axis is not uniform (steps from {widths.min():.4g} to {widths.max():.4g}); "
+            "`ups data import --resample` puts it on a uniform one"
+        )
+
+
+def bounds_of(axis: Array) -> Box:
+    """Half a cell beyond the outermost centres of a uniform axis, freed of the rounding of float32; otherwise the
+    outermost coordinates themselves."""
+    lo, hi = float(axis.min()), float(axis.max())
+    if len(axis) < 2 or not is_uniform(axis.astype(np.float32)):
+        return lo, hi
+    step = (hi - lo) / (len(axis) - 1)
+    digits = 6 - math.floor(math.log10(step * len(axis)))
+    return round(lo - step / 2, digits), round(hi + step / 2, digits)
+
+
+def box_without_coordinates(names: tuple[str, ...], shape: tuple[int, ...], given: Mapping[str, Box]) -> list[Box]:
+    """The box that the user gives; otherwise square cells, the longest axis from 0 to 1."""
+    known = [(hi - lo) / n for name, n in zip(names, shape, strict=True) for lo, hi in [given.get(name, (0.0, 0.0))]]
+    width = next((w for w in known if w > 0), 1 / max(shape))
+    return [given.get(name, (0.0, width * n)) for name, n in zip(names, shape, strict=True)]
+
+
+def grid(
+    names: tuple[str, ...],
+    shape: tuple[int, ...],
+    stored: Mapping[str, Array],
+    given: Mapping[str, Box],
+    remarks: Remarks,
+    where: Path,
+) -> tuple[Domain, frozenset[str]]:
+    """The domain of an array, and the axes that are stored from high to low. Boundaries are not known to wrap."""
+    boxes = box_without_coordinates(names, shape, given)
+    axes, bounds, flipped = [], [], set()
+    for name, n, box in zip(names, shape, boxes, strict=True):
+        if name in stored:
+            axis, downwards = space_axis(name, stored[name], remarks, where)
+            flipped |= {name} if downwards else set()
+            box = given.get(name) or bounds_of(axis)
+        else:
+            axis = box[0] + (np.arange(n) + 0.5) * ((box[1] - box[0]) / n)
+            if name not in given:
+                remarks.notes.append(f"no coordinates of {name} are stored; it is taken to go from 0 to {box[1]:.6g}")
+        axes.append(axis)
+        bounds.append(box)
+    return Domain(tuple(axes), (False,) * len(names), tuple(bounds)), frozenset(flipped)
+
+
+def times_of(frames: int, stored: Array | None, dt: float | None, remarks: Remarks, where: Path) -> Array:
+    """`(T,)` or `(N, T)` increasing times."""
+    if stored is None:
+        if dt is None and frames > 1:
+            remarks.notes.append(
+                "no times are stored; frames are taken to be 1 apart (`dt` in the task says otherwise)"
+            )
+        return np.arange(frames) * (dt or 1.0)
+    times = np.asarray(stored, np.float64)
+    if not np.isfinite(times).all() or not (np.diff(times, axis=-1) > 0).all():
+        raise DataError(f"{where}: the times do not increase from frame to frame; check the file.")
+    rows = np.atleast_2d(stored if stored.dtype.kind == "f" else times)
+    uneven = [i for i, row in enumerate(rows) if frames > 2 and not is_uniform(row)]
+    if uneven:
+        which = f" in {len(uneven)} of {len(rows)} samples" if len(rows) > 1 else ""
+        remarks.problems.append(f"the times are not uniform{which}")
+    return times

@@ -1,0 +1,200 @@
+"""The axes of arrays by name: from the user's `dims` where the file names none, from its own names where it does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ups.data.readers.arrays import Variable
+from ups.data.source import Remarks
+from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition
+from ups.types import DataError
+
+VALUES, MASK = "values", "mask"
+SPACE = ("x", "y", "z", "lat", "lon", "latitude", "longitude", "r", "theta", "phi", "height", "depth", "level", "lev")
+SAMPLES = ("case", "member", "ensemble", "realization", "run", "simulation")
+EXAMPLE = "`dims: [sample, time, x, y, channel]` and `fields: {velocity: [u, v]}`"
+
+Dims = tuple[str, ...]
+
+
+def renamed(variables: Iterable[Variable], definition: Definition) -> list[Variable]:
+    """The variables under the names that the task has for them."""
+    names = {key.strip("/"): name for name, key in definition.datasets.items()}
+    return [dataclasses.replace(v, name=names.get(v.key.strip("/"), v.name)) for v in variables]
+
+
+def check_named(path: Path, variables: Sequence[Variable], definition: Definition) -> None:
+    """Every array that the task says where to find is there."""
+    keys = {v.key.strip("/") for v in variables} | {dim for v in variables for dim in v.dims}
+    for name, key in definition.datasets.items():
+        if key.strip("/") not in keys:
+            raise DataError(
+                f"{path}: has no array '{key}', where the task looks for {name}; it holds {listed(variables)}."
+            )
+
+
+def listed(variables: Sequence[Variable]) -> str:
+    """The arrays of a file with their shapes, for a sentence."""
+    return ", ".join(v.words for v in variables[:8]) + (", …" if len(variables) > 8 else "") or "no array"
+
+
+# Files that name no axes
+
+
+def axes_by_definition(
+    path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks
+) -> list[Variable]:
+    """The arrays of a file that names no axes, with the axes that `dims` gives them; those of no use are left out."""
+    layout = definition.layout
+    if not definition.space or len(set(layout)) != len(layout):
+        raise DataError(
+            f"{path}: holds {listed(variables)}, and nothing says what their axes mean; say it in a file my.yaml with "
+            f"{EXAMPLE}, each axis once, and name that file with --task."
+        )
+    channels = _channels_by_array(variables, definition)
+    sizes: dict[str, int] = {}
+    chosen: dict[str, Variable] = {}
+    for variable in (v for v in variables if v.name in channels):
+        count = channels[variable.name]
+        options = [_without(layout), _without(layout, SAMPLE)] if count != 1 else []
+        options += [_without(layout, *gone) for gone in ((CHANNEL,), (CHANNEL, SAMPLE))] if count in (None, 1) else []
+        options += [_without(layout), _without(layout, SAMPLE)] if count == 1 else []
+        dims = _fit(variable.shape, options, {**sizes, **({CHANNEL: count} if count else {})})
+        if dims is None:
+            raise DataError(_misfit(path, variable, definition, count))
+        chosen[variable.name] = dataclasses.replace(variable, dims=dims)
+        sizes |= {name: n for name, n in zip(dims, variable.shape, strict=True) if name not in (CHANNEL, "")}
+    given = {name for group, names in definition.inputs.items() for name in (group, *names)} | {MASK, definition.mask}
+    for variable in (v for v in variables if v.name not in chosen):
+        dims = _beside(variable, layout, sizes, given)
+        if dims is None:
+            remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
+        else:
+            chosen[variable.name] = dataclasses.replace(variable, dims=dims)
+    return list(chosen.values())
+
+
+def _channels_by_array(variables: Sequence[Variable], definition: Definition) -> dict[str, int | None]:
+    """The arrays that hold what is predicted, and the channels each must have (None: any number)."""
+    names = {v.name: v for v in variables}
+    if not definition.fields:
+        taken = {*definition.inputs, *(c for group in definition.inputs.values() for c in group), MASK, definition.mask}
+        least = len(definition.space) + (TIME in definition.layout)
+        large = [v for v in variables if v.name not in taken and v.is_number and len(v.shape) >= least]
+        return {v.name: None for v in large if not _is_axis(v.name, definition) or len(v.shape) > 2}
+    result: dict[str, int | None] = {}
+    missing: list[str] = []
+    for field, channels in definition.fields.items():
+        if len(channels) == 1 or all(c in names for c in channels):
+            own = [c for c in channels if c in names] or [field] * (field in names)
+            result |= dict.fromkeys(own, 1)
+            missing += [field] if not own else []
+        elif field in names:
+            result[field] = len(channels)
+        else:
+            missing.append(field)
+    if missing and not result:
+        total = sum(map(len, definition.fields.values()))
+        numbers = [v for v in variables if v.is_number and not _is_axis(v.name, definition)]
+        largest = max(numbers, key=lambda v: len(v.shape), default=None)
+        whole = VALUES if VALUES in names else largest.name if largest is not None else ""
+        return {whole: total} if whole else {}
+    return result
+
+
+def _is_axis(name: str, definition: Definition) -> bool:
+    return name in definition.space or SPELLINGS.get(name.lower()) == TIME
+
+
+def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: set[str]) -> Dims | None:
+    """The axes of a coordinate, an input or a parameter; None for an array that is none of these."""
+    name, one = variable.name, (SAMPLE,) if SAMPLE in layout else ()
+    axis = SPELLINGS.get(name.lower(), name)
+    # MATLAB has no vectors: an axis of length 1 means nothing here.
+    if axis in layout and axis not in (SAMPLE, CHANNEL):
+        return _fit(variable.shape, [(axis,), (*one, axis)] if axis == TIME else [(axis,)], sizes, loose=True)
+    if name in given:
+        options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
+        return _fit(variable.shape, options, sizes, loose=True)
+    return _fit(variable.shape, [one, ()], sizes, loose=True)
+
+
+def _without(layout: Dims, *gone: str) -> Dims:
+    return tuple(name for name in layout if name not in gone)
+
+
+def _fit(shape: tuple[int, ...], options: Sequence[Dims], sizes: Mapping[str, int], loose: bool = False) -> Dims | None:
+    """The first of `options` that a shape has; `loose` ignores axes of length 1."""
+    for dims in options:
+        if len(dims) == len(shape) and all(sizes.get(name, n) == n for name, n in zip(dims, shape, strict=True)):
+            return dims
+    if not loose:
+        return None
+    for dims in options:
+        long = [n for n in shape if n != 1]
+        wanted = [name for name in dims if sizes.get(name, 0) != 1]
+        if len(long) == len(wanted) and all(sizes.get(name, n) == n for name, n in zip(wanted, long, strict=True)):
+            left = iter(wanted)
+            return tuple(next(left) if n != 1 else "" for n in shape)
+    return None
+
+
+def _misfit(path: Path, variable: Variable, definition: Definition, count: int | None) -> str:
+    channels = f" and {count} channels" if count and count > 1 else ""
+    return (
+        f"{path}: array {variable.words} does not have the axes {', '.join(definition.layout)}{channels}; correct "
+        "`dims` or `fields` in the task."
+    )
+
+
+# Files that name their axes
+
+
+def axes_by_name(path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> list[Variable]:
+    """The arrays of a file that names its axes, with these names made ours; those of no use are left out."""
+    attributes = {v.name: v.attributes for v in variables}
+    renaming = {key.strip("/"): name for name, key in definition.datasets.items()}
+    bounds = {str(v.attributes.get("bounds", "")) for v in variables}
+    auxiliary = {name for v in variables for name in str(v.attributes.get("coordinates", "")).split()}
+    roles: dict[str, str] = {}
+    for dim in {dim for v in variables for dim in v.dims}:
+        role = _role(dim, attributes.get(dim, {}), definition)
+        roles[dim] = SPELLINGS.get(renaming.get(dim, "").lower(), renaming[dim]) if dim in renaming else role
+    chosen, strange = [], []
+    for variable in variables:
+        dims = tuple(roles[dim] for dim in variable.dims)
+        if variable.key in bounds or (variable.key in auxiliary and len(dims) > 1):
+            continue
+        if "" in dims:
+            strange.append(f"{variable.words}, whose dimension '{variable.dims[dims.index('')]}' is unknown")
+            continue
+        chosen.append(dataclasses.replace(variable, name=_coordinate(variable, roles), dims=dims))
+    if strange and not any(len(v.dims) > 1 for v in chosen):
+        raise DataError(
+            f"{path}: holds {strange[0]}; say what it is in a file my.yaml, `datasets: {{sample: NAME}}` or "
+            f"`dims: [time, NAME]`, and name that file with --task."
+        )
+    remarks.notes += [f"array {words} is not used" for words in strange]
+    return chosen
+
+
+def _coordinate(variable: Variable, roles: Mapping[str, str]) -> str:
+    """A variable called like a dimension is its coordinate and is called like its axis."""
+    return roles[variable.name] if roles.get(variable.name) else variable.name
+
+
+def _role(dim: str, attributes: Mapping[str, object], definition: Definition) -> str:
+    """What a dimension is: sample, time, channel, the name of an axis of space, or "" where nothing tells."""
+    word = dim.lower()
+    if word in SPELLINGS:
+        return SPELLINGS[word]
+    if dim in definition.space:
+        return dim
+    axis = str(attributes.get("axis", "")).upper()
+    if axis == "T" or " since " in str(attributes.get("units", "")) or attributes.get("standard_name") == "time":
+        return TIME
+    if axis in ("X", "Y", "Z") or word in SPACE:
+        return dim
+    return SAMPLE if word in SAMPLES else ""

@@ -1,0 +1,210 @@
+"""From variables with named axes to a source: which are predicted, given, parameters and coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.axes import grid, times_of
+from ups.data.readers.array_dims import MASK, VALUES, axes_by_definition, axes_by_name, check_named, listed, renamed
+from ups.data.readers.arrays import ArraySource, Columns, Store, Variable, naming_fault, plain
+from ups.data.source import Facts, Remarks, Source
+from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
+from ups.types import Array, DataError, Param, Storage, TaskSpec
+
+
+@dataclass
+class Parts:
+    """The variables of a file by what they are for; `fields` and `inputs` in the order of their channels."""
+
+    fields: list[Variable]
+    inputs: list[Variable]
+    params: list[Variable]
+    coordinates: dict[str, Variable]
+    field_groups: dict[str, tuple[str, ...]]
+    input_groups: dict[str, tuple[str, ...]]
+
+
+def open_arrays(store: Store, variables: Sequence[Variable], definition: Definition, *, named: bool = False) -> Source:
+    """A source over the arrays of a file; `named` says that the file names their axes, otherwise the task does."""
+    path, remarks = store.path, Remarks()
+    known = renamed(variables, definition)
+    check_named(path, known, definition)
+    known = (axes_by_name if named else axes_by_definition)(path, known, definition, remarks)
+    parts = _sorted(path, known, definition, remarks)
+    space = _space(parts, definition)
+    sizes = _sizes(path, [*parts.fields, *parts.inputs, *parts.params, *parts.coordinates.values()])
+    shape = tuple(sizes[name] for name in space)
+    if 0 in sizes.values():
+        raise DataError(f"{path}: {next(n for n, size in sizes.items() if not size)} has length 0; write it again.")
+    with naming_fault(path, "its coordinates"):
+        stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
+        params = {v.name: _column(store, v) for v in parts.params}
+    domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
+    frames = sizes.get(TIME, 1)
+    times = times_of(frames, stored.get(TIME) if TIME in sizes else None, definition.dt, remarks, path)
+    first = np.atleast_2d(times)[0]
+    spec = TaskSpec(
+        name=definition.name or path.stem,
+        title=(definition.name or path.stem).replace("_", " "),
+        fields=fields_of(parts.field_groups, len(space)),
+        bounds=domain.bounds,
+        periodic=domain.periodic,
+        resolution=shape[0],
+        end=float(first[-1] - first[0]),
+        frames=frames,
+        storage=Storage(kind="arrays", pattern=""),
+        parameters=tuple(param_of(name, values) for name, values in params.items()),
+        inputs=fields_of(parts.input_groups, len(space)),
+        steady=frames == 1,
+        mask=_mask(parts, definition),
+        axes=space,
+    )
+    samples = sizes.get(SAMPLE, 1)
+    ids = tuple(f"{i:06d}" for i in range(samples))
+    common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
+    facts = Facts(spec, common, domain, first, ids, tuple(remarks.notes), tuple(remarks.problems))
+    fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
+    return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _mask(parts: Parts, definition: Definition) -> str:
+    """The input that says which cells count: the one the task names, or one of truth values that is called `mask`."""
+    names = [c for group in parts.input_groups.values() for c in group]
+    truths = [v.name for v in parts.inputs if v.dtype.kind == "b" or str(v.attributes.get("dtype")) == "bool"]
+    return next((c for c in names if c == definition.mask or (c == MASK and c in truths)), "")
+
+
+def param_of(name: str, values: Sequence[Any] | Array) -> Param:
+    """A parameter as a file states it: a number, or a word out of those that occur."""
+    words = tuple(dict.fromkeys(str(plain(v)) for v in values)) if isinstance(plain(values[0]), str) else ()
+    return Param(name, plain(values[0]), "stated in the file", choices=words, encoded=bool(words))
+
+
+def _sorted(path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> Parts:
+    """Predicted is what has space and time, given what has space alone, a parameter what has neither."""
+    axes = {name for v in variables for name in v.dims} - {SAMPLE, TIME, CHANNEL, ""}
+    parts = Parts([], [], [], {}, {}, {})
+    claimed = {c for groups in (definition.fields, definition.inputs) for c in (*groups, *sum(groups.values(), ()))}
+    spatial: list[Variable] = []
+    for v in variables:
+        real = [name for name in v.dims if name]
+        axis = TIME if SPELLINGS.get(v.name.lower()) == TIME else v.name
+        if axis in (*axes, TIME) and v.name not in claimed and axis in real and set(real) <= {axis, SAMPLE}:
+            if len(real) > 1 and axis != TIME:
+                raise DataError(f"{path}: {v.words} differs from sample to sample; write each grid to its own file.")
+            parts.coordinates[axis] = v
+        elif set(real) & axes:
+            spatial.append(v)
+        elif set(real) <= {SAMPLE} and v.dtype.kind in "biufUSOT":
+            parts.params.append(v)
+        else:
+            remarks.notes.append(f"array {v.words} is not used: it has no axis of space")
+    for v in (v for v in spatial if v.dtype.kind == "c"):
+        raise DataError(f"{path}: {v.words} is complex; write its real and imaginary part as two channels.")
+    spatial = [v for v in spatial if v.is_number]
+    moving = [v for v in spatial if TIME in v.dims]
+    given = {c for group, names in definition.inputs.items() for c in (group, *names)} | {definition.mask, MASK}
+    steady = [v for v in spatial if v.name not in given] if not moving else []
+    parts.field_groups = _choose(path, definition.fields, moving or steady, parts.fields, remarks, needed=True)
+    rest = [v for v in spatial if v not in parts.fields and TIME not in v.dims]
+    parts.input_groups = _choose(path, definition.inputs, rest, parts.inputs, remarks, needed=False)
+    mask = next((v for v in rest if v.name == (definition.mask or MASK) and v not in parts.inputs), None)
+    if mask is not None:
+        parts.inputs.append(mask)
+        parts.input_groups[mask.name] = (mask.name,)
+    return parts
+
+
+def _choose(
+    path: Path,
+    groups: Mapping[str, tuple[str, ...]],
+    variables: Sequence[Variable],
+    chosen: list[Variable],
+    remarks: Remarks,
+    needed: bool,
+) -> dict[str, tuple[str, ...]]:
+    """Put the variables of `groups` into `chosen`, in their order; without groups all, each a field of its own."""
+    if not variables and needed:
+        raise DataError(f"{path}: holds no array with axes of space; check the file, or `dims` in the task.")
+    if not groups:
+        chosen += variables
+        return {v.name: _channel_names(v) for v in variables}
+    by_name = {v.name: v for v in variables}
+    whole: list[Variable] = []
+    for field, channels in groups.items():
+        if all(c in by_name and by_name[c].channels == 1 for c in channels):
+            chosen += [by_name[c] for c in channels]
+        elif field in by_name and by_name[field].channels == len(channels):
+            chosen.append(by_name[field])
+        elif needed or field != MASK:
+            total = sum(map(len, groups.values()))
+            whole = [v for v in (by_name.get(VALUES), *variables) if v is not None and v.channels == total][:1]
+            if chosen or not whole:
+                raise DataError(
+                    f"{path}: holds {listed(variables)}, nothing with the channels {', '.join(channels)} of {field}; "
+                    "correct the fields of the task, or say with `datasets` where they lie."
+                )
+            if whole[0].name != VALUES:
+                remarks.notes.append(f"array {whole[0].words} is taken to hold {', '.join(sum(groups.values(), ()))}")
+            break
+    chosen += whole
+    unused = [v.words for v in variables if v not in chosen and v.name != MASK]
+    remarks.notes += [f"array {words} is not used; the task does not name it" for words in unused]
+    held = {v.name for v in chosen}
+    return {f: tuple(c) for f, c in groups.items() if whole or f in held or set(c) <= held}
+
+
+def _channel_names(variable: Variable) -> tuple[str, ...]:
+    count = variable.channels
+    return (variable.name,) if count == 1 else tuple(f"{variable.name}_{i}" for i in range(count))
+
+
+def _space(parts: Parts, definition: Definition) -> tuple[str, ...]:
+    """The axes of space in the order of the task, otherwise in that of the largest array."""
+    there = {name for v in parts.fields for name in v.dims} - {SAMPLE, TIME, CHANNEL, ""}
+    if set(definition.space) == there:
+        return definition.space
+    largest = max(parts.fields, key=lambda v: len(v.dims))
+    order = [name for name in largest.dims if name in there]
+    return tuple(order + sorted(there - set(order)))
+
+
+def _sizes(path: Path, variables: Sequence[Variable]) -> dict[str, int]:
+    """The length of each axis, on which all variables must agree."""
+    sizes: dict[str, tuple[int, Variable]] = {}
+    for v in variables:
+        for name, n in zip(v.dims, v.shape, strict=True):
+            if name in ("", CHANNEL):
+                continue
+            length, other = sizes.setdefault(name, (n, v))
+            if n != length:
+                raise DataError(f"{path}: {v.words} and {other.words} differ in the length of {name}; check the file.")
+    return {name: n for name, (n, _) in sizes.items()}
+
+
+def _whole(store: Store, v: Variable) -> Array:
+    """A small variable, its meaningless axes dropped, time after sample."""
+    values = _content(store, v)
+    real = [name for name in v.dims if name]
+    values = values.T if real == [TIME, SAMPLE] else values
+    plainly = (v.scale, v.offset) == (1.0, 0.0) and values.dtype.kind == "f"
+    return values.astype(values.dtype.newbyteorder("=")) if plainly else v.decoded(values)
+
+
+def _content(store: Store, v: Variable) -> Array:
+    """All of a variable but its meaningless axes."""
+    where = tuple(slice(None) if name else 0 for name in v.dims)
+    return store.read(v.key, where) if v.content is None else v.content[where]
+
+
+def _column(store: Store, v: Variable) -> Array:
+    """A parameter: one value, or one per sample."""
+    values = np.atleast_1d(_content(store, v))
+    if v.is_number:
+        return v.decoded(values).astype(np.float64)
+    return np.asarray([plain(value) if isinstance(value, (bytes, str)) else str(value) for value in values.tolist()])

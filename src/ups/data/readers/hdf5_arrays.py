@@ -1,0 +1,67 @@
+"""Arrays in any HDF5 file: read by position where they lie in one piece; the task says what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
+from ups.data.readers.arrays import Store, Variable, Where, is_small
+from ups.data.readers.assemble import open_arrays
+from ups.data.source import Source
+from ups.definition import Definition
+from ups.later import h5py
+from ups.types import Array, TaskSpec
+
+
+class Hdf5Store(Store):
+    """The data sets of one file. `backwards`: the axes of each are seen in the other order, as MATLAB's are."""
+
+    def __init__(self, path: Path, backwards: bool = False) -> None:
+        super().__init__(path)
+        self._handle, self._backwards = Handle(path), backwards
+
+    def read(self, key: str, where: Where) -> Array:
+        file = self._handle.file()
+        node = file[key]
+        if self._backwards:
+            return part(node, where[::-1]).T
+        return part(node, where)
+
+    def close(self) -> None:
+        self._handle.close()
+
+
+def part(node: Any, where: Where) -> Array:
+    """`node[where]`: by its place in the file if it is places, then at most one part of an axis, then whole axes."""
+    used = len(where)
+    while used and where[used - 1] == slice(None):
+        used -= 1
+    slices = [i for i, at in enumerate(where[:used]) if isinstance(at, slice)]
+    if node.dtype.kind not in "fiu":
+        return np.asarray(node[where])
+    if slices in ([], [used - 1]) and used:
+        return values_at(node, *where[:used])
+    return np.array(mapped(node)[where])
+
+
+def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
+    """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say."""
+    with naming_damage(path, "its header"), open_file(path) as file:
+        variables = [Variable(key, key, node.shape, node.dtype, content=small(node)) for key, node in data_sets(file)]
+    return open_arrays(Hdf5Store(path), variables, definition)
+
+
+def small(node: Any) -> Array | None:
+    """All of a data set that can be but a coordinate or a parameter; None for any other."""
+    return np.asarray(node[()]) if is_small(node.shape) else None
+
+
+def data_sets(file: Any) -> Iterator[tuple[str, Any]]:
+    """Every data set with its path in the file."""
+    nodes: list[tuple[str, Any]] = []
+    file.visititems(lambda key, node: nodes.append((key, node)))
+    return ((key, node) for key, node in nodes if isinstance(node, h5py.Dataset) and node.shape is not None)

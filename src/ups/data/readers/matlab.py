@@ -1,0 +1,75 @@
+"""MATLAB's .mat files: up to version 7 through scipy, 7.3 as the HDF5 it is; axes in MATLAB's order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.hdf5 import flavour, naming_damage, open_file
+from ups.data.readers.arrays import Kept, Store, Variable, Where, naming_fault
+from ups.data.readers.assemble import open_arrays
+from ups.data.readers.hdf5_arrays import Hdf5Store, small
+from ups.data.source import Reader, Source
+from ups.definition import Definition
+from ups.files import starts_with
+from ups.later import h5py
+from ups.types import Array, TaskSpec
+
+# Number formats by MATLAB's names for them; other classes (char, cell, struct) are left alone.
+CLASSES = {
+    **{"double": "f8", "single": "f4", "logical": "?"},
+    **{f"{sign}int{8 * n}": f"{sign[:1] or 'i'}{n}" for sign in ("", "u") for n in (1, 2, 4, 8)},
+}
+
+
+class MatlabStore(Store):
+    """The arrays of a file up to version 7, which are compressed: each is kept in memory once read."""
+
+    def read(self, key: str, where: Where) -> Array:
+        return np.array(Kept.get(self.path, key, lambda: self._load(key))[where])
+
+    def _load(self, key: str) -> Array:
+        from scipy.io import loadmat
+
+        values: Array = loadmat(self.path, variable_names=[key])[key]
+        return values
+
+
+def is_matlab(path: Path) -> bool:
+    """Whether a file begins as MATLAB's do; never raises."""
+    return starts_with(path, b"MATLAB 5.0 MAT-file") or flavour(path) == "matlab"
+
+
+def open_matlab(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
+    """A source over one file; its variables are called as in MATLAB."""
+    if flavour(path) == "matlab":
+        with naming_damage(path, "its header"), open_file(path) as file:
+            variables = [v for name, node in file.items() if (v := _variable(name, node)) is not None]
+        return open_arrays(Hdf5Store(path, backwards=True), variables, definition)
+    from scipy.io import whosmat
+
+    with naming_fault(path, "its header"):
+        listed = whosmat(path)
+    variables = [
+        Variable(name, name, tuple(shape), np.dtype(CLASSES[kind])) for name, shape, kind in listed if kind in CLASSES
+    ]
+    return open_arrays(MatlabStore(path), variables, definition)
+
+
+def _variable(name: str, node: Any) -> Variable | None:
+    """A numeric variable of a version 7.3 file; None for any other."""
+    if not isinstance(node, h5py.Dataset) or "MATLAB_empty" in node.attrs:
+        return None
+    kind = node.attrs.get("MATLAB_class", b"double")
+    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    if kind not in CLASSES or node.dtype.kind not in "biuf":
+        return None
+    content = small(node)
+    dtype = np.dtype("?") if kind == "logical" else node.dtype
+    return Variable(name, name, node.shape[::-1], dtype, content=None if content is None else content.T)
+
+
+READER = Reader(is_matlab, open_matlab, suffixes=(".mat",))

@@ -1,0 +1,81 @@
+"""PyTorch's .pt and .pth files: a tensor, or tensors by name, memory-mapped; nothing but tensors is ever unpickled."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.readers.array_dims import VALUES
+from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
+from ups.data.readers.assemble import open_arrays
+from ups.data.source import Reader, Source
+from ups.definition import Definition
+from ups.files import starts_with
+from ups.later import torch
+from ups.types import Array, DataError, TaskSpec
+
+SUFFIXES = (".pt", ".pth")
+
+
+class TorchStore(Store):
+    """The tensors of one file; few files stay mapped at a time."""
+
+    def read(self, key: str, where: Where) -> Array:
+        return np.array(Kept.get(self.path, key, lambda: dict(_tensors(self.path))[key])[where])
+
+
+def is_torch(path: Path) -> bool:
+    """Whether a path is a .pt or .pth file by its name and its first bytes; never raises."""
+    return path.suffix in SUFFIXES and starts_with(path, b"PK\x03\x04", b"\x80")
+
+
+def open_torch(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
+    """A source over one file; a lone tensor is called `values`."""
+    arrays = dict(_tensors(path))
+    variables = [
+        Variable(k, k, a.shape, a.dtype, content=np.array(a) if is_small(a.shape) else None) for k, a in arrays.items()
+    ]
+    return open_arrays(TorchStore(path), variables, definition)
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
+    """Each tensor as an array; those inside others are named `outer/inner`."""
+    try:
+        content = _load(path)
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{path}: holds Python objects that are not tensors, which are not opened; save a tensor or a dict of "
+            "tensors with torch.save."
+        ) from error
+    except DAMAGE as error:
+        raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
+    stack = [("", content)]
+    while stack:
+        name, value = stack.pop(0)
+        if isinstance(value, torch.Tensor):
+            yield name or VALUES, _array(value)
+        elif isinstance(value, dict):
+            stack += [(f"{name}/{key}" if name else str(key), below) for key, below in value.items()]
+        elif isinstance(value, (int, float)):
+            yield name, np.asarray(value, np.float64)
+        elif isinstance(value, list) and value and all(isinstance(v, (int, float, str)) for v in value):
+            yield name, np.asarray(value)
+
+
+def _load(path: Path) -> Any:
+    if starts_with(path, b"PK\x03\x04"):
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _array(tensor: Any) -> Array:
+    tensor = tensor.detach()
+    array: Array = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor.resolve_conj()).numpy()
+    return array
+
+
+READER = Reader(is_torch, open_torch, suffixes=SUFFIXES)

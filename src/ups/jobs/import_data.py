@@ -1,0 +1,79 @@
+"""Any data that can be read, written as a data set of The Well with its splits and statistics."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ups.data import Source
+from ups.data.resample import Resampled
+from ups.data.splits import PARTS, make_split
+from ups.data.write_well import write_data_set
+from ups.definition import Definition
+from ups.run.datasets import open_files
+from ups.run.generate import Progress, Report
+from ups.types import ConfigError, DataError
+
+FRACTIONS = (0.8, 0.1, 0.1)
+
+
+def import_data(
+    paths: Sequence[Path],
+    definition: Definition,
+    out: Path,
+    report: Report,
+    *,
+    name: str = "",
+    fractions: tuple[float, float, float] | None = None,
+    resample: bool = False,
+    overwrite: bool = False,
+) -> tuple[Path, list[str]]:
+    """Write the samples of `paths` to a data set in `out`; its path, and what is worth saying.
+
+    A split that the data bring is kept unless `fractions` ask for another.
+    """
+    with open_files([str(path) for path in paths], definition) as source:
+        remarks: list[str] = []
+        if resample:
+            source, error = _resampled(source)
+            remarks.append(f"resampled to uniform axes; back on its own axes it differs by {error:.1e} of its size")
+        uneven = [problem for problem in source.problems if "axis is not uniform" in problem]
+        if uneven:
+            raise DataError(f"{source.path}: {uneven[0]}.")
+        parts = _split(source, fractions)
+        remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
+        remarks += [f"PROBLEM: {problem}" for problem in source.problems]
+        label = _checked(name or source.task.name)
+        path = write_data_set(
+            *(source, out, label, parts, overwrite),
+            lambda done, total: report(Progress(done, total, label)),
+        )
+    return path, remarks
+
+
+def _resampled(source: Source) -> tuple[Source, float]:
+    resampled = Resampled(source)
+    return resampled, resampled.error()
+
+
+def _split(source: Source, fractions: tuple[float, float, float] | None) -> Mapping[str, Sequence[str]]:
+    """The split that the ids state, `train/…`; otherwise a seeded one in which every part has all parameters."""
+    stated = [name.split("/", 1)[0] for name in source.ids]
+    if fractions is None and set(stated) <= set(PARTS) and "train" in stated:
+        return {part: [i for i, where in zip(source.ids, stated, strict=True) if where == part] for part in PARTS}
+    strata = [tuple(sorted(source.params_of(i).items())) for i in range(len(source))]
+    split = make_split(source.ids, "seeded", fractions or FRACTIONS, strata=strata)
+    return {part: ids for part in PARTS if (ids := getattr(split, part))}
+
+
+def _checked(name: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise ConfigError(f"'{name}' cannot be the name of a data set; choose letters, digits, _ and - with --name.")
+    return name
+
+
+def with_parameters(definition: Definition, params: Mapping[str, float | str]) -> Definition:
+    """The definition with further parameters that hold for every sample."""
+    return dataclasses.replace(definition, parameters={**definition.parameters, **params})

@@ -1,0 +1,91 @@
+"""How samples of one source differ: grids, boxes, lengths, steps of time; and its task as the user may edit it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from ups.data import Source
+from ups.data.trajectories import is_even
+from ups.definition import Definition, definition_of
+
+# Encoders halve a grid this often and more; an axis that does not allow it is padded.
+HALVED = 8
+
+
+def differences(source: Source) -> list[str]:
+    """What differs from sample to sample, and grids that cannot be halved three times; none of it is a fault."""
+    rows = range(len(source))
+    domains = {id(domain): domain for domain in map(source.domain_of, rows)}.values()
+    lengths = [len(source.times_of(i)) for i in rows]
+    steps = sorted({_digits(t[1] - t[0]) for t in map(source.times_of, rows) if len(t) > 1})
+    grids = sorted({domain.shape for domain in domains})
+    notes = []
+    if len(grids) > 1:
+        notes.append(f"the samples have {len(grids)} grids: {_few(' × '.join(map(str, grid)) for grid in grids)}")
+    if len({domain.bounds for domain in domains}) > 1:
+        notes.append("the samples lie in boxes of different sizes or places")
+    if len(set(lengths)) > 1:
+        notes.append(f"the samples have from {min(lengths)} to {max(lengths)} frames")
+    if len(steps) > 1:
+        notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
+    odd = sorted({n for grid in grids for n in grid if n % HALVED})
+    if odd:
+        notes.append(f"axes of {_few(map(str, odd))} cells cannot be divided by {HALVED}; an encoder pads them")
+    return notes
+
+
+def varying_parameters(source: Source) -> dict[str, str]:
+    """The range of each parameter that differs from sample to sample, in words."""
+    values: dict[str, dict[float | str, None]] = {}
+    for i in range(len(source)) if len(source.params) < len(source.task.parameters) else ():
+        for name, value in source.params_of(i).items():
+            if name not in source.params:
+                values.setdefault(name, {})[value] = None
+    return {name: _range(list(found)) for name, found in values.items()}
+
+
+def _range(values: list[float | str]) -> str:
+    numbers = [value for value in values if not isinstance(value, str)]
+    if len(numbers) < len(values):
+        return f"among {_few(map(str, values))}"
+    return f"from {min(numbers):.6g} to {max(numbers):.6g}"
+
+
+def uneven_times(source: Source) -> list[str]:
+    """A problem where frames lie at uneven times within samples, unless the reader has said so."""
+    if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):
+        return []
+    uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
+    return [f"the times are not uniform in {len(uneven)} of {len(source)} samples"] if uneven else []
+
+
+def described_task(source: Source, definition: Definition) -> Definition:
+    """The task of a source in the user's words. Where axes and arrays lie stays as the user said it, and a box or
+    boundary only stands there if all samples share it."""
+    whole = definition_of(source.task)
+    domains = [source.domain_of(i) for i in range(len(source))]
+    boxes, wraps = {domain.bounds for domain in domains}, {domain.periodic for domain in domains}
+    periodic = tuple(name for name, flag in zip(source.task.axes, domains[0].periodic, strict=False) if flag)
+    return dataclasses.replace(
+        whole,
+        dims=definition.dims or whole.dims,
+        datasets=definition.datasets,
+        bounds=dict(zip(source.task.axes, next(iter(boxes)), strict=False)) if len(boxes) == 1 else {},
+        periodic=periodic if periodic and len(wraps) == 1 else None,
+        steady=whole.steady or None,
+        parameters=definition.parameters,
+        dt=definition.dt,
+    )
+
+
+def _digits(step: float) -> float:
+    """A step of time without the rounding of float32."""
+    return float(f"{step:.5g}")
+
+
+def _few(words: Iterable[str]) -> str:
+    listed = list(words)
+    return ", ".join(listed[:6]) + (", …" if len(listed) > 6 else "")

@@ -1,0 +1,352 @@
+"""Formats of plain arrays: their own rules, folders of them, masks, and one sentence for what cannot be read."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from scipy.io import netcdf_file
+
+from ups.data import open_source
+from ups.definition import Definition
+from ups.physics import TASKS
+from ups.types import ConfigError, DataError
+
+RNG = np.random.default_rng(5)
+FLOW = Definition("flow", dims=("sample", "time", "x", "channel"), fields={"w": ("u", "v")})
+ONE = Definition("flow", dims=("time", "x"), fields={"u": ("u",)})
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype("f4")
+
+
+def save(path: Path, **arrays: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(path, **arrays)
+    return path
+
+
+def scaled(file: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:
+    file[name] = values
+    for i, dim in enumerate(dims):
+        file[name].dims[i].attach_scale(file[dim])
+    file[name].attrs.update(attributes)
+
+
+@pytest.fixture
+def climate(tmp_path: Path) -> Path:
+    """A netCDF file as models of the weather write it: packed numbers, a fill value, CF attributes, odd names."""
+    with h5py.File(tmp_path / "climate.nc", "w") as file:
+        for name, values, attributes in (
+            ("when", np.arange(3, dtype="i4") * 6, {"units": "hours since 1990-01-01"}),
+            ("lat", np.array([60.0, 30.0, 0.0, -30.0]), {"axis": "Y", "bounds": "lat_bnds"}),
+            ("rlon", np.arange(5.0), {"axis": "X"}),
+            ("bnds", np.arange(2), {}),
+        ):
+            file[name] = values
+            file[name].make_scale(name)
+            file[name].attrs.update(attributes)
+        packed = np.arange(60, dtype="i2").reshape(3, 4, 5)
+        packed[:, 1, 2] = -999
+        fill = {"_FillValue": np.int16(-999), "scale_factor": 0.5, "add_offset": 10.0}
+        scaled(file, "tas", packed, ("when", "lat", "rlon"), **fill)
+        scaled(file, "orography", numbers(4, 5), ("lat", "rlon"))
+        scaled(file, "lat_bnds", numbers(4, 2), ("lat", "bnds"))
+        file["co2"] = 420.0
+    return tmp_path / "climate.nc"
+
+
+def test_a_netcdf_file_needs_no_definition(climate: Path) -> None:
+    source = open_source(climate, TASKS)
+    assert (source.task.channels, source.task.given, source.task.axes) == (
+        ("tas",),
+        ("orography", "mask"),
+        ("lat", "rlon"),
+    )
+    assert (source.params, source.times.tolist(), source.problems) == ({"co2": 420.0}, [0, 6, 12], ())
+    assert source.domain.coordinates[0].tolist() == [-30, 0, 30, 60]
+    values = source.read(0)[..., 0]
+    assert values[0, 3, 0] == 10.0
+    assert values[1, 0, 4] == 0.5 * (20 + 15 + 4) + 10
+    assert np.isnan(values[:, 2, 2]).all()
+    assert source.inputs(0)[..., 1].sum() == 19
+
+
+def test_variables_are_grouped_renamed_and_chosen_by_a_definition(tmp_path: Path) -> None:
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        for name, n in {"nrun": 2, "time": 3, "x": 4, "y": 5}.items():
+            file.createDimension(name, n)
+        for name in ("uvel", "vvel", "rho"):
+            file.createVariable(name, ">f4", ("nrun", "time", "x", "y"))[:] = numbers(2, 3, 4, 5)
+    with pytest.raises(DataError, match="whose dimension 'nrun' is unknown; say what it is"):
+        open_source(tmp_path / "a.nc", TASKS)
+    task = Definition(fields={"velocity": ("u", "v")}, datasets={"u": "uvel", "v": "vvel", "sample": "nrun"})
+    source = open_source(tmp_path / "a.nc", TASKS, task)
+    assert [(f.name, f.rank) for f in source.task.fields] == [("velocity", 1)]
+    assert any("array rho (2 × 3 × 4 × 5) is not used" in note for note in source.notes)
+    with netcdf_file(tmp_path / "a.nc", mmap=False) as file:
+        expected = np.stack([file.variables[name][1] for name in ("uvel", "vvel")], -1)
+    np.testing.assert_array_equal(source.read(1), expected)
+
+
+def test_records_of_a_classic_netcdf_file_are_found(tmp_path: Path) -> None:
+    data = {"a": numbers(3, 5), "b": numbers(3, 5).astype("f8")}
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 5)
+        file.createVariable("flag", "i1", ("time",))[:] = np.arange(3)
+        for name, values in data.items():
+            file.createVariable(name, values.dtype, ("time", "x"))[:] = values
+    source = open_source(tmp_path / "a.nc", TASKS)
+    np.testing.assert_array_equal(source.read(0), np.stack([*data.values()], -1))
+
+
+@pytest.mark.oracle
+def test_files_of_xarray_are_read_as_xarray_reads_them(tmp_path: Path) -> None:
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("netCDF4")
+    data = xarray.Dataset(
+        {
+            "u": (("sample", "time", "y", "x"), np.where(RNG.random((4, 6)) > 0.9, np.nan, numbers(3, 5, 4, 6))),
+            "solid": (("y", "x"), RNG.random((4, 6)) > 0.5),
+            "nu": ("sample", [0.1, 0.2, 0.3]),
+            "kind": ("sample", ["a", "b", "a"]),
+        },
+        coords={"x": np.arange(6) * 0.5, "y": np.arange(4.0), "time": np.arange(5) * 0.1},
+    )
+    paths = {tmp_path / f"{kind}.nc": kind for kind in ("NETCDF4", "NETCDF3_CLASSIC", "NETCDF3_64BIT")}
+    packed = {"u": {"dtype": "i2", "scale_factor": 1e-3, "_FillValue": -32768, "zlib": True}}
+    for path, kind in paths.items():
+        data.to_netcdf(path, format=kind, encoding=packed if kind == "NETCDF4" else {})
+    stores = {tmp_path / f"{version}.zarr": version for version in (2, 3)}
+    for path, version in stores.items():
+        if pytest.importorskip("zarr"):
+            data.to_zarr(path, zarr_format=version)
+    for path in (*paths, *stores):
+        source = open_source(path, TASKS)
+        truth = xarray.open_dataset(path) if path in paths else xarray.open_zarr(path)
+        for i in range(3):
+            np.testing.assert_allclose(source.read(i)[..., 0], truth["u"][i].values, atol=1e-6)
+            np.testing.assert_array_equal(source.inputs(i)[..., 0], data["solid"].values)
+            assert source.params_of(i)["nu"] == [0.1, 0.2, 0.3][i]
+        assert source.task.mask == ("mask" if np.isnan(data["u"]).any() else "")
+        np.testing.assert_allclose(source.times, np.arange(5) * 0.1)
+
+
+@pytest.mark.oracle
+def test_a_netcdf_file_of_wide_numbers_is_read(tmp_path: Path) -> None:
+    netcdf4 = pytest.importorskip("netCDF4")
+    values = numbers(3, 5)
+    with netcdf4.Dataset(tmp_path / "a.nc", "w", format="NETCDF3_64BIT_DATA") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 5)
+        file.createVariable("flag", "u2", ("time",))[:] = np.arange(3)
+        file.createVariable("u", "f4", ("time", "x"))[:] = values
+        file.createVariable("count", "i8", ("time", "x"))[:] = np.arange(15).reshape(3, 5)
+    source = open_source(tmp_path / "a.nc", TASKS)
+    np.testing.assert_array_equal(source.read(0), np.stack([values, np.arange(15.0).reshape(3, 5)], -1))
+
+
+def test_a_lone_array_of_another_name_is_taken_for_the_fields_and_that_is_said(tmp_path: Path) -> None:
+    source = open_source(save(tmp_path / "a.npz", w=numbers(3, 8)), TASKS, ONE)
+    assert (source.task.channels, source.notes[0]) == (("u",), "array w (3 × 8) is taken to hold u")
+
+
+def test_a_folder_is_one_source_of_files_that_differ_in_grid_length_and_parameters(tmp_path: Path) -> None:
+    for i, (frames, cells) in enumerate(((3, 8), (5, 8), (3, 16))):
+        save(tmp_path / "set" / ("train" if i else "test") / f"{i}.npz", u=numbers(frames, cells), nu=float(i))
+    (tmp_path / "set" / "README.md").write_text("not data")
+    source = open_source(tmp_path / "set", TASKS, ONE)
+    assert source.ids == ("test/0", "train/1", "train/2")
+    assert [source.read(i).shape for i in range(3)] == [(3, 8, 1), (5, 8, 1), (3, 16, 1)]
+    assert [source[i].domain.shape for i in range(3)] == [(8,), (8,), (16,)]
+    assert [source.params_of(i) for i in range(3)] == [{"nu": 0.0}, {"nu": 1.0}, {"nu": 2.0}]
+    assert source.domain_of(0) is source.domain_of(1)
+    copy = pickle.loads(pickle.dumps(source))
+    np.testing.assert_array_equal(copy.read(2), source.read(2))
+    save(tmp_path / "set" / "x.npz", u=numbers(3, 8, 2, 2))
+    with pytest.raises(DataError, match=r"set/x\.npz: array u \(3 × 8 × 2 × 2\) does not have the axes"):
+        open_source(tmp_path / "set", TASKS, ONE)
+
+
+def test_a_folder_of_parameters_that_are_not_stated_everywhere_is_a_problem(tmp_path: Path) -> None:
+    save(tmp_path / "a.npz", u=numbers(3, 8), nu=1.0)
+    save(tmp_path / "b.npz", u=numbers(3, 8))
+    assert open_source(tmp_path, TASKS, ONE).problems == ("b.npz: nu is stated nowhere, but beside it",)
+
+
+def test_hundreds_of_files_open_in_a_moment_and_few_stay_open(tmp_path: Path) -> None:
+    for i in range(300):
+        with h5py.File(tmp_path / f"{i:03d}.h5", "w") as file:
+            file["u"] = np.full((3, 8), i, "f4")
+    start = time.perf_counter()
+    source = open_source(tmp_path, TASKS, ONE)
+    assert [float(source.read(i)[0, 0, 0]) for i in range(300)] == [*range(300)]
+    assert time.perf_counter() - start < 10
+    assert len(list(Path("/proc/self/fd").iterdir())) < 280
+
+
+def test_nan_in_fixed_places_is_a_mask_and_nan_that_moves_a_problem(tmp_path: Path) -> None:
+    values = numbers(3, 4, 8, 2)
+    values[1, :, 2:4, 1] = np.nan
+    source = open_source(save(tmp_path / "a.npz", values=values), TASKS, FLOW)
+    assert (source.task.mask, source.task.given, source.problems) == ("mask", ("mask",), ())
+    assert source.inputs(0)[..., 0].tolist() == [1] * 8
+    assert source.inputs(1)[..., 0].tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
+    np.testing.assert_array_equal(source.read(1), values[1])
+    values[1, 2:, 5] = np.nan
+    source = open_source(save(tmp_path / "b.npz", values=values), TASKS, FLOW)
+    assert source.problems == ("NaN moves in time in sample 000001; only NaN in fixed places is a mask",)
+
+
+def test_a_mask_may_be_given_as_truth_values_under_its_name(tmp_path: Path) -> None:
+    solid, values = RNG.random((3, 8)) > 0.5, numbers(3, 4, 8, 2)
+    source = open_source(save(tmp_path / "a.npz", values=values, mask=solid), TASKS, FLOW)
+    assert (source.task.mask, source.inputs(2)[..., 0].tolist()) == ("mask", solid[2].astype(float).tolist())
+    task = Definition(**{**vars(FLOW), "mask": "fluid"})
+    source = open_source(save(tmp_path / "b.npz", values=values, fluid=solid[0].astype("i4")), TASKS, task)
+    assert (source.task.mask, source.inputs(2)[..., 0].tolist()) == ("fluid", solid[0].astype(float).tolist())
+    with pytest.raises(ConfigError, match="has no input 'fluid', which the task speaks of"):
+        open_source(save(tmp_path / "c.npz", values=values), TASKS, task)
+
+
+def test_without_coordinates_cells_are_square_and_frames_one_apart_unless_the_task_says_so(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", values=numbers(3, 8, 4))
+    plain = Definition("a", dims=("time", "x", "y"), fields={"u": ("u",)})
+    source = open_source(path, TASKS, plain)
+    assert (source.domain.bounds, source.times.tolist()) == (((0.0, 1.0), (0.0, 0.5)), [0, 1, 2])
+    assert any("no times are stored; frames are taken to be 1 apart" in note for note in source.notes)
+    told = Definition(**{**vars(plain), "dt": 0.1, "bounds": {"x": (-1.0, 1.0), "y": (0.0, 3.0)}, "periodic": ("y",)})
+    source = open_source(path, TASKS, told)
+    assert (source.domain.bounds, source.domain.periodic) == (((-1.0, 1.0), (0.0, 3.0)), (False, True))
+    np.testing.assert_allclose(source.domain.coordinates[0], (np.arange(8) + 0.5) / 4 - 1)
+    np.testing.assert_allclose(source.times, [0, 0.1, 0.2])
+    assert source.task.dt == pytest.approx(0.1)
+
+
+def test_arrays_without_time_are_steady_solutions(tmp_path: Path) -> None:
+    task = Definition("darcy", dims=("sample", "x", "y"), fields={"u": ("u",)}, inputs={"a": ("a",)})
+    u, a = numbers(3, 8, 4), numbers(3, 8, 4)
+    source = open_source(save(tmp_path / "a.npz", u=u, a=a), TASKS, task)
+    assert (source.task.steady, source.read(1).shape, source.times.tolist()) == (True, (1, 8, 4, 1), [0])
+    np.testing.assert_array_equal(source.inputs(1)[..., 0], a[1])
+
+
+def test_a_steady_file_with_named_axes_needs_to_be_told_what_is_given(tmp_path: Path) -> None:
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        for name, n in {"sample": 2, "x": 4}.items():
+            file.createDimension(name, n)
+        for name in ("u", "a"):
+            file.createVariable(name, "f4", ("sample", "x"))[:] = numbers(2, 4)
+    assert open_source(tmp_path / "a.nc", TASKS).task.channels == ("u", "a")
+    source = open_source(tmp_path / "a.nc", TASKS, Definition(inputs={"a": ("a",)}))
+    assert (source.task.channels, source.task.given) == (("u",), ("a",))
+
+
+def test_words_are_parameters_that_the_network_is_told(tmp_path: Path) -> None:
+    source = open_source(save(tmp_path / "a.npz", values=numbers(3, 4, 8, 2), gas=["air", "argon", "air"]), TASKS, FLOW)
+    (gas,) = source.task.parameters
+    assert (gas.choices, gas.encoded, source.params_of(1)) == (("air", "argon"), True, {"gas": "argon"})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "task", "match"),
+    [
+        (
+            {"values": numbers(2, 3, 8)},
+            Definition("a"),
+            r"holds values \(2 × 3 × 8\), and nothing says what their axes",
+        ),
+        ({"values": numbers(2, 3)}, FLOW, r"array values \(2 × 3\) does not have the axes sample, time, x, channel"),
+        ({"values": numbers(2, 3, 8, 3)}, FLOW, "and 2 channels; correct `dims` or `fields`"),
+        ({"values": numbers(2, 3, 8, 2), "t": [0, 2, 1]}, FLOW, "times do not increase"),
+        ({"values": numbers(2, 3, 8, 2), "x": [0, 2, 1, 3, 4, 5, 6, 7]}, FLOW, "x neither increase nor decrease"),
+        ({"values": numbers(2, 3, 8, 2) * 1j}, FLOW, "is complex|does not have"),
+        ({"values": np.array([{}, {}])}, FLOW, "holds Python objects, not numbers"),
+        ({"values": numbers(0, 3, 8, 2)}, FLOW, "sample has length 0"),
+        ({"u": numbers(2, 3, 8), "v": numbers(2, 3, 9)}, FLOW, r"array v \(2 × 3 × 9\) does not have the axes"),
+        (
+            {"values": numbers(2, 3, 8, 2)},
+            Definition(**{**vars(FLOW), "datasets": {"u": "/sol"}}),
+            "has no array '/sol'",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_one_sentence(tmp_path: Path, arrays: Any, task: Definition, match: str) -> None:
+    path = save(tmp_path / "a.npz", **arrays)
+    with pytest.raises(DataError, match=match) as caught:
+        open_source(path, TASKS, task)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_objects_is_not_unpickled(tmp_path: Path) -> None:
+    torch.save({"model": Path("/")}, tmp_path / "a.pt")
+    with pytest.raises(DataError, match="holds Python objects that are not tensors, which are not opened"):
+        open_source(tmp_path / "a.pt", TASKS, FLOW)
+
+
+def test_tensors_may_lie_within_others_and_in_half_precision(tmp_path: Path) -> None:
+    values = torch.randn(2, 3, 8, 2)
+    torch.save({"data": {"values": values.bfloat16()}, "nu": [1.0, 2.0], "g": 9.81}, tmp_path / "a.pt")
+    task = Definition(**{**vars(FLOW), "datasets": {"values": "data/values"}})
+    source = open_source(tmp_path / "a.pt", TASKS, task)
+    np.testing.assert_array_equal(source.read(1), values[1].bfloat16().float().numpy())
+    assert source.params_of(1) == {"nu": 2.0, "g": 9.81}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("a.csv", b"x,u\n0,1\n", "a table of text; write its arrays with numpy.savez"),
+        ("a.zip", b"PK\x03\x04....", "a zip archive; unpack it"),
+        ("a.png", b"\x89PNG....", "a PNG picture, not data"),
+        ("a.safetensors", b"....", "a trained simulator; roll it out with `ups rollout`"),
+        ("a.yaml", b"plan: [codec]\n", "is a config; run it with `ups run`"),
+        ("a.xdmf", b"<Xdmf/>", "name the HDF5 file beside it"),
+        ("a.npz", b"not a zip", "is not an HDF5 file, nor anything else"),
+        ("run/config.yaml", b"a: 1", ""),
+    ],
+)
+def test_another_kind_of_file_says_what_it_is_and_which_command_takes_it(
+    tmp_path: Path, name: str, content: bytes, match: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    if name.startswith("run/"):
+        (path.parent / "environment.json").write_text("{}")
+        path, match = path.parent, "is a run folder; `ups rollout` and `ups evaluate` take it"
+    with pytest.raises(DataError, match=match):
+        open_source(path, TASKS)
+
+
+def test_a_zarr_store_without_the_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.zarr").mkdir()
+    (tmp_path / "a.zarr" / ".zgroup").write_text('{"zarr_format": 2}')
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(DataError, match=r"pip install 'universal-physics-stack\[formats\]'"):
+        open_source(tmp_path / "a.zarr", TASKS)
+
+
+def test_a_plain_hdf5_file_is_read_where_the_task_says_its_arrays_lie(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sol/u"], file["grid/x"], file["t"], file["meta/re"] = (
+            numbers(2, 3, 8),
+            np.arange(8.0),
+            np.arange(3.0),
+            [1, 2],
+        )
+    datasets = {"u": "/sol/u", "x": "/grid/x", "time": "/t", "re": "/meta/re"}
+    task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)}, datasets=datasets)
+    source = open_source(tmp_path / "a.h5", TASKS, task)
+    assert (source.params_of(1), source.domain.bounds) == ({"re": 2.0}, ((-0.5, 7.5),))
+    with pytest.raises(DataError, match="or describe its arrays"):
+        open_source(tmp_path / "a.h5", TASKS)

@@ -1,0 +1,34 @@
+"""docs/howto-use-your-data.md, taken from the page as it stands: its arrays, its task and its config."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ups.config import load
+from ups.data import open_source
+from ups.data.write_well import write_data_set
+from ups.definition import definition_from
+from ups.physics import TASKS
+from ups.run.config import run_config
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto-use-your-data.md"
+BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | re.S) for kind in ("python", "yaml")}
+
+
+def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (script,), (task, run) = BLOCKS["python"], BLOCKS["yaml"]
+    exec(compile(script.replace("range(40)", "range(4)"), str(PAGE), "exec"), {})
+    Path("tracer.yaml").write_text(task)
+    source = open_source("results", TASKS, definition_from("tracer.yaml"))
+    assert (source.ids, source.problems) == (("000", "001", "002", "003"), ())
+    assert (source.task.channels, source.task.mask, source.task.periodic) == (("c",), "mask", (True, True))
+    np.testing.assert_array_equal(source.read(2)[..., 0], np.load("results/002.npz")["c"])
+    again = open_source(write_data_set(source, Path("data"), "tracer", {"train": source.ids}), TASKS)
+    assert [again.params_of(i) for i in range(4)] == [source.params_of(i) for i in range(4)]
+    Path("run.yaml").write_text(run)
+    assert load(run_config(), Path("run.yaml")).data["tracer"].file == "data/tracer"

@@ -1,0 +1,131 @@
+"""`ups data import`, and what `info` and `validate` say of data that are not PDEBench's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from ups.cli import main
+from ups.data import open_source
+from ups.definition import Definition, definition_from
+from ups.jobs.inspect import describe, notes, problems
+from ups.physics import TASKS
+from ups.types import ConfigError
+
+RNG = np.random.default_rng(7)
+TASK = {"name": "wake", "dims": ["time", "x", "y", "channel"], "fields": {"velocity": ["u", "v"]}, "periodic": ["x"]}
+
+
+def samples(folder: Path, count: int = 10, **more: Any) -> Path:
+    """A folder of arrays, one file a sample, and wake.yaml beside it."""
+    folder.mkdir(exist_ok=True)
+    for i in range(count):
+        values = RNG.standard_normal((6, 8, 16, 2)).astype("f4")
+        values[:, 2:4, 5] = np.nan
+        content = {"values": values, "x": np.arange(8.0), "y": np.arange(16.0) / 2, "re": 100.0 * (1 + i % 2), **more}
+        np.savez(folder / f"{i:02d}.npz", **content)
+    (folder.parent / "wake.yaml").write_text(yaml.safe_dump(TASK))
+    return folder
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, words)])
+    return int(ended.value.code or 0)
+
+
+def test_a_folder_of_arrays_becomes_a_data_set_whose_path_is_the_last_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, task = samples(tmp_path / "in"), tmp_path / "wake.yaml"
+    assert run("data", "import", folder, "--task", task, "--out", tmp_path, "--split", "0.6,0.2,0.2") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["train 6, valid 2, test 2", str(tmp_path / "wake")]
+    source, again = open_source(folder, TASKS, definition_from(str(task))), open_source(lines[-1], TASKS)
+    assert again.task.fields == source.task.fields
+    assert {again.params_of(i)["re"] for i in range(6, 8)} == {100.0, 200.0}, "every part has all parameters"
+    rows = {source.read(i).tobytes(): i for i in range(10)}
+    for i in range(10):
+        row = rows[again.read(i).tobytes()]
+        np.testing.assert_array_equal(again.inputs(i), source.inputs(row))
+        assert again.params_of(i) == source.params_of(row)
+    assert run("data", "import", folder, "--task", task, "--out", tmp_path) == 2
+    assert "is there already; name another with --name, or --overwrite it" in capsys.readouterr().err
+    assert run("data", "import", lines[-1], "--out", tmp_path, "--name", "copy") == 0
+    copied = open_source(tmp_path / "copy", TASKS)
+    assert [i.split("/")[0] for i in copied.ids] == [i.split("/")[0] for i in again.ids], "a given split is kept"
+
+
+def test_an_uneven_axis_is_refused_unless_it_is_resampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.linspace(0, 1, 33) ** 1.2
+    values = np.sin(2 * np.pi * (x + np.arange(8)[:, None, None] / 8 + np.arange(4)[:, None] / 9))
+    np.savez(tmp_path / "a.npz", u=values, x=x)
+    (tmp_path / "a.yaml").write_text("dims: [sample, time, x]\nfields: {u: [u]}\n")
+    words = ("data", "import", tmp_path / "a.npz", "--task", tmp_path / "a.yaml", "--out", tmp_path / "out")
+    assert run(*words) == 2
+    assert "the x axis is not uniform" in capsys.readouterr().err
+    assert run(*words, "--resample") == 0
+    assert "resampled to uniform axes; back on its own axes it differs by" in capsys.readouterr().out
+    np.testing.assert_allclose(np.diff(open_source(tmp_path / "out" / "a", TASKS).domain.coordinates[0]), 1 / 32)
+
+
+def test_info_ends_with_a_task_that_can_be_edited_and_used(tmp_path: Path) -> None:
+    folder = samples(tmp_path / "in")
+    text = describe(folder, definition_from(str(tmp_path / "wake.yaml")))
+    assert "parameters: re from 100 to 200 (2 values)" in text
+    printed = text[text.index("\nname: ") :]
+    assert yaml.safe_load(printed)["fields"] == {"velocity": ["u", "v"]}
+    (tmp_path / "mine.yaml").write_text(printed)
+    again = open_source(folder, TASKS, definition_from(str(tmp_path / "mine.yaml")))
+    first = open_source(folder, TASKS, definition_from(str(tmp_path / "wake.yaml")))
+    assert again.task == first.task
+    assert describe(folder, definition_from(str(tmp_path / "mine.yaml"))) == text
+
+
+def test_a_definition_is_a_name_or_a_file_and_a_wrong_key_is_one_sentence(tmp_path: Path) -> None:
+    assert definition_from("burgers1d") == Definition(name="burgers1d")
+    (tmp_path / "flow.yaml").write_text("dims: [time, x]\nfields: {u: [u]}\nbounds: {x: [0, 1]}\n")
+    flow = definition_from(str(tmp_path / "flow.yaml"))
+    assert flow == Definition("flow", dims=("time", "x"), fields={"u": ("u",)}, bounds={"x": (0.0, 1.0)})
+    assert Definition.from_plain(flow.plain()) == flow
+    (tmp_path / "flow.yaml").write_text("dimensions: [time, x]\n")
+    with pytest.raises(ConfigError, match=r"flow\.yaml.*dimensions"):
+        definition_from(str(tmp_path / "flow.yaml"))
+    with pytest.raises(ConfigError, match="there is no such"):
+        definition_from("nowhere/flow.yaml")
+
+
+def test_validate_finds_what_is_wrong_and_notes_what_differs(tmp_path: Path) -> None:
+    folder, task = samples(tmp_path / "in", 4), Definition.from_plain(TASK)
+    assert problems([folder], task) == []
+    values = RNG.standard_normal((5, 4, 12, 2)).astype("f4")
+    np.savez(folder / "other.npz", values=values, x=np.arange(4.0), y=np.arange(12.0), t=np.arange(5) / 4, re=1.0)
+    assert problems([folder], task) == []
+    said = "; ".join(text for _, text in notes([folder], task))
+    for part in (
+        "2 grids: 4 × 12, 8 × 16",
+        "from 5 to 6 frames",
+        "from 0.25 to 1",
+        "axes of 4, 12 cells cannot be divided",
+    ):
+        assert part in said
+    wandering = np.array(values)
+    wandering[0, 1, 1] = wandering[3, 2, 2] = np.nan
+    np.savez(tmp_path / "nan.npz", values=wandering, t=[0, 1, 2, 4, 5], x=[0.0, 1, 2, 5], re=1.0)
+    found = [text for _, text in problems([tmp_path / "nan.npz"], task)]
+    assert any("NaN that moves in time in 1 sample" in text for text in found)
+    assert any("the times are not uniform" in text for text in found)
+    assert any("the x axis is not uniform (steps from 1 to 3)" in text for text in found)
+
+
+def test_validate_takes_several_paths_and_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, task = samples(tmp_path / "in", 4), tmp_path / "wake.yaml"
+    np.savez(tmp_path / "twin.npz", **np.load(folder / "00.npz"))
+    assert run("data", "validate", folder, tmp_path / "twin.npz", "--task", task, "--params", "re=5") == 1
+    assert "trajectories in more than one place: 1 pair" in capsys.readouterr().out
+    assert run("data", "validate", folder, "--task", task, "--params", "re") == 2
+    assert "--params has 're', but must be NAME=VALUE pairs" in capsys.readouterr().err
