@@ -14,7 +14,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.definition import Definition
-from ups.jobs.variety import described_task, differences, varying_parameters, uneven_times
+from ups.jobs.variety import described_task, differences, uneven_times, varying_parameters
 from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
