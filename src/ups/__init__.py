@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ups.definition import Definition
 from ups.version import __version__
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ups.jobs.fit import Data
     from ups.models import Simulator
 
-__all__ = ["__version__", "load"]
+__all__ = ["Data", "Definition", "__version__", "fit", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """`ups.Data`, imported at its first use: a config is read without networks."""
+    if name != "Data":
+        raise AttributeError(f"module 'ups' has no attribute '{name}'")
+    from ups.jobs.fit import Data
+
+    return Data
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:
@@ -19,3 +30,35 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
     from ups.run.load import load as load_simulator
 
     return load_simulator(path, device)
+
+
+def fit(
+    data: Any,
+    minutes: float = 5.0,
+    *,
+    name: str = "fit",
+    out: str | Path = "runs",
+    device: str = "auto",
+    overwrite: bool = False,
+    quiet: bool = False,
+    **settings: Any,
+) -> Simulator:
+    """A simulator trained on trajectories in memory: `ups.fit(values, minutes=5).rollout(u0, steps=100)`.
+
+    `data` is a `ups.Data`, or what its `values` may be: an array `(sample, time, x[, y[, z]], channel)` of numpy or
+    torch, a dict of arrays by channel, or an `xarray.Dataset`. The run's folder, with its report, is `<out>/<name>`,
+    and the data lie beside it. `settings` are keys of a run's config, `__` for the dot: `model__operator__size="small"`
+    """
+    from pathlib import Path
+
+    from ups.jobs.fit import fit as job
+    from ups.run.datasets import Screen
+    from ups.screen import following, show, training
+
+    dotted = {key.replace("__", "."): value for key, value in settings.items()}
+    with following() as report:
+        screen = Screen.silent() if quiet else Screen(print, report, training())
+        simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
+    if not quiet:
+        show(judged.headline(), judged.said(), folder.report)
+    return simulator

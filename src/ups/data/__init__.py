@@ -14,7 +14,18 @@ from ups.data.strangers import is_run, stranger
 from ups.definition import Definition
 from ups.types import TaskSpec
 
-__all__ = ["READERS", "Joined", "Reader", "Source", "blocks", "duplicates", "open_source", "renamed", "same_task"]
+__all__ = [
+    "READERS",
+    "Joined",
+    "Reader",
+    "Source",
+    "blocks",
+    "defined",
+    "duplicates",
+    "open_source",
+    "renamed",
+    "same_task",
+]
 
 
 def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Definition | None = None) -> Source:
@@ -24,10 +35,14 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     a whole definition, or nothing where the file describes itself.
     """
     path, definition = Path(path), Definition.of(task)
-    source = _opened(path, tasks, definition)
+    return defined(_opened(path, tasks, definition), definition, tasks)
+
+
+def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec]) -> Source:
+    """A source as one of the task that the user defines; NaN in fixed places of arrays become a mask."""
     if source.nan_is_mask and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
-    spec = definition.applied(source.task, tasks, str(path))
+    spec = definition.applied(source.task, tasks, str(source.path))
     if spec == source.task and not definition.parameters:
         return source
     return Defined(source, spec, definition.parameters, definition.boxed)

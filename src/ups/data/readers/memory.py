@@ -1,0 +1,44 @@
+"""Arrays in memory as trajectories: numpy, torch, xarray, or a dict of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data.readers.arrays import Store, Variable, Where
+from ups.data.readers.assemble import open_arrays
+from ups.data.source import Source
+from ups.definition import Definition
+from ups.types import Array, ConfigError
+
+WHERE = Path("the data")  # what a sentence calls them
+
+
+class MemoryStore(Store):
+    """Arrays by name."""
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        super().__init__(WHERE)
+        self._arrays = dict(arrays)
+
+    def read(self, key: str, where: Where) -> Array:
+        return np.array(self._arrays[key][where])
+
+
+def open_memory(arrays: Mapping[str, Any], definition: Definition, dims: Mapping[str, tuple[str, ...]]) -> Source:
+    """A source over arrays; `dims` names the axes of each, where they are known, otherwise the definition does."""
+    held = {name: array_of(value, name) for name, value in arrays.items()}
+    variables = [Variable(name, name, a.shape, a.dtype, tuple(dims.get(name, ()))) for name, a in held.items()]
+    return open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
+
+
+def array_of(value: Any, name: str) -> Array:
+    """Any kind of array as numpy's; ConfigError where it holds no numbers or words."""
+    plain = value.detach().cpu().numpy() if hasattr(value, "detach") else getattr(value, "values", value)
+    array = np.asarray(plain)
+    if array.dtype.hasobject:
+        raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.")
+    return array

@@ -1,0 +1,139 @@
+"""From arrays in memory to a trained simulator, in one call: `ups.fit(data, minutes=5)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.config import load
+from ups.data import Source, defined
+from ups.data.readers.memory import open_memory
+from ups.data.splits import PARTS, make_split
+from ups.data.write_well import write_data_set
+from ups.definition import CHANNEL, SAMPLE, TIME, Definition
+from ups.eval.report import Report
+from ups.models import Simulator
+from ups.physics import TASKS
+from ups.run.config import run_config
+from ups.run.datasets import Screen
+from ups.run.load import load as load_simulator
+from ups.run.run import run_alone
+from ups.rundir import RunDir
+from ups.types import ConfigError
+
+# The share of the time that goes into the codec.
+CODEC = 0.15
+SPACE = ("x", "y", "z")
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Trajectories in memory.
+
+    `values` is an array (numpy, torch, xarray), a dict of arrays by channel, or an `xarray.Dataset`. `dims` names the
+    axes of an array, in any order: `sample`, `time`, the axes of space by their names, `channel`; without them it is
+    `(sample, time, x[, y[, z]], channel)`, and an array of three axes `(sample, time, x)`. xarray brings its own names.
+    `coords` are the coordinates of an axis, by name (`t` or `time`, `x`, …). `params` hold a number, a word, or one of
+    them per sample. `inputs` are fields that are given and do not change in time, by name. `mask` is true where a cell
+    counts. `task` says the rest, as `ups.Definition` does: name, fields, which axes are periodic, laws.
+    """
+
+    values: Any
+    dims: Sequence[str] = ()
+    coords: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    mask: Any = None
+    task: Definition | str | None = None
+
+    def source(self) -> Source:
+        """The trajectories, as any file of them would be read."""
+        definition = Definition.of(self.task)
+        definition = definition if definition.name else replace(definition, name="data")
+        arrays, dims = _named(self.values)
+        beside = {**self.coords, **self.inputs, **({} if self.mask is None else {"mask": self.mask})}
+        words = {k: v for k, v in self.params.items() if isinstance(v, str)}
+        columns = {k: v for k, v in self.params.items() if k not in words}
+        if not dims:
+            definition = replace(definition, dims=tuple(self.dims) or definition.dims or _usual(arrays))
+            inputs = {name: (name,) for name in self.inputs} | definition.inputs
+            definition = replace(definition, inputs=inputs, mask="mask" if self.mask is not None else definition.mask)
+        else:
+            space = [d for d in _space(dims) if d not in (SAMPLE, TIME, CHANNEL)]
+            dims |= {name: (name,) for name in self.coords}
+            dims |= {name: (SAMPLE,) * np.ndim(value) for name, value in columns.items()}
+            dims |= {name: tuple(space) for name in (*self.inputs, *(["mask"] if self.mask is not None else []))}
+        definition = replace(definition, parameters={**definition.parameters, **words})
+        source = open_memory({**arrays, **beside, **columns}, definition, dims)
+        return defined(source, definition, TASKS)
+
+
+def _named(values: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+    """Arrays by name, and the names of their axes where they bring them."""
+    if hasattr(values, "data_vars"):  # xarray.Dataset
+        arrays = {str(name): values[name] for name in (*values.data_vars, *values.coords)}
+        return {n: a.values for n, a in arrays.items()}, {n: tuple(map(str, a.dims)) for n, a in arrays.items()}
+    if hasattr(values, "dims") and hasattr(values, "coords"):  # xarray.DataArray
+        name = str(values.name or "values")
+        arrays = {name: values, **{str(key): values.coords[key] for key in values.coords}}
+        return {n: a.values for n, a in arrays.items()}, {n: tuple(map(str, a.dims)) for n, a in arrays.items()}
+    if isinstance(values, Mapping):
+        return {str(name): value for name, value in values.items()}, {}
+    return {"values": values}, {}
+
+
+def _space(dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    return max(dims.values(), key=len)
+
+
+def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
+    """The axes of arrays that nobody named: `(sample, time, x[, y[, z]], channel)`; each channel by itself where there
+    are several arrays."""
+    rank = max((np.ndim(a) for a in arrays.values()), default=0)
+    apart = len(arrays) > 1 or rank == 3
+    axes = rank - 2 if apart else rank - 3
+    if not 1 <= axes <= len(SPACE):
+        raise ConfigError(
+            f"an array of {rank} axes is not (sample, time, x[, y[, z]], channel); say with dims=[…] what they are."
+        )
+    return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
+
+
+def fit(
+    data: Any,
+    minutes: float,
+    name: str,
+    out: Path,
+    device: str,
+    settings: Mapping[str, Any],
+    screen: Screen,
+    overwrite: bool = False,
+) -> tuple[Simulator, RunDir, Report]:
+    """Write `data` as a data set beside the run's folder, train on it for `minutes`, and judge what was learnt."""
+    if not minutes > 0:
+        raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
+    given = data if isinstance(data, Data) else Data(data)
+    with given.source() as source:
+        split = make_split(source.ids)
+        parts: dict[str, Sequence[str]] = {part: split.part(part) for part in PARTS}
+        task = source.task.name
+        path = write_data_set(source, out / f"{name}-data", task, parts, overwrite=overwrite)
+    config = load(
+        run_config(),
+        None,
+        {
+            "name": name,
+            "out": str(out),
+            "device": device,
+            f"data.{task}.file": str(path),
+            "codec.train.seconds": 60 * minutes * CODEC,
+            "operator.train.seconds": 60 * minutes * (1 - CODEC),
+            **settings,
+        },
+    )
+    folder, report = run_alone(config, screen, overwrite=overwrite)
+    return load_simulator(folder.folder, device), folder, report
