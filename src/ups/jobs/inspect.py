@@ -21,6 +21,7 @@ from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
+from ups.tensors import mask_of
 from ups.types import Array, DataError, Params, Trajectory
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
@@ -186,16 +187,17 @@ def _stated(params: Params) -> str:
 def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
     """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
     params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
-    if source.task.mask or {p.name for p in source.task.parameters} != set(params):
+    if {p.name for p in source.task.parameters} != set(params):
         return []
     laws = laws_of(source.task, source.domain.periodic, params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
     for sample in _close_ups(source) if laws else ():
         u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
+        mask = mask_of(source.task, torch.as_tensor(sample.inputs).unsqueeze(0))
         for i, law in enumerate(laws):
-            worst[i] = max(worst[i], float(law.residual(u, source.domain)))
+            worst[i] = max(worst[i], float(law.residual(u, source.domain, mask)))
             if isinstance(law, Conserved):
-                blur[i] = max(blur[i], float(law.sampling_error(u, source.domain)))
+                blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
     return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
 
 
