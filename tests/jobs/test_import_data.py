@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import yaml
@@ -76,7 +77,7 @@ def test_an_uneven_axis_is_refused_unless_it_is_resampled(tmp_path: Path, capsys
 def test_info_ends_with_a_task_that_can_be_edited_and_used(tmp_path: Path) -> None:
     folder = samples(tmp_path / "in")
     text = describe(folder, definition_from(str(tmp_path / "wake.yaml")))
-    assert "parameters: re from 100 to 200 (2 values)" in text
+    assert "each sample has its own re, from 100 to 200" in text
     printed = text[text.index("\nname: ") :]
     assert yaml.safe_load(printed)["fields"] == {"velocity": ["u", "v"]}
     (tmp_path / "mine.yaml").write_text(printed)
@@ -84,6 +85,18 @@ def test_info_ends_with_a_task_that_can_be_edited_and_used(tmp_path: Path) -> No
     first = open_source(folder, TASKS, definition_from(str(tmp_path / "wake.yaml")))
     assert again.task == first.task
     assert describe(folder, definition_from(str(tmp_path / "mine.yaml"))) == text
+
+
+def test_the_printed_task_of_a_built_in_equation_can_be_used_too(tmp_path: Path) -> None:
+    path = tmp_path / "1D_Burgers_Sols_Nu0.01.hdf5"
+    x, t = (np.arange(32) + 0.5) / 32, np.arange(13) * 0.05
+    with h5py.File(path, "w") as file:
+        file["tensor"] = np.sin(2 * np.pi * (x - t[:12, None] + np.arange(3)[:, None, None] / 3)).astype("f4")
+        file["x-coordinate"], file["t-coordinate"] = x.astype("f4"), t.astype("f4")
+    text = describe(path)
+    (tmp_path / "mine.yaml").write_text(text[text.index("\nname: ") :])
+    assert "equation: burgers1d" in text
+    assert describe(path, definition_from(str(tmp_path / "mine.yaml"))) == text
 
 
 def test_a_definition_is_a_name_or_a_file_and_a_wrong_key_is_one_sentence(tmp_path: Path) -> None:
