@@ -143,6 +143,9 @@ class Trajectories:
         self.source, self.ids, self.reduction = source, tuple(ids), reduction
         self.rows = [place[name] for name in ids]
         self.domain = source.domain_of(self.rows[0])
+        grids = {(d.shape, d.bounds, d.periodic) for d in {id(d): d for d in map(source.domain_of, self.rows)}.values()}
+        if len(grids) > 1:
+            raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
         self.clock = Clock.of([source.times_of(row)[reduction.frames] for row in self.rows])
         self.times, self.lengths = self.clock.times, self.clock.lengths

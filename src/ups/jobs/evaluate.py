@@ -12,7 +12,7 @@ from ups.config import load as load_config
 from ups.data import Source, open_source
 from ups.data.source import fingerprints
 from ups.data.splits import PARTS
-from ups.data.trajectories import Trajectories
+from ups.data.trajectories import Reduction, Trajectories, alike
 from ups.definition import Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
@@ -114,18 +114,21 @@ class Session:
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
-        cells = grid_of(asked.resolution, source.domain.shape, spec.name)
-        thin = thinning(source.domain.shape, cells)
+        ids = source.ids[: asked.samples]
+        main = alike(source, ids, Reduction())[0].domain.shape
+        cells = grid_of(asked.resolution, main, spec.name)
+        thin = thinning(main, cells)
         if thin is None:
-            stored_cells, wanted = cells_of(source.domain.shape), cells_of(cells)
+            stored_cells, wanted = cells_of(main), cells_of(cells)
             raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
-        part = Trajectories(source, source.ids[: asked.samples], spaced(source, step, data, thin)).sound()
+        part, *others = (p.sound() for p in alike(source, ids, spaced(source, step, data, thin)))
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
         split, seen = self._seen(part, data)
         label = f"{split}, {cells_of(cells)}"
         exam = Exam(label, part, (*outside, *seen, *self._box(source, data)))
         on = f"on {path.name} ({label})"
-        return self._report(exam, data, _fact(part, split), on)
+        beyond = [Exam(f"{split}, {cells_of(other.shape)}", other) for other in others]
+        return self._report(exam, data, _fact(part, split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
         """The run's data, of one task or of all; an entry that does not say its task is opened to see."""
@@ -171,8 +174,9 @@ class Session:
             return ()
         return (f"The box of this file is {source.domain.bounds}, and training knew {own.bounds}.",)
 
-    def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str) -> Report:
-        return self.judge.report(f"{self.config.name}: {exam.split}", [self.judge.task(exam, data)], [fact], on=on)
+    def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str, beyond: Sequence[Exam] = ()) -> Report:
+        result = self.judge.task(exam, data, beyond)
+        return self.judge.report(f"{self.config.name}: {exam.split}", [result], [fact], on=on)
 
 
 def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ups.data import open_source
-from ups.data.trajectories import Trajectories
+from ups.data.trajectories import alike
 from ups.engine.ranks.dist import device_of
 from ups.files import draft
 from ups.models import artifact
@@ -49,14 +49,19 @@ def rollout(
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
-        low, _ = simulator.ranges()[spec.name]["dt"]
-        part = Trajectories(source, source.ids[:samples], spaced(source, low, None))
+        low, high = simulator.ranges()[spec.name]["dt"]
+        part, *others = alike(source, source.ids[:samples], spaced(source, low, None))
+        if others:
+            raise DataError(
+                f"{source_path}: its first {samples} samples are on several grids; ask for fewer --samples."
+            )
         window = part.window(list(range(len(part))), [0] * len(part), context, 0)
         if not bool(window.context.isfinite().all()):
             raise DataError(f"{source_path}: its first frames have values that are not finite; mend or leave them out.")
         # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
         own = float(window.dt[0])
-        step = own if context > 1 and abs(own - low) > 1e-3 * low else low
+        trained = 0.999 * low <= own <= 1.001 * high
+        step = low if abs(own - low) <= 1e-3 * low or not (trained or context > 1) else own
         window = dataclasses.replace(window, dt=torch.full_like(window.dt, step))
         for sentence in simulator.outside(window.params, spec.name, None if spec.steady else step):
             say(sentence)
