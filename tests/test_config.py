@@ -82,7 +82,7 @@ def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
 def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, value: object, words: str) -> None:
     text = complaint(**{"data__b__task": "burgers1d", key: value})
     assert words in text
-    assert text.startswith(("--" + key.replace("__", "."), "--data.b", "burgers1d"))
+    assert text.startswith(("--" + key.replace("__", "."), "--data.b", "burgers1d", "there is no task"))
 
 
 def test_a_scheme_that_a_task_lacks_is_an_impossible_combination() -> None:
