@@ -23,6 +23,7 @@ from ups.types import Array, DataError, TaskSpec
 
 WORDS = ("axis", "units", "standard_name", "bounds", "coordinates", "dtype")
 ATTRIBUTES = (*WORDS, "_FillValue", "missing_value", "scale_factor", "add_offset", "NAME", "CLASS")
+DIMENSIONS = ("DIMENSION_LIST", "DIMENSION_LABELS")
 # What netCDF says of a dimension that has no coordinates.
 BARE = "This is a netCDF dimension but not a netCDF variable"
 
@@ -75,15 +76,17 @@ def variable(
 def _variables(file: Any) -> Iterator[Variable]:
     """The variables of the root group with the names of their dimensions."""
     for name, node in file.items():
-        if not isinstance(node, h5py.Dataset) or node.shape is None:
+        shape = node.shape if isinstance(node, h5py.Dataset) else None
+        if shape is None:
             continue
-        there = set(node.attrs)
+        # Asked for one by one: to list them takes longer, which is felt with a thousand files.
+        there = {key for key in (*ATTRIBUTES, *DIMENSIONS) if h5py.h5a.exists(node.id, key.encode())}
         attributes = {key: node.attrs[key] for key in ATTRIBUTES if key in there}
         if _word(attributes.get("NAME", "")).startswith(BARE):
             continue
         scale = _word(attributes.get("CLASS", "")) == "DIMENSION_SCALE"
-        dims = (name,) if scale and node.ndim == 1 else _dims(file, node, there)
-        yield replace(variable(name, node.shape, node.dtype, dims, attributes), content=small(node))
+        dims = (name,) if scale and len(shape) == 1 else _dims(file, node, there)
+        yield replace(variable(name, shape, node.dtype, dims, attributes), content=small(node))
 
 
 def _dims(file: Any, node: Any, attributes: set[str]) -> tuple[str, ...]:
