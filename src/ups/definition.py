@@ -59,6 +59,16 @@ class Definition:
     mask: str = ""
     """The input that is true (1) where a cell counts and false (0) where there is nothing, such as an obstacle."""
 
+    def __post_init__(self) -> None:
+        """Lists, as Python users and YAML write them, become tuples."""
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, list):
+                object.__setattr__(self, f.name, tuple(value))
+            elif isinstance(value, dict) and f.name in ("fields", "inputs", "bounds"):
+                pairs = {key: (item,) if isinstance(item, str) else tuple(item) for key, item in value.items()}
+                object.__setattr__(self, f.name, pairs)
+
     @classmethod
     def of(cls, task: str | Definition | None) -> Definition:
         """A name alone, a whole definition, or nothing."""

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from ups.config import Config
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction
-from ups.definition import Definition
+from ups.definition import Definition, definition_from
 from ups.run.params import Value, files_of, parsed, single
 from ups.types import UpsError, check_known
 
@@ -130,8 +130,8 @@ class DataConfig(GenerateConfig):
     """One data set of a run: files that are there, or one to be made; and how it is cut down for training."""
 
     task: str | Definition | None = None  # type: ignore[assignment]
-    """What the data are: a built-in name (`ups data tasks`), any new one, or a whole definition as `ups data info`
-    prints it. Not needed where files say it themselves."""
+    """What the data are: a built-in name (`ups data tasks`), any new one, a whole definition as `ups data info` prints
+    it, or the path of a YAML file with one. Not needed where files say it themselves."""
     file: str | tuple[str, ...] | None = None
     """A file, a folder, a pattern (`data/*Nu*.hdf5`) or a list of them, all of one task; made from the other keys if
     there is none."""
@@ -167,8 +167,9 @@ class DataConfig(GenerateConfig):
     @field_validator("task")
     @classmethod
     def _known(cls, task: Any) -> Any:
-        """Any name and any definition: whether data can be made of it is seen when all keys are there."""
-        return task
+        """Any name and any definition, also one in a file of its own (`task: wake.yaml`); whether data can be made of
+        it is seen when all keys are there."""
+        return definition_from(task) if isinstance(task, str) and task.endswith((".yaml", ".yml")) else task
 
     @model_validator(mode="after")
     def _made_or_there(self) -> DataConfig:

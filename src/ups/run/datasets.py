@@ -174,8 +174,19 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Ent
         paths = generate(data.generation(), folder, following)
         source = open_files([str(path) for path in paths], data.definition)
     with source:
+        check_axes(source)
         cut, split = divided(data, source)
         yield Entry(data, cut, split)
+
+
+def check_axes(source: Source) -> None:
+    """A network sees cells as equally wide: other axes are refused rather than taken for what they are not."""
+    wrong = (problem for problem in source.problems if "axis is not uniform" in problem and "t axis" not in problem)
+    uneven = next(wrong, None)
+    if uneven is not None:
+        raise DataError(
+            f"{source.path}: {uneven}; resample the data to uniform cells with `ups data import --resample`."
+        )
 
 
 def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
@@ -196,8 +207,9 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
             for i in range(len(source))
         ]
         return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
-    strata = [tuple(source.params_of(i).items()) for i in range(len(source))]
-    strata = strata if len(set(strata)) <= STRATA else []
+    params = [tuple(source.params_of(i).items()) for i in range(len(source))]
+    grids = [source.domain_of(i).shape for i in range(len(source))]
+    strata = list(zip(params if len(set(params)) <= STRATA else [()] * len(params), grids, strict=True))
     return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata)
 
 

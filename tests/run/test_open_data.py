@@ -1,0 +1,202 @@
+"""Data of other people: tasks that nobody here has named, many parameter values, several files, grids and lengths."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import ups
+from ups.config import load
+from ups.data import open_source
+from ups.data.trajectories import alike
+from ups.data.windows import whole
+from ups.eval.rollout import evaluate, protocol
+from ups.physics import TASKS
+from ups.run.check import check
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import DataSet, Screen, open_files, open_sets
+from ups.run.judge import predictor_of
+from ups.run.run import run_alone
+from ups.types import ConfigError, DataError
+
+SCREEN = Screen.silent()
+SMALL: dict[str, Any] = {
+    "device": "cpu",
+    "model.codec.dim": 16,
+    "model.operator.width": 32,
+    "model.operator.depth": 2,
+    "model.operator.heads": 2,
+    "model.operator.modes": 8,
+    "codec.train.steps": 20,
+    "operator.train.steps": 60,
+    "codec.batch": 16,
+    "operator.batch": 16,
+}
+
+
+def config(folder: Path, data: dict[str, Any], **changes: Any) -> RunConfig:
+    dotted = {key.replace("__", "."): value for key, value in changes.items()}
+    return load(run_config(), None, {**SMALL, "out": str(folder / "runs"), "name": "run", "data": data, **dotted})
+
+
+def sets_of(settings: RunConfig, folder: Path) -> list[DataSet]:
+    from contextlib import ExitStack
+
+    return open_sets(settings.data, folder / "made", SCREEN.following, ExitStack())
+
+
+def waves(cells: int, frames: int, speeds: np.ndarray, dt: float = 0.05) -> np.ndarray:
+    """sin 2π(x − c t) of each speed, `(N, T, X)`."""
+    x, t = (np.arange(cells) + 0.5) / cells, dt * np.arange(frames)
+    phase = x - speeds[:, None, None] * t[:, None]
+    return np.sin(2 * np.pi * (phase + 0.1 * np.arange(len(speeds))[:, None, None]))
+
+
+def npz(path: Path, speeds: np.ndarray, cells: int = 16, frames: int = 8, **more: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    x, t = (np.arange(cells) + 0.5) / cells, 0.05 * np.arange(frames)
+    np.savez(path, values=waves(cells, frames, speeds)[..., None], x=x, t=t, speed=speeds, **more)
+    return path
+
+
+WAVES: dict[str, Any] = {
+    "name": "wavelets",
+    "dims": ["sample", "time", "x", "channel"],
+    "fields": {"height": ["h"]},
+    "periodic": ["x"],
+    "conserved": ["h"],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on arrays of a task that nobody has named here, its speed another in every sample."""
+    folder = tmp_path_factory.mktemp("waves")
+    file = npz(folder / "a.npz", np.linspace(-1, 1, 24))
+    settings = config(folder, {"w": {"file": str(file), "task": WAVES}}, operator__train__steps=200)
+    run_alone(settings, SCREEN)
+    return folder / "runs" / "run"
+
+
+def test_a_new_task_is_trained_and_its_simulator_carries_the_definition(trained: Path) -> None:
+    simulator = ups.load(trained)
+    (task,) = simulator.tasks
+    assert (task.name, task.channels, task.conserved, task.equation) == ("wavelets", ("h",), ("h",), "")
+    low, high = simulator.ranges()["wavelets"]["speed"]
+    assert (low, high) == pytest.approx((-1, 1), abs=0.2)
+    truth = waves(16, 8, np.array([0.5]))[0]
+    answer = simulator.rollout(truth[0], steps=3, params={"speed": 0.5})
+    still = np.abs(truth[1:4] - truth[0]).mean()
+    assert answer.shape == (3, 16)
+    assert np.abs(answer - truth[1:4]).mean() < 0.5 * still, "it has learnt to move"
+    np.testing.assert_allclose(answer.mean(-1), truth[0].mean(), atol=1e-6)
+
+
+def test_told_a_wrong_parameter_the_error_rises(trained: Path, tmp_path: Path) -> None:
+    simulator = ups.load(trained)
+    file = npz(tmp_path / "b.npz", np.linspace(-0.9, 0.9, 8))
+    with open_source(file, TASKS, ups.Definition(**WAVES)) as source:
+        (part,) = alike(source, source.ids, load(run_config(), None, {"data.w.file": "x"}).data["w"].reduce)
+        right = list(whole([part], 1))
+        part.params = part.params.flip(0)
+        wrong = list(whole([part], 1))
+    asked, ours = protocol("A", 1), predictor_of(simulator, simulator.dt.device)
+    assert evaluate(ours, wrong, asked).score > 2 * evaluate(ours, right, asked).score
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "name", "values"),
+    [("advection1d", "beta", (0.5, 4.0)), ("burgers1d", "nu", (0.01, 1.0)), ("reacdiff1d", "rho", (1.0, 10.0))],
+)
+def test_of_every_family_a_wrong_parameter_is_felt(
+    tmp_path: Path, task: str, name: str, values: tuple[float, float]
+) -> None:
+    data = {"task": task, "samples": 24, "resolution": 32, "frames": 21, "params": {name: list(values)}}
+    settings = config(tmp_path, {"d": {**data, "scheme": "accurate"}}, operator__train__steps=400)
+    run_alone(settings, SCREEN)
+    simulator = ups.load(tmp_path / "runs" / "run")
+    (found,) = sets_of(settings, tmp_path)
+    (part,) = found.parts("test")
+    right = list(whole([part], 1))
+    column = part.numbers.index(name)
+    part.params[:, column] = sum(values) - part.params[:, column]
+    asked, ours = protocol("A", 1), predictor_of(simulator, simulator.dt.device)
+    assert evaluate(ours, whole([part], 1), asked).score > 1.5 * evaluate(ours, right, asked).score
+
+
+def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) -> None:
+    npz(tmp_path / "d" / "slow.npz", np.full(6, 0.2))
+    npz(tmp_path / "d" / "fast.npz", np.full(6, 0.9), frames=11)
+    npz(tmp_path / "d" / "fine" / "fast.npz", np.full(6, 0.9), cells=32)
+    settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}})
+    (outline,) = check(settings)
+    assert (outline.grid, sum(outline.counts.values())) == ((32,), 18)
+    (data,) = sets_of(settings, tmp_path)
+    assert {part.shape: len(part) for part in data.parts("train")} == {(32,): 4, (16,): 8}
+    assert data.values() == {"speed": pytest.approx((0.2, 0.9))}
+    for part in ("train", "valid", "test"):
+        assert {s for p in data.parts(part) for s in p.params.flatten().tolist()} == set(
+            np.array([0.2, 0.9], np.float32).tolist()
+        )
+    folder, report = run_alone(settings, SCREEN)
+    assert {r.split for r in report.records if r.mode == "strict"} == {"test", "test, 32 cells"}
+    assert folder.report.is_file()
+
+
+def test_several_entries_may_hold_one_task_and_its_values_are_held_out(tmp_path: Path) -> None:
+    a, b = npz(tmp_path / "a.npz", np.repeat([0.2, 0.4], 6)), npz(tmp_path / "b.npz", np.full(6, 0.9))
+    entry = {"task": WAVES, "split": {"hold_out": {"speed": [0.4]}}}
+    data = {"a": {"file": str(a), **entry}, "b": {"file": str(b), "task": WAVES}}
+    (joined,) = sets_of(config(tmp_path, data), tmp_path)
+    first = joined.entries[0]
+    held = {first.source.params_of(first.source.ids.index(name))["speed"] for name in first.split.test}
+    assert held == {0.4}
+    assert [len(part) for part in joined.parts("train")] == [5, 4]
+    with pytest.raises(ConfigError, match="which is no parameter of wavelets"):
+        sets_of(config(tmp_path, {"a": {**data["a"], "split": {"hold_out": {"mass": [1.0]}}}}), tmp_path)
+
+
+def test_parts_may_be_given_by_files(tmp_path: Path) -> None:
+    paths = {part: str(npz(tmp_path / f"{part}.npz", np.linspace(0, 1, 3 + i))) for i, part in enumerate("abc")}
+    files = dict(zip(("train", "valid", "test"), paths.values(), strict=True))
+    (data,) = sets_of(config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}}), tmp_path)
+    assert [len(data.parts(part)[0]) for part in ("train", "valid", "test")] == [3, 4, 5]
+    with pytest.raises(ConfigError, match="add the missing part"):
+        config(tmp_path, {"w": {"task": WAVES, "split": {"files": {"train": "a"}}}})
+
+
+def test_a_law_is_declared_and_never_comes_from_a_name(tmp_path: Path) -> None:
+    file = npz(tmp_path / "nsincom2d.npz", np.linspace(0, 1, 3))
+    bare = ups.Definition(**{key: WAVES[key] for key in ("dims", "fields")})
+    with open_files(str(file), bare) as source:
+        assert (source.task.name, source.task.equation, source.task.conserved) == ("nsincom2d", "", ())
+    with pytest.raises(ConfigError, match="has no channel 'mass'"):
+        check(config(tmp_path, {"w": {"file": str(file), "task": {**WAVES, "conserved": ["mass"]}}}))
+
+
+def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="fits no file"):
+        check(config(tmp_path, {"w": {"file": str(tmp_path / "*.npz"), "task": WAVES}}))
+    file = npz(tmp_path / "a.npz", np.linspace(0, 1, 12), frames=8)
+    split = {"time": [0.7, 0.15, 0.15]}
+    with pytest.raises(ConfigError, match="too few for 1 frames of context"):
+        check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
+
+
+def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -> None:
+    speeds = np.linspace(0.2, 1, 12)
+    values = np.moveaxis(waves(16, 8, speeds)[:, None], 2, 0)  # (time, sample, channel, x)
+    data = ups.Data(values, dims=["time", "sample", "channel", "x"], params={"speed": speeds}, task="mine")
+    few = {"model__operator__width": 32, "model__operator__depth": 2, "model__operator__heads": 2}
+    simulator = ups.fit(data, minutes=0.02, out=tmp_path, device="cpu", quiet=True, **few)
+    assert simulator.tasks[0].name == "mine"
+    assert simulator.ranges()["mine"]["speed"] == pytest.approx((0.2, 1.0), abs=0.2)
+    with h5py.File(next((tmp_path / "fit-data" / "mine").rglob("train/*.hdf5"))) as file:
+        stored = np.asarray(file["t0_fields/values"])
+        first = np.asarray(file["scalars/speed"])[0]
+    np.testing.assert_allclose(stored[0], waves(16, 8, speeds)[np.argmin(abs(speeds - first))], atol=1e-6)
+    with pytest.raises(ConfigError, match="say with dims"):
+        ups.fit(np.zeros((3, 4)), out=tmp_path, quiet=True)
