@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | r
 
 def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (script,), (task, run) = BLOCKS["python"], BLOCKS["yaml"]
+    (script, in_memory), (task, run, *_) = BLOCKS["python"], BLOCKS["yaml"]
     exec(compile(script.replace("range(40)", "range(4)"), str(PAGE), "exec"), {})
     Path("tracer.yaml").write_text(task)
     source = open_source("results", TASKS, definition_from("tracer.yaml"))
@@ -32,3 +33,11 @@ def test_the_arrays_of_the_page_are_what_its_task_says(tmp_path: Path, monkeypat
     assert [again.params_of(i) for i in range(4)] == [source.params_of(i) for i in range(4)]
     Path("run.yaml").write_text(run)
     assert load(run_config(), Path("run.yaml")).data["tracer"].file == "data/tracer"
+    # The arrays of the files, given in memory, are the same trajectories.
+    given: dict[str, Any] = {}
+    exec(compile(in_memory.replace("range(40)", "range(4)").split("sim = ")[0], str(PAGE), "exec"), given)
+    memory = given["data"].source()
+    assert (memory.task.channels, memory.task.mask, memory.task.periodic) == (("c",), "mask", (True, True))
+    for i in range(4):
+        np.testing.assert_array_equal(memory.read(i), source.read(i))
+        assert (memory.params_of(i), memory.times_of(i).tolist()) == (source.params_of(i), source.times_of(i).tolist())
