@@ -130,13 +130,13 @@ class Definition:
             "mask": self.mask or spec.mask,
             "parameters": self._parameters(spec, tasks.get(equation)),
         }
+        if equation and equation != spec.equation:
+            declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
         for key in ("steady", "conserved", "positive", "divergence_free"):
             if getattr(self, key) is not None:
                 declared[key] = getattr(self, key)
         if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
             declared["fields"] = fields_of(self.fields, spec.ndim)
-        if equation and equation != spec.equation:
-            declared |= {key: getattr(tasks[equation], key) for key in ("conserved", "positive", "divergence_free")}
         return dataclasses.replace(spec, **declared)
 
     def _parameters(self, spec: TaskSpec, equation: TaskSpec | None) -> tuple[Param, ...]:
@@ -171,9 +171,14 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def is_file_name(text: str) -> bool:
+    """Whether what a user writes for a task is the path of a file, and not a name."""
+    return text.endswith((".yaml", ".yml")) or "/" in text
+
+
 def definition_from(text: str) -> Definition:
     """A definition from what a user writes for a task: a name, or the path of a YAML file that describes it."""
-    if not (text.endswith((".yaml", ".yml")) or "/" in text):
+    if not is_file_name(text):
         return Definition(name=text)
     import pydantic
 

@@ -179,7 +179,7 @@ def test_a_folder_is_one_source_of_files_that_differ_in_grid_length_and_paramete
 def test_a_folder_of_parameters_that_are_not_stated_everywhere_is_a_problem(tmp_path: Path) -> None:
     save(tmp_path / "a.npz", u=numbers(3, 8), nu=1.0)
     save(tmp_path / "b.npz", u=numbers(3, 8))
-    assert open_source(tmp_path, TASKS, ONE).problems == ("b.npz: nu is stated nowhere, but beside it",)
+    assert open_source(tmp_path, TASKS, ONE).problems == ("b.npz: do not say nu, which other files do",)
 
 
 def test_hundreds_of_files_open_in_a_moment_and_few_stay_open(tmp_path: Path) -> None:

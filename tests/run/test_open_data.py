@@ -12,7 +12,9 @@ from ups.config import load
 from ups.data import open_source
 from ups.data.trajectories import alike
 from ups.data.windows import whole
+from ups.data.write_well import write_data_set
 from ups.eval.rollout import evaluate, protocol
+from ups.jobs.predict import rollout
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
@@ -155,8 +157,27 @@ def test_several_entries_may_hold_one_task_and_its_values_are_held_out(tmp_path:
     held = {first.source.params_of(first.source.ids.index(name))["speed"] for name in first.split.test}
     assert held == {0.4}
     assert [len(part) for part in joined.parts("train")] == [5, 4]
-    with pytest.raises(ConfigError, match="which is no parameter of wavelets"):
+    with pytest.raises(ConfigError, match="there is no parameter 'mass'; the parameters are speed"):
         sets_of(config(tmp_path, {"a": {**data["a"], "split": {"hold_out": {"mass": [1.0]}}}}), tmp_path)
+
+
+def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_path: Path) -> None:
+    speeds = np.repeat([0.2, 0.4, 0.6], 4)
+    with open_files(str(npz(tmp_path / "a.npz", speeds)), ups.Definition(**WAVES)) as source:
+        thirds = {"train": source.ids[::2], "valid": source.ids[1::4], "test": source.ids[3::4]}
+        path = write_data_set(source, tmp_path, "wavelets", thirds)
+    (given,) = sets_of(config(tmp_path, {"w": {"file": str(path)}}), tmp_path)
+    assert [len(given.parts(part)[0]) for part in ("train", "valid", "test")] == [6, 3, 3], "its own split"
+    for wanted in ([0.4], {"low": 0.3, "high": 0.5}):
+        settings = config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": wanted}}}})
+        (data,) = sets_of(settings, tmp_path)
+        assert data.parts("test")[0].params.flatten().tolist() == pytest.approx([0.4] * 4)
+        assert data.values() == {"speed": pytest.approx((0.2, 0.6))}
+    _, report = run_alone(settings, SCREEN)
+    (result,) = report.tasks
+    assert result.was_trained("speed", np.array([0.2, 0.4, 0.6])).tolist() == [True, False, True]
+    with pytest.raises(ConfigError, match=r"no sample has speed = 0\.41; there are 0\.4, 0\.6, 0\.2"):
+        sets_of(config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": [0.41]}}}}), tmp_path)
 
 
 def test_parts_may_be_given_by_files(tmp_path: Path) -> None:
@@ -200,3 +221,37 @@ def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -
     np.testing.assert_allclose(stored[0], waves(16, 8, speeds)[np.argmin(abs(speeds - first))], atol=1e-6)
     with pytest.raises(ConfigError, match="say with dims"):
         ups.fit(np.zeros((3, 4)), out=tmp_path, quiet=True)
+    with pytest.raises(ConfigError, match="overwrite=True"):
+        ups.fit(data, out=tmp_path, quiet=True)
+    with pytest.raises(ConfigError, match="not a known key"):
+        ups.fit(data, out=tmp_path, name="other", quiet=True, params={})
+    assert not (tmp_path / "other-data").exists(), "nothing is written before the settings are checked"
+    with pytest.raises(ConfigError, match="speed does not fit 12 samples"):
+        ups.Data(values, dims=data.dims, params={"speed": speeds[:5]}).source()
+    with pytest.raises(ConfigError, match="x does not fit"):
+        ups.Data(values, dims=data.dims, coords={"x": np.arange(8.0)}).source()
+
+
+def test_a_number_called_dt_is_the_time_between_frames_and_others_are_asked_for(trained: Path, tmp_path: Path) -> None:
+    for i, dt in enumerate((0.04, 0.05)):
+        values = waves(16, 6, np.array([0.5]), dt)[0]
+        np.savez(tmp_path / f"{i}.npz", h=values, x=(np.arange(16) + 0.5) / 16, dt=dt, speed=0.5)
+    with open_files(str(tmp_path), ups.Definition(name="wavelets", dims=["time", "x"], periodic=["x"])) as source:
+        assert [source.times_of(i)[1] for i in range(2)] == [0.04, 0.05]
+        assert source.params_of(0) == {"speed": 0.5}
+    simulator = ups.load(trained)
+    simulator.fit_dt("wavelets", 0.04, 0.05)
+    with pytest.raises(ConfigError, match=r"steps of time from 0.04 to 0.05; say which with dt"):
+        simulator.rollout(values[0], steps=2, params={"speed": 0.5})
+    rollout(trained, tmp_path / "1.npz", 2, tmp_path / "out.h5", 1, None)
+    with h5py.File(tmp_path / "out.h5") as file:
+        np.testing.assert_allclose(file["t-coordinate"], [0.05, 0.1])
+        assert file["x-coordinate"].shape == (16,)
+
+
+def test_an_axis_of_uneven_cells_is_refused_whatever_it_is_called(tmp_path: Path) -> None:
+    uneven = np.cumsum(np.linspace(1, 2, 16))
+    np.savez(tmp_path / "a.npz", h=np.random.default_rng(0).random((12, 5, 16)), lat=uneven)
+    task = {"name": "uneven", "dims": ["sample", "time", "lat"], "fields": {"h": ["h"]}}
+    with pytest.raises(DataError, match="the cells along lat are not equally wide"):
+        check(config(tmp_path, {"w": {"file": str(tmp_path / "a.npz"), "task": task}}))

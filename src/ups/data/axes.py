@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ups.data.source import Remarks, is_uniform
 from ups.types import Array, DataError, Domain
 
 Box = tuple[float, float]
+UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
 def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple[Array, bool]:
@@ -34,6 +36,11 @@ def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:
         )
 
 
+def uneven_axes(problems: Iterable[str]) -> list[str]:
+    """The axes of space of which `note_uneven` has written a problem."""
+    return [match.group(1) for text in problems if (match := UNEVEN.search(text))]
+
+
 def bounds_of(axis: Array) -> Box:
     """Half a cell beyond the outermost centres of a uniform axis, freed of the rounding of float32; otherwise the
     outermost coordinates themselves."""
@@ -42,7 +49,8 @@ def bounds_of(axis: Array) -> Box:
         return lo, hi
     step = (hi - lo) / (len(axis) - 1)
     digits = 6 - math.floor(math.log10(step * len(axis)))
-    return round(lo - step / 2, digits), round(hi + step / 2, digits)
+    # Adding 0 makes −0 a 0.
+    return round(lo - step / 2, digits) + 0.0, round(hi + step / 2, digits) + 0.0
 
 
 def box_without_coordinates(names: tuple[str, ...], shape: tuple[int, ...], given: Mapping[str, Box]) -> list[Box]:
@@ -77,14 +85,16 @@ def grid(
     return Domain(tuple(axes), (False,) * len(names), tuple(bounds)), frozenset(flipped)
 
 
-def times_of(frames: int, stored: Array | None, dt: float | None, remarks: Remarks, where: Path) -> Array:
-    """`(T,)` or `(N, T)` increasing times."""
+def times_of(frames: int, stored: Array | None, dt: float | Array | None, remarks: Remarks, where: Path) -> Array:
+    """`(T,)` or `(N, T)` increasing times: those stored, or frames `dt` apart, one number or one per sample."""
+    if stored is None and isinstance(dt, np.ndarray):
+        stored = np.arange(frames) * dt[:, None] if len(dt) > 1 else np.arange(frames) * dt[0]
     if stored is None:
         if dt is None and frames > 1:
             remarks.notes.append(
                 "no times are stored; frames are taken to be 1 apart (`dt` in the task says otherwise)"
             )
-        return np.arange(frames) * (dt or 1.0)
+        return np.arange(frames) * float(1.0 if dt is None else dt)
     times = np.asarray(stored, np.float64)
     if not np.isfinite(times).all() or not (np.diff(times, axis=-1) > 0).all():
         raise DataError(f"{where}: the times do not increase from frame to frame; check the file.")

@@ -60,7 +60,7 @@ class Joined(Source):
             silent = [
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
-            problems += [f"{_few(silent)}: {name} is stated nowhere, but beside it"] if silent else []
+            problems += [f"{_few(silent)}: do not say {name}, which other files do"] if silent else []
         super().__init__(
             path, Facts(task, common, first.domain, first.times, tuple(ids), tuple(notes), tuple(problems))
         )

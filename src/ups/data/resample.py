@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axes import bounds_of
+from ups.data.axes import bounds_of, uneven_axes
 from ups.data.source import Source, View, is_uniform
 from ups.types import Array, DataError, Domain
 
@@ -24,7 +24,7 @@ class Resampled(View):
         self.source = source
         self._plans: dict[int, Plan] = {}
         domain = self._plan(source.domain).domain
-        problems = tuple(text for text in source.problems if "axis is not uniform" not in text)
+        problems = tuple(text for text in source.problems if not uneven_axes([text]))
         task = dataclasses.replace(source.task, bounds=domain.bounds)
         super().__init__(source, domain=domain, problems=problems, task=task)
 

@@ -187,7 +187,7 @@ class Defined(View):
     def __init__(self, source: Source, task: TaskSpec, params: Params, boxed: bool = False) -> None:
         """`boxed`: the box and the boundary of the task take the place of those of every sample."""
         self._boxes = boxed
-        self._domains: dict[int, Domain] = {}
+        self._domains: dict[int, tuple[Domain, Domain]] = {}
         self._assumed = dict(params)
         self._task = task
         domain = self._own(source.domain)
@@ -197,8 +197,12 @@ class Defined(View):
         if not self._boxes:
             return domain
         if id(domain) not in self._domains:
-            self._domains[id(domain)] = Domain(domain.coordinates, self._task.periodic, self._task.bounds)
-        return self._domains[id(domain)]
+            own = Domain(domain.coordinates, self._task.periodic, self._task.bounds)
+            self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
+        return self._domains[id(domain)][1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_domains": {}}
 
     def params_of(self, index: int) -> Params:
         return {**self.source.params_of(index), **self._assumed}
@@ -276,7 +280,7 @@ def duplicates(sources: Iterable[Source]) -> list[tuple[str, str]]:
 
 def blocks(source: Source, index: int) -> Iterator[Array]:
     """The frames of one sample in pieces of at most 64 MiB, or of one frame where a frame is larger."""
-    frame = max(1, int(np.prod(source.domain.shape)) * len(source.task.channels) * 8)
+    frame = max(1, int(np.prod(source.domain_of(index).shape)) * len(source.task.channels) * 8)
     step = max(1, BLOCK_BYTES // frame)
     for start in range(0, len(source.times_of(index)), step):
         yield source.read(index, slice(start, start + step))

@@ -15,7 +15,7 @@ from ups.data.trajectories import Trajectories
 from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
-CELLS = {"cuda": 2**21}  # of all trajectories that are rolled out together in a validation: a GPU is idle with few
+CELLS = {"cuda": 2**21}  # cells of all trajectories that are validated together, by device: a GPU idles with fewer
 
 
 class Ranks(Protocol):

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.intervals import Number, paired, ratio_of_means
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
-from ups.types import DataError
+from ups.types import Array, DataError
 
 RECONSTRUCTION = "reconstruction"
+MANY = 64  # values of a parameter, above which what lies between them counts as trained
 FEW = 4  # trajectories, under which an interval means little and the verdict says so
 
 
@@ -117,7 +118,8 @@ class TaskResult:
     """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
-    is. `unseen` are sentences on parameters outside the trained range.
+    is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
+    that training saw; nothing where nobody knows.
     """
 
     ours: Entry
@@ -126,6 +128,17 @@ class TaskResult:
     reconstruction: Entry | None = None
     beyond: tuple[Entry, ...] = ()
     unseen: tuple[str, ...] = ()
+    trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def was_trained(self, name: str, values: Array) -> Array:
+        """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
+        known = np.array(self.trained.get(name, ()))
+        if not len(known):
+            return np.ones(len(values), bool)
+        if len(known) > MANY:
+            return np.asarray((values >= known.min()) & (values <= known.max()))
+        gaps = np.abs(np.asarray(values)[:, None] - known)
+        return np.asarray((gaps <= 1e-5 * np.maximum(np.abs(known), np.abs(values)[:, None])).any(1))
 
     def entries(self) -> Iterator[Entry]:
         yield self.ours

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ups.eval.by_parameter import by_parameter, varied
+from ups.eval.intervals import Number
 from ups.eval.metrics import METRICS
 from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
-from ups.tensors import numbers_of
 
 Rows = tuple[tuple[str, ...], ...]
 
@@ -61,7 +61,9 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
     for entry in entries:
         e = entry.evaluation
         curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
-    picture = chart(curves, "time after the last given frame", "nRMSE")
+    uneven = float(np.ptp(ours.dt)) > 1e-3 * float(np.max(ours.dt))
+    label = "time after the last given frame" + (" (steps differ: frames, at their mean time)" if uneven else "")
+    picture = chart(curves, label, "nRMSE")
     section.pictures.append(("Error against time, with 95 % intervals.", picture))
     waves = np.arange(ours.spectra.shape[1])[1:]
     if len(waves):
@@ -182,17 +184,23 @@ def _ours(task: TaskResult) -> list[Entry]:
 
 def _against(task: TaskResult, name: str) -> tuple[str, str]:
     """A caption, and the error against one parameter: at trained values, at unseen ones, and that of persistence."""
-    ours, still = task.ours.evaluation, task.persistence.evaluation
-    index = numbers_of(ours.task).index(name)
-    trained = np.unique(ours.params[:, index])
-    unseen = [e.evaluation for e in _ours(task)[1:] if not np.isin(e.evaluation.params[:, index], trained).any()]
-    rows = [(f"{ours.predictor}, trained values", [ours], False), (still.predictor, [still], True)]
-    rows[1:1] = [(f"{ours.predictor}, unseen values", unseen, False)] if unseen else []
+    who, still = task.ours.evaluation.predictor, task.persistence.evaluation
+    lines: dict[str, list[tuple[float, Number]]] = {f"{who}, trained values": [], f"{who}, unseen values": []}
+    for entry in _ours(task):
+        curve = by_parameter([entry.evaluation], name)
+        trained = task.was_trained(name, curve.values)
+        for at, number, seen in zip(curve.values, curve.numbers, trained, strict=True):
+            # Other grids are judged beside the main one: only what is new there has a place here.
+            if seen and entry is not task.ours:
+                continue
+            lines[f"{who}, {'trained' if seen else 'unseen'} values"].append((float(at), number))
+    reference = by_parameter([still], name)
+    lines[still.predictor] = [(float(x), n) for x, n in zip(reference.values, reference.numbers, strict=True)]
     curves = []
-    for label, evaluations, dashed in rows:
-        curve = by_parameter(evaluations, name)
-        mean, low, high = np.array([(n.value, n.low, n.high) for n in curve.numbers]).T
-        curves.append(Curve(label, curve.values, mean, low, high, dashed))
+    for label, points in lines.items():
+        if points:
+            x, y, low, high = np.array(sorted((at, n.value, n.low, n.high) for at, n in points)).T
+            curves.append(Curve(label, x, y, low, high, dashed=label == still.predictor))
     least, most = (f(float(f(curve.x)) for curve in curves) for f in (min, max))
     picture = chart(curves, name, "nRMSE", log_x=least > 0 and most > 20 * least)
     return f"Error against {name}, with 95 % intervals.", picture

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ups.config import load as load_config
-from ups.data import Source, open_source
+from ups.data import Source
 from ups.data.source import fingerprints
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction, Trajectories, alike
@@ -19,11 +19,10 @@ from ups.eval.baselines import require
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.models import Simulator, artifact
-from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, open_sets, version_of
 from ups.run.exams import Exam, Maker, cells_of, thinning
-from ups.run.fitting import fitting, spaced
+from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
@@ -109,7 +108,7 @@ class Session:
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
         asked, simulator = self.asked, self.judge.simulator
-        stored = self.stack.enter_context(open_source(path, TASKS, asked.task))
+        stored = self.stack.enter_context(open_for(simulator, path, asked.task))
         source = fitting(simulator, stored, asked.params, 1)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)

@@ -63,13 +63,24 @@ class Data:
             inputs = {name: (name,) for name in self.inputs} | definition.inputs
             definition = replace(definition, inputs=inputs, mask="mask" if self.mask is not None else definition.mask)
         else:
-            space = [d for d in _space(dims) if d not in (SAMPLE, TIME, CHANNEL)]
+            space = [d for d in _widest(dims) if d not in (SAMPLE, TIME, CHANNEL)]
             dims |= {name: (name,) for name in self.coords}
             dims |= {name: (SAMPLE,) * np.ndim(value) for name, value in columns.items()}
             dims |= {name: tuple(space) for name in (*self.inputs, *(["mask"] if self.mask is not None else []))}
         definition = replace(definition, parameters={**definition.parameters, **words})
         source = open_memory({**arrays, **beside, **columns}, definition, dims)
+        self._check_used(source, (*beside, *columns))
         return defined(source, definition, TASKS)
+
+    @staticmethod
+    def _check_used(source: Source, names: Sequence[str]) -> None:
+        """What the user gives by name is used, or said not to fit: a file may hold more than is needed, a call not."""
+        for name in names:
+            if any(note.startswith(f"array {name} (") for note in source.notes):
+                shape = " × ".join(map(str, source.domain.shape))
+                raise ConfigError(
+                    f"{name} does not fit {len(source)} samples of {len(source.times)} frames on {shape} cells."
+                )
 
 
 def _named(values: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
@@ -86,7 +97,8 @@ def _named(values: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
     return {"values": values}, {}
 
 
-def _space(dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _widest(dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The axes of the array that has most of them."""
     return max(dims.values(), key=len)
 
 
@@ -113,27 +125,30 @@ def fit(
     screen: Screen,
     overwrite: bool = False,
 ) -> tuple[Simulator, RunDir, Report]:
-    """Write `data` as a data set beside the run's folder, train on it for `minutes`, and judge what was learnt."""
+    """Write `data` as a data set beside the run's folder, train on it for `minutes`, and judge what was learnt.
+
+    A path is read where it lies.
+    """
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
+    budget = {"codec.train.seconds": 60 * minutes * CODEC, "operator.train.seconds": 60 * minutes * (1 - CODEC)}
+    place = {"name": name, "out": str(out), "device": device}
+    if isinstance(data, str | Path):
+        config = load(run_config(), None, {**place, "data.data.file": str(data), **budget, **settings})
+        folder, report = run_alone(config, screen, overwrite=overwrite)
+        return load_simulator(folder.folder, device), folder, report
     given = data if isinstance(data, Data) else Data(data)
     with given.source() as source:
+        for note in source.notes:
+            screen.say(f"note: {note}")
+        task = source.task.name
+        beside = out / f"{name}-data"
+        file = {f"data.{task}.file": str(beside / task)}
+        config = load(run_config(), None, {**place, **file, **budget, **settings})  # before anything is written
+        if not overwrite and ((out / name).exists() or (beside / task).exists()):
+            raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         split = make_split(source.ids)
         parts: dict[str, Sequence[str]] = {part: split.part(part) for part in PARTS}
-        task = source.task.name
-        path = write_data_set(source, out / f"{name}-data", task, parts, overwrite=overwrite)
-    config = load(
-        run_config(),
-        None,
-        {
-            "name": name,
-            "out": str(out),
-            "device": device,
-            f"data.{task}.file": str(path),
-            "codec.train.seconds": 60 * minutes * CODEC,
-            "operator.train.seconds": 60 * minutes * (1 - CODEC),
-            **settings,
-        },
-    )
+        write_data_set(source, beside, task, parts, overwrite=overwrite)
     folder, report = run_alone(config, screen, overwrite=overwrite)
     return load_simulator(folder.folder, device), folder, report

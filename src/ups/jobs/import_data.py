@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ups.data import Source
+from ups.data.axes import uneven_axes
 from ups.data.resample import Resampled
 from ups.data.splits import PARTS, make_split
 from ups.data.write_well import write_data_set
@@ -39,9 +40,8 @@ def import_data(
         if resample:
             source, error = _resampled(source)
             remarks.append(f"resampled to uniform axes; back on its own axes it differs by {error:.1e} of its size")
-        uneven = [problem for problem in source.problems if "axis is not uniform" in problem]
-        if uneven:
-            raise DataError(f"{source.path}: {uneven[0]}.")
+        if uneven := uneven_axes(source.problems):
+            raise DataError(f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; add --resample.")
         parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
         remarks += [f"PROBLEM: {problem}" for problem in source.problems]

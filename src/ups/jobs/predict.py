@@ -10,18 +10,14 @@ import h5py
 import numpy as np
 import torch
 
-from ups.data import open_source
 from ups.data.trajectories import alike
 from ups.engine.ranks.dist import device_of
 from ups.files import draft
 from ups.models import artifact
-from ups.physics import TASKS
-from ups.run.fitting import fitting, spaced
+from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
 from ups.types import ConfigError, DataError, Params
-
-AXES = "xyz"
 
 
 def rollout(
@@ -44,7 +40,7 @@ def rollout(
     context = simulator.context
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)
-    with open_source(source_path, TASKS, task) as stored:
+    with open_for(simulator, source_path, task) as stored:
         source = fitting(simulator, stored, params or {}, 0)
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
@@ -59,22 +55,27 @@ def rollout(
         if not bool(window.context.isfinite().all()):
             raise DataError(f"{source_path}: its first frames have values that are not finite; mend or leave them out.")
         # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
-        own = float(window.dt[0])
-        trained = 0.999 * low <= own <= 1.001 * high
-        step = low if abs(own - low) <= 1e-3 * low or not (trained or context > 1) else own
-        window = dataclasses.replace(window, dt=torch.full_like(window.dt, step))
-        for sentence in simulator.outside(window.params, spec.name, None if spec.steady else step):
-            say(sentence)
+        own = window.dt
+        trained = (own >= 0.999 * low) & (own <= 1.001 * high)
+        same = (own - low).abs() <= 1e-3 * low
+        keep = trained if context == 1 else torch.ones_like(trained)
+        window = dataclasses.replace(window, dt=torch.where(same | ~keep, torch.full_like(own, low), own))
+        for step in (None,) if spec.steady else sorted(set(window.dt.tolist())):
+            for sentence in simulator.outside(window.params, spec.name, step):
+                say(sentence)
         found = predictor_of(simulator, device_of(device)).predict(window, steps).numpy()
-        last = 0.0 if spec.steady else float(part.times[context - 1])
-        coordinates = source.domain.coordinates
+        clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
+        starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
+        times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, steps + 1)
+        coordinates = dict(zip(spec.axes, part.domain.coordinates, strict=False))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with draft(out) as beside, h5py.File(beside, "w") as file:
             file["prediction"] = found
-            file["t-coordinate"] = last + step * np.arange(1, steps + 1)
-            for letter, axis in zip(AXES, coordinates, strict=False):
-                file[f"{letter}-coordinate"] = axis
+            # One row for all samples, or one for each where their times differ.
+            file["t-coordinate"] = times[0] if (times == times[0]).all() else times
+            for name, axis in coordinates.items():
+                file[f"{name}-coordinate"] = axis
             file.attrs["channels"] = list(spec.channels)
             file.attrs["simulator"] = str(simulator.provenance.get("config", ""))
     except OSError as error:

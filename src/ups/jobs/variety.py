@@ -13,6 +13,8 @@ from ups.definition import Definition, definition_of
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.
 HALVED = 8
+# Values of a parameter up to which each is named.
+LISTED = 12
 
 
 def differences(source: Source) -> list[str]:
@@ -33,7 +35,9 @@ def differences(source: Source) -> list[str]:
         notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
     odd = sorted({n for grid in grids for n in grid if n % HALVED})
     if odd:
-        notes.append(f"axes of {_few(map(str, odd))} cells cannot be divided by {HALVED}; an encoder pads them")
+        notes.append(
+            f"axes of {_few(map(str, odd))} cells are no multiple of {HALVED}; larger patches than fit will pad them"
+        )
     return notes
 
 
@@ -51,7 +55,9 @@ def _range(values: list[float | str]) -> str:
     numbers = [value for value in values if not isinstance(value, str)]
     if len(numbers) < len(values):
         return f"among {_few(map(str, values))}"
-    return f"from {min(numbers):.6g} to {max(numbers):.6g}"
+    if len(numbers) <= LISTED:
+        return f"among {', '.join(f'{number:.6g}' for number in sorted(numbers))}"
+    return f"{len(numbers)} values from {min(numbers):.6g} to {max(numbers):.6g}"
 
 
 def uneven_times(source: Source) -> list[str]:

@@ -109,6 +109,8 @@ def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
 def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tensor:
     """The time of each step that is asked for: one number `(1,)` for all, the trained one by default, or `count` of
     them. One that was not trained warns."""
+    if given is None and high > 1.001 * low:
+        raise ConfigError(f"{task} was trained with steps of time from {low:g} to {high:g}; say which with dt=….")
     if given is None:
         return torch.tensor([low])
     values = tensor_of(given, f"dt of {task}", dtype=torch.float64).reshape(-1)

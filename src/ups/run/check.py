@@ -27,7 +27,7 @@ from ups.run.datasets import DataSet, open_sets
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, TaskSpec, UpsError
+from ups.types import ConfigError, TaskSpec, UpsError, check_known
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,7 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
     file = FileSpec(spec, first.params(), domain, times, data.samples, {})
     split = data.split
     try:
+        check_known("parameter", split.hold_out, [p.name for p in task.parameters])
         grid = data.reduce.cells(domain, task.name)
         ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
         cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])

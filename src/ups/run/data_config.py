@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from ups.config import Config
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction
-from ups.definition import Definition, definition_from
+from ups.definition import Definition, definition_from, is_file_name
 from ups.run.params import Value, files_of, parsed, single
 from ups.types import UpsError, check_known
 
@@ -99,8 +99,17 @@ class GenerateConfig(Config):
         return self
 
 
+class Between(Config):
+    """Numbers from `low` to `high`."""
+
+    low: float
+    """The least value."""
+    high: float
+    """The greatest value."""
+
+
 class SplitConfig(Config):
-    """Which trajectories are for what. Every part has all parameter values, where there are few of them."""
+    """Which trajectories are for what. Every part has all parameter values, where each has enough samples."""
 
     convention: Literal["seeded", "pdebench-first", "pdebench-last"] = "seeded"
     """seeded, or PDEBench's own: the first or the last part is for testing."""
@@ -109,8 +118,9 @@ class SplitConfig(Config):
     time: tuple[float, float, float] | None = None
     """Shares of the time of each trajectory, in the place of `fractions`: the past is for training, the future for
     validation and testing, and no frame is in two parts."""
-    hold_out: dict[str, tuple[float | str, ...]] = Field(default_factory=dict)
-    """Parameter values that are for testing alone, by name, for example `{nu: [0.02]}`."""
+    hold_out: dict[str, tuple[float | str, ...] | Between] = Field(default_factory=dict)
+    """Parameter values that are for testing alone, by name: `{nu: [0.02]}`, or all of a range, `{nu: {low: 0.01, high:
+    0.1}}`. Of several parameters all must fit."""
     files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
     """Files, folders or patterns of each part, in the place of `file`."""
 
@@ -167,9 +177,9 @@ class DataConfig(GenerateConfig):
     @field_validator("task")
     @classmethod
     def _known(cls, task: Any) -> Any:
-        """Any name and any definition, also one in a file of its own (`task: wake.yaml`); whether data can be made of
-        it is seen when all keys are there."""
-        return definition_from(task) if isinstance(task, str) and task.endswith((".yaml", ".yml")) else task
+        """Any name and any definition, also one in a file of its own (`task: wake.yaml`); `_made_or_there` checks the
+        rest."""
+        return definition_from(task) if isinstance(task, str) and is_file_name(task) else task
 
     @model_validator(mode="after")
     def _made_or_there(self) -> DataConfig:

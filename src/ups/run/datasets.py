@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Joined, Source, open_source, renamed, same_task
+from ups.data.axes import uneven_axes
 from ups.data.sampler import Validations
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split
 from ups.data.trajectories import Trajectories, alike, balanced
@@ -22,11 +25,11 @@ from ups.engine.train import Progress
 from ups.eval.results import DataFact
 from ups.physics import TASKS
 from ups.run.config import RunConfig
-from ups.run.data_config import DataConfig
+from ups.run.data_config import Between, DataConfig, SplitConfig
 from ups.run.generate import Report as Following
 from ups.run.generate import generate
 from ups.stages import StageConfig
-from ups.types import ConfigError, DataError, TaskSpec, UpsError
+from ups.types import ConfigError, DataError, TaskSpec, UpsError, check_known
 
 Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
@@ -84,9 +87,8 @@ class DataSet:
 
     @property
     def step(self) -> float:
-        """Time between two frames that are trained on, of the first sample; 0 for a steady task."""
-        part = self.parts("train")[0]
-        return part.dt if len(part.times) > 1 else 0.0
+        """Time between two frames that are trained on, of the first sample; 1 for a steady task."""
+        return self.parts("train")[0].dt
 
     def parts(self, name: str) -> list[Trajectories]:
         """The trajectories of one part, those that share a grid together."""
@@ -98,11 +100,10 @@ class DataSet:
         return self._parts[name]
 
     def values(self) -> dict[str, tuple[float, ...]]:
-        """The values of each parameter in training, where there are several."""
+        """The values of each parameter in training."""
         rows = np.concatenate([part.params.numpy() for part in self.parts("train")])
         names = self.parts("train")[0].numbers
-        columns = {name: np.unique(rows[:, i]) for i, name in enumerate(names)}
-        return {name: tuple(map(float, column)) for name, column in columns.items() if len(column) > 1}
+        return {name: tuple(map(float, np.unique(rows[:, i]))) for i, name in enumerate(names)}
 
     def fact(self) -> DataFact:
         """Where the data come from, what decides their bytes, and how much there is."""
@@ -111,7 +112,7 @@ class DataSet:
         counts = " / ".join(str(sum(len(getattr(split, part)) for split in splits)) for part in PARTS)
         grids = dict.fromkeys(part.shape for part in self.parts("train"))
         names = ", ".join(dict.fromkeys(source.path.name for source in sources))
-        values = {name: f"{min(v):g} … {max(v):g}" for name, v in self.values().items()}
+        values = {name: f"{min(v):g} … {max(v):g}" for name, v in self.values().items() if len(v) > 1}
         params = {**sources[0].params, **values}
         return DataFact(
             task=self.task.name,
@@ -157,9 +158,7 @@ def open_files(files: str | Sequence[str], definition: Definition) -> Source:
 
 def _common(paths: Sequence[Path]) -> Path:
     """The folder that all files are in."""
-    folders = [path.absolute().parent for path in paths]
-    inside = [f for f in folders[0:1] for f in (f, *f.parents) if all(f in (g, *g.parents) for g in folders)]
-    return inside[0]
+    return Path(os.path.commonpath([path.absolute().parent for path in paths]))
 
 
 @contextmanager
@@ -181,11 +180,10 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Ent
 
 def check_axes(source: Source) -> None:
     """A network sees cells as equally wide: other axes are refused rather than taken for what they are not."""
-    wrong = (problem for problem in source.problems if "axis is not uniform" in problem and "t axis" not in problem)
-    uneven = next(wrong, None)
-    if uneven is not None:
+    if uneven := uneven_axes(source.problems):
         raise DataError(
-            f"{source.path}: {uneven}; resample the data to uniform cells with `ups data import --resample`."
+            f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "
+            "data import --resample`, and train on what it writes."
         )
 
 
@@ -195,30 +193,50 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
     if settings.time is not None:
         cut = CutInTime(source, settings.time)
         return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
-    if settings.files or all(name.split("/")[0] in PARTS for name in source.ids):
+    if settings.hold_out:
+        out = held_aside(settings, source)
+        return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
+    own = all(name.split("/")[0] in PARTS for name in source.ids)
+    if settings.files or (own and settings == SplitConfig()):
         where = {name: name.split("/")[0] for name in source.ids}
         return source, given_split(source.ids, where, "as given")
-    if settings.hold_out:
-        for name in settings.hold_out:
-            if name not in {p.name for p in source.task.parameters}:
-                raise ConfigError(f"split.hold_out names {name}, which is no parameter of {source.task.name}.")
-        out = [
-            all(_is_one_of(source.params_of(i).get(k), values) for k, values in settings.hold_out.items())
-            for i in range(len(source))
-        ]
-        return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
     params = [tuple(source.params_of(i).items()) for i in range(len(source))]
     grids = [source.domain_of(i).shape for i in range(len(source))]
     strata = list(zip(params if len(set(params)) <= STRATA else [()] * len(params), grids, strict=True))
     return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata)
 
 
-def _is_one_of(value: float | str | None, values: Sequence[float | str]) -> bool:
-    """Equal words, or numbers equal to the precision of float32."""
-    numbers = [v for v in values if not isinstance(v, str)]
-    if isinstance(value, str) or value is None:
-        return value in values
-    return any(abs(value - v) <= 1e-5 * max(abs(value), abs(v)) for v in numbers)
+def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
+    """Which samples have the parameters that are for testing alone; ConfigError for a value that none has."""
+    aside = [True] * len(source)
+    for name, wanted in settings.hold_out.items():
+        check_known("parameter", (name,), [p.name for p in source.task.parameters])
+        values = [source.params_of(i).get(name) for i in range(len(source))]
+        if isinstance(wanted, Between):
+            fits = [isinstance(v, float | int) and wanted.low <= v <= wanted.high for v in values]
+        else:
+            fits = [any(_agree(v, w) for w in wanted) for v in values]
+            for w in wanted:
+                if not any(_agree(v, w) for v in values):
+                    raise ConfigError(f"split.hold_out: no sample has {name} = {w}; {_nearest(w, values)}.")
+        aside = [a and b for a, b in zip(aside, fits, strict=True)]
+    return aside
+
+
+def _agree(value: float | str | None, wanted: float | str) -> bool:
+    """Equal words, or numbers that agree to five digits."""
+    if isinstance(value, str) or isinstance(wanted, str) or value is None:
+        return value == wanted
+    return abs(value - wanted) <= 1e-5 * max(abs(value), abs(wanted))
+
+
+def _nearest(wanted: float | str, values: Sequence[float | str | None]) -> str:
+    """The values there are, the nearest first, for a sentence."""
+    there = list(dict.fromkeys(v for v in values if v is not None))
+    if not isinstance(wanted, str):
+        there.sort(key=lambda v: abs(v - wanted) if not isinstance(v, str) else math.inf)
+    words = ", ".join(f"{v:.6g}" if not isinstance(v, str) else v for v in there[:4])
+    return f"the nearest are {words}" if len(there) > 4 else f"there are {words}"
 
 
 def joined(entries: Sequence[Entry]) -> list[DataSet]:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from ups.data import Source, renamed
+import dataclasses
+from contextlib import suppress
+from pathlib import Path
+
+from ups.data import Source, open_source, renamed
 from ups.data.trajectories import Reduction
+from ups.definition import Definition, definition_from, definition_of
 from ups.models import Simulator
+from ups.physics import TASKS
 from ups.run.datasets import DataSet
-from ups.types import ConfigError, DataError, Params
+from ups.types import ConfigError, DataError, Params, UpsError
+
+
+def open_for(simulator: Simulator, path: Path, task: str | None) -> Source:
+    """A file to be put to a simulator. `task` is a name, or a YAML file that describes it; arrays that describe nothing
+    themselves are read as the task of that name that the simulator knows, or the only one it knows."""
+    definition = definition_from(task) if task else Definition()
+    try:
+        return open_source(path, TASKS, definition)
+    except DataError:
+        known = list(simulator.codec.tasks)
+        name = definition.name or (known[0] if len(known) == 1 else "")
+        if definition.dims or name not in known:
+            raise
+        own = dataclasses.replace(definition_of(simulator.codec.task(name)), bounds={}, datasets=definition.datasets)
+        with suppress(UpsError):
+            return open_source(path, TASKS, own)
+        raise
 
 
 def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> Source:
@@ -46,7 +69,8 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
 
 
 def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:
-    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on."""
+    """The frames of a source that lie `dt` apart, as nearly as its own allow, from where training began on; judged by
+    its first sample, and every sample is thinned alike."""
     if len(source.times) < 2 or dt <= 0:
         return Reduction(space=thin)
     own = float(source.times[1] - source.times[0])

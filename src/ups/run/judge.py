@@ -82,6 +82,7 @@ class Judge:
             reconstruction=Entry(coded, self.cost),
             beyond=tuple(further),
             unseen=tuple(dict.fromkeys(unseen)),
+            trained={} if data is None else data.values(),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:

@@ -27,7 +27,7 @@ class Range(Config):
     high: float
     """The greatest value."""
     scale: Literal["linear", "log"] = "linear"
-    """linear: all values are alike; log: all ratios are, so that each power of ten gets the same share."""
+    """linear: all values are equally likely; log: all ratios are, so that each power of ten gets the same share."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Range:

@@ -16,6 +16,8 @@ from ups.data.source import Facts, Remarks, Source
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
 from ups.types import Array, DataError, Param, Storage, TaskSpec
 
+DT = "dt"
+
 
 @dataclass
 class Parts:
@@ -45,8 +47,10 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
         params = {v.name: _column(store, v) for v in parts.params}
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
-    frames = sizes.get(TIME, 1)
-    times = times_of(frames, stored.get(TIME) if TIME in sizes else None, definition.dt, remarks, path)
+    frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
+    # A number called dt, beside frames without times, is the time between them and no parameter.
+    dt = params.pop(DT, None) if clock is None and definition.dt is None and frames > 1 else None
+    times = times_of(frames, clock, definition.dt if dt is None else dt, remarks, path)
     first = np.atleast_2d(times)[0]
     spec = TaskSpec(
         name=definition.name or path.stem,
