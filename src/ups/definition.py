@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +61,12 @@ class Definition:
     """The input that is true (1) where a cell counts and false (0) where there is nothing, such as an obstacle."""
 
     def __post_init__(self) -> None:
-        """Lists, as Python users and YAML write them, become tuples."""
+        """Lists, as Python users and YAML write them, become tuples; what cannot be is refused."""
+        if self.dt is not None and not (math.isfinite(self.dt) and self.dt > 0):
+            raise ConfigError(f"dt of a task is {self.dt}, but must be a finite number above 0.")
+        for axis, (low, high) in self.bounds.items():
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise ConfigError(f"bounds of {axis} are {low} and {high}, but the first must be below the second.")
         for f in dataclasses.fields(self):
             value = getattr(self, f.name)
             if isinstance(value, list):
@@ -107,7 +113,7 @@ class Definition:
 
     def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
         """The task of a file as the user declares it; ConfigError, beginning with `where`, if the two cannot agree."""
-        equation = self.equation or (self.name if self.name in tasks else spec.equation)
+        equation = self.equation or self._by_name(spec, tasks) or spec.equation
         channels = tuple(c for names in self.fields.values() for c in names)
         if channels and channels != spec.channels:
             raise ConfigError(f"{where}: holds {', '.join(spec.channels)}, not the fields {', '.join(channels)}.")
@@ -138,6 +144,11 @@ class Definition:
         if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
             declared["fields"] = fields_of(self.fields, spec.ndim)
         return dataclasses.replace(spec, **declared)
+
+    def _by_name(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec]) -> str:
+        """The built-in task that a name alone means; a definition of own fields only happens to be called so."""
+        alone = not (self.fields or self.dims or self.datasets)
+        return self.name if self.name in tasks and (alone or spec.channels == tasks[self.name].channels) else ""
 
     def _parameters(self, spec: TaskSpec, equation: TaskSpec | None) -> tuple[Param, ...]:
         """The file's parameters, those of the equation, and those the user gives."""

@@ -19,6 +19,7 @@ from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, open_files, open_sets
+from ups.run.exams import by_length
 from ups.run.judge import predictor_of
 from ups.run.run import run_alone
 from ups.types import ConfigError, DataError
@@ -144,7 +145,11 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
             np.array([0.2, 0.9], np.float32).tolist()
         )
     folder, report = run_alone(settings, SCREEN)
-    assert {r.split for r in report.records if r.mode == "strict"} == {"test", "test, 32 cells"}
+    splits = {r.split for r in report.records if r.mode == "strict"}
+    assert len(splits) == 3, "two lengths on one grid, and another grid"
+    assert {len(e.evaluation.ids) for e in (report.tasks[0].ours, *report.tasks[0].beyond)} == {1}
+    (drawn,) = {row.task: row.share for row in report.drawn if row.stage == "operator"}.values()
+    assert drawn == 1.0, "one task, whatever its grids"
     assert folder.report.is_file()
 
 
@@ -178,6 +183,95 @@ def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_
     assert result.was_trained("speed", np.array([0.2, 0.4, 0.6])).tolist() == [True, False, True]
     with pytest.raises(ConfigError, match=r"no sample has speed = 0\.41; there are 0\.4, 0\.6, 0\.2"):
         sets_of(config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": [0.41]}}}}), tmp_path)
+
+
+def words(path: Path, first: str, last: str) -> Path:
+    """Waves to the right where the word is `right`, and to the left where it is `left`."""
+    kinds = np.array([first, last] * 10)
+    return npz(path, np.where(kinds == "right", 0.8, -0.8), kind=kinds)
+
+
+def test_a_word_means_what_it_meant_and_ranges_grow_in_further_training(tmp_path: Path) -> None:
+    task = {**WAVES, "name": "sided"}
+    data = {"w": {"file": str(words(tmp_path / "a.npz", "right", "left")), "task": task}}
+    run_alone(config(tmp_path, data, name="first"), SCREEN)
+    data = {"w": {"file": str(words(tmp_path / "b.npz", "left", "right")), "task": task}}
+    parent = tmp_path / "runs" / "first"
+    settings = config(
+        tmp_path, data, name="second", start_from=str(parent), plan=["operator"], operator__train__steps=1
+    )
+    run_alone(settings, SCREEN)
+    old, new = ups.load(parent), ups.load(tmp_path / "runs" / "second")
+    assert new.tasks[0].parameters[-1].choices == old.tasks[0].parameters[-1].choices == ("right", "left")
+    state = waves(16, 1, np.array([0.8]))[0, 0]
+    ask = [{"speed": v, "kind": k} for k, v in (("right", 0.8), ("left", -0.8))]
+    same = [np.abs(old.rollout(state, 1, p) - new.rollout(state, 1, p)).max() for p in ask]
+    swapped = np.abs(old.rollout(state, 1, ask[0]) - new.rollout(state, 1, ask[1])).max()
+    assert max(same) < 0.5 * swapped
+    npz(tmp_path / "c.npz", np.linspace(3, 4, 20), kind=np.array(["right"] * 20))
+    data = {"w": {"file": str(tmp_path / "c.npz"), "task": task}}
+    run_alone(config(tmp_path, data, name="third", start_from=str(parent), operator__train__steps=1), SCREEN)
+    low, high = ups.load(tmp_path / "runs" / "third").ranges()["sided"]["speed"]
+    assert (low, high) == pytest.approx((-0.8, 4), abs=0.2)
+
+
+def test_no_file_is_read_twice(tmp_path: Path) -> None:
+    file = str(npz(tmp_path / "a.npz", np.linspace(0, 1, 12)))
+    twice = {name: {"file": file, "task": WAVES, "seed": i} for i, name in enumerate("ab")}
+    with pytest.raises(ConfigError, match=r"a.npz: is read by entry 1 of wavelets and by entry 2"):
+        check(config(tmp_path, twice))
+    files = {"train": file, "valid": str(npz(tmp_path / "b.npz", np.linspace(0, 1, 3))), "test": file}
+    with pytest.raises(ConfigError, match=r"is read by split.files.train and by split.files.test"):
+        check(config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}}))
+
+
+def test_folders_called_val_and_files_in_capitals_are_what_they_are_called(tmp_path: Path) -> None:
+    for i, name in enumerate(("train/a.npz", "val/b.npz", "test/c.npz")):
+        npz(tmp_path / "d" / name, np.linspace(0, 1, 3 + i))
+    (tmp_path / "d" / "train" / "a.npz").rename(tmp_path / "d" / "train" / "a.NPZ")
+    (data,) = sets_of(config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}}), tmp_path)
+    assert [len(data.parts(part)[0]) for part in ("train", "valid", "test")] == [3, 4, 5]
+
+
+def test_what_is_no_number_and_what_is_no_parameter_is_not_taken_for_one(tmp_path: Path) -> None:
+    speeds = np.linspace(0, 1, 12)
+    file = npz(tmp_path / "a.npz", np.where(np.arange(12) == 5, np.nan, speeds), sample=np.arange(12))
+    with open_files(str(file), ups.Definition(**WAVES)) as source:
+        assert [p.name for p in source.task.parameters] == ["speed"]
+    with pytest.raises(DataError, match="speed is nan in a sample"):
+        check(config(tmp_path, {"w": {"file": str(file), "task": WAVES}}))
+    with pytest.raises(DataError, match="no frame 50 to begin at"):
+        good = npz(tmp_path / "b.npz", speeds)
+        check(config(tmp_path, {"w": {"file": str(good), "task": WAVES, "reduce": {"start": 50}}}))
+    for wrong in ({"dt": 0.0}, {"dt": -1.0}, {"bounds": {"x": [1.0, 0.0]}}):
+        with pytest.raises(ConfigError, match="must be"):
+            ups.Definition(**{**WAVES, **wrong})
+
+
+def test_a_definition_of_own_fields_is_not_the_equation_it_is_called_after(tmp_path: Path) -> None:
+    file = str(npz(tmp_path / "a.npz", np.linspace(0, 1, 3)))
+    with open_files(file, ups.Definition(**{**WAVES, "name": "burgers1d"})) as source:
+        assert (source.task.name, source.task.equation, source.task.conserved) == ("burgers1d", "", ("h",))
+
+
+def test_a_list_of_files_of_which_some_have_holes_is_one_task(tmp_path: Path) -> None:
+    values = waves(16, 6, np.linspace(0, 1, 6))
+    for i in range(2):
+        np.savez(tmp_path / f"{i}.npz", h=np.where((np.arange(16) == 3) & (i == 1), np.nan, values))
+    task = ups.Definition(name="holes", dims=["sample", "time", "x"], fields={"h": ["h"]})
+    with open_files([str(tmp_path / f"{i}.npz") for i in range(2)], task) as source:
+        assert [source.inputs(i).sum() for i in (0, 6)] == [16, 15]
+
+
+def test_a_short_trajectory_does_not_shorten_the_others(tmp_path: Path) -> None:
+    for i in range(12):
+        npz(tmp_path / "d" / f"{i:02d}.npz", np.array([0.5]), frames=3 if i % 3 == 0 else 11)
+    settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}})
+    (data,) = sets_of(settings, tmp_path)
+    (main, *others), notes = by_length(data.parts("train"), "train", 1)
+    assert (main.split, main.frames, [e.frames for e in others], notes) == ("train", 11, [3], [])
+    (main, *others), notes = by_length(data.parts("train"), "train", 5)
+    assert (main.frames, others, len(notes)) == (11, [], 1)
 
 
 def test_parts_may_be_given_by_files(tmp_path: Path) -> None:

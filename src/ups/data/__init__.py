@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from ups.data.folders import files_in, open_folder
@@ -23,6 +24,7 @@ __all__ = [
     "defined",
     "duplicates",
     "open_source",
+    "open_together",
     "renamed",
     "same_task",
 ]
@@ -36,6 +38,15 @@ def open_source(path: str | Path, tasks: Mapping[str, TaskSpec], task: str | Def
     """
     path, definition = Path(path), Definition.of(task)
     return defined(_opened(path, tasks, definition), definition, tasks)
+
+
+def open_together(folder: Path, paths: Sequence[Path], tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:
+    """One source over several files and folders below `folder`, all of one task."""
+    with ExitStack() as stack:
+        parts = [stack.enter_context(_opened(path, tasks, definition)) for path in paths]
+        source = defined(Joined(folder, parts), definition, tasks)
+        stack.pop_all()
+    return source
 
 
 def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec]) -> Source:

@@ -38,7 +38,7 @@ def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
         for entry in entries:
             if entry.name.startswith("."):
                 continue
-            if entry.name.endswith(suffixes):
+            if entry.name.lower().endswith(suffixes):
                 yield Path(entry.path)
             elif entry.is_dir():
                 yield from _walk(Path(entry.path), suffixes)

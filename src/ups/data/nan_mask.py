@@ -21,7 +21,7 @@ class Masked(View):
         super().__init__(source, task=with_mask(source.task), problems=(*source.problems, *problems))
 
     def _inputs(self, index: int) -> Array:
-        counts = np.isfinite(self.source.read(index, slice(0, 1))[0]).all(axis=-1, keepdims=True)
+        counts = ~np.isnan(self.source.read(index, slice(0, 1))[0]).any(axis=-1, keepdims=True)
         return np.concatenate([self.source.inputs(index), counts.astype(np.float32)], axis=-1)
 
 

@@ -14,6 +14,13 @@ from ups.types import ConfigError, DataError
 
 PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
+# What else folders of the parts are called.
+SPELLINGS: dict[str, PartName] = {
+    **{part: part for part in PARTS},
+    **dict.fromkeys(("training",), "train"),
+    **dict.fromkeys(("val", "validation", "dev"), "valid"),
+    **dict.fromkeys(("testing",), "test"),
+}
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,12 @@ def make_split(
     return given_split(ids, where, convention, fractions, seed)
 
 
+def parts_of(ids: Sequence[str]) -> dict[str, str] | None:
+    """The part of each id, where all begin with the name of one, `train/…`, and some are for training; else None."""
+    where: dict[str, str] = {name: SPELLINGS.get(name.split("/")[0].lower(), "") for name in ids}
+    return where if all(where.values()) and "train" in where.values() else None
+
+
 def given_split(
     ids: Sequence[str],
     where: Mapping[str, str],
@@ -162,7 +175,7 @@ def _stratified(
     few = sum(f > 0 for f in fractions)
     cuts = [members for members in groups.values() if len(members) >= few]
     if rare := [name for members in groups.values() if len(members) < few for name in members]:
-        cuts = [*cuts, rare] if len(rare) >= few else [[*cuts[0], *rare], *cuts[1:]]
+        cuts = [*cuts, rare] if len(rare) >= few or not cuts else [[*cuts[0], *rare], *cuts[1:]]
     where: dict[str, str] = {}
     for members in cuts:
         inner = make_split(members, convention, fractions, seed)

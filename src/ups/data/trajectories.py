@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -73,6 +74,8 @@ def _number(name: str, value: float | str, choices: tuple[str, ...], source: Sou
     if isinstance(value, str):
         expected = f"one of {', '.join(choices)}" if choices else "a number"
         raise DataError(f"{source.path}: {name} is '{value}', but must be {expected}.")
+    if not math.isfinite(value):
+        raise DataError(f"{source.path}: {name} is {value} in a sample, but must be a finite number; mend the file.")
     return float(value)
 
 
@@ -147,7 +150,10 @@ class Trajectories:
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
-        self.clock = Clock.of([source.times_of(row)[reduction.frames] for row in self.rows])
+        times = [source.times_of(row)[reduction.frames] for row in self.rows]
+        if not all(map(len, times)):
+            raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
+        self.clock = Clock.of(times)
         self.times, self.lengths = self.clock.times, self.clock.lengths
         size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)
         self._fits = size <= (RESIDENT if resident is None else resident)

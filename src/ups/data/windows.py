@@ -158,18 +158,24 @@ def at_once(batch: int, frames: int, shape: tuple[int, ...], cells: int) -> int:
 
 
 def whole(
-    parts: Sequence[Samples], context: int, batch: int = 32, cells: int = 0, frames: int | None = None
+    parts: Sequence[Samples],
+    context: int,
+    batch: int = 32,
+    cells: int = 0,
+    frames: int | None = None,
+    cut: bool = False,
 ) -> Iterator[Window]:
     """Each trajectory once, from its first frame to its last, in batches of one task and length: of `batch`
     trajectories, or of more as long as their frames have no more than `cells` cells together.
 
-    `frames` cuts all to the same length. A trajectory that ends with its context is left out.
+    `frames`: only those of this length, or, where `cut`, the first so many frames of all that have them. A trajectory
+    that ends with its context is left out.
     """
     for part in parts:
-        lengths = part.lengths if frames is None else np.full_like(part.lengths, frames)
-        for length in dict.fromkeys(lengths.tolist()):
+        own = part.lengths if not cut else np.where(part.lengths >= (frames or 0), frames or 0, 0)
+        for length in [frames] if frames is not None else dict.fromkeys(own.tolist()):
             ahead = 1 if part.task.steady else length - context
-            same = np.flatnonzero((lengths == length) & (part.lengths >= length)).tolist()
+            same = np.flatnonzero(own == length).tolist()
             size = at_once(batch, length, part.shape, cells)
             for first in range(0, len(same) if ahead > 0 else 0, size):
                 samples = same[first : first + size]

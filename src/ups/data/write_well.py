@@ -136,6 +136,11 @@ def _write(source: Source, path: Path, name: str, file: WellFile, moments: dict[
             group.attrs["field_names"] = _words([*group])
         for i, row in enumerate(rows):
             for start, piece in _pieces(source, row, domain):
+                if not spec.mask and not np.isfinite(piece).all():
+                    raise DataError(
+                        f"{source.path}: sample {source.ids[row]} has values that are not finite, and no mask that "
+                        "excludes them; add `mask: mask` to the task if they are NaN in fixed places, or mend them."
+                    )
                 for node, at in values:
                     node[i, start : start + len(piece)] = piece[..., at].reshape(len(piece), *node.shape[2:])
                     _measure(moments, node, piece[..., at], start, changing=True)

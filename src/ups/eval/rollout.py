@@ -311,7 +311,8 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
     for window in windows:
         batches.check(window)
         cells = math.prod(window.context.shape[2:-1])
-        if group and cells * sum(len(w) for w in (*group, window)) > at_once:
+        alike = not group or (window.box, window.periodic) == (group[0].box, group[0].periodic)
+        if group and (not alike or cells * sum(len(w) for w in (*group, window)) > at_once):
             yield group
             group = []
         group.append(window)

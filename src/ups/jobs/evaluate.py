@@ -20,8 +20,8 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.models import Simulator, artifact
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, open_sets, version_of
-from ups.run.exams import Exam, Maker, cells_of, thinning
+from ups.run.datasets import DataSet, Screen, aligned, open_sets, version_of
+from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
@@ -124,15 +124,17 @@ class Session:
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
         split, seen = self._seen(part, data)
         label = f"{split}, {cells_of(cells)}"
-        exam = Exam(label, part, (*outside, *seen, *self._box(source, data)))
+        (exam, *beyond), notes = by_length([part, *others], label, self.judge.asked.context)
+        exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
+        self.judge.warnings += notes
         on = f"on {path.name} ({label})"
-        beyond = [Exam(f"{split}, {cells_of(other.shape)}", other) for other in others]
         return self._report(exam, data, _fact(part, split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
         """The run's data, of one task or of all; an entry that does not say its task is opened to see."""
         chosen = {k: d for k, d in self.config.data.items() if task is None or Definition.of(d.task).name in ("", task)}
         sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
+        sets = aligned(sets, self.judge.simulator.codec.tasks)
         return [data for data in sets if task in (None, data.task.name)]
 
     def _known(self, name: str) -> DataSet | None:
@@ -231,7 +233,7 @@ def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
     name = asked.split
     if asked.file:  # another file of the same name elsewhere has another name here
         name = f"{asked.file.stem}-{hashlib.sha256(str(asked.file.resolve()).encode()).hexdigest()[:6]}"
-    words = [name, asked.task or ""]
+    words = [name, Path(asked.task or "").stem]
     words += ["x".join(map(str, asked.resolution)), *(f"{k}{v}" for k, v in asked.params.items())]
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
 

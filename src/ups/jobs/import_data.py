@@ -10,7 +10,7 @@ from pathlib import Path
 from ups.data import Source
 from ups.data.axes import uneven_axes
 from ups.data.resample import Resampled
-from ups.data.splits import PARTS, make_split
+from ups.data.splits import PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
 from ups.run.datasets import open_files
@@ -60,9 +60,9 @@ def _resampled(source: Source) -> tuple[Source, float]:
 
 def _split(source: Source, fractions: tuple[float, float, float] | None) -> Mapping[str, Sequence[str]]:
     """The split that the ids state, `train/…`; otherwise a seeded one in which every part has all parameters."""
-    stated = [name.split("/", 1)[0] for name in source.ids]
-    if fractions is None and set(stated) <= set(PARTS) and "train" in stated:
-        return {part: [i for i, where in zip(source.ids, stated, strict=True) if where == part] for part in PARTS}
+    own = parts_of(source.ids)
+    if fractions is None and own is not None:
+        return {part: [name for name in source.ids if own[name] == part] for part in PARTS}
     strata = [tuple(sorted(source.params_of(i).items())) for i in range(len(source))]
     split = make_split(source.ids, "seeded", fractions or FRACTIONS, strata=strata)
     return {part: ids for part in PARTS if (ids := getattr(split, part))}

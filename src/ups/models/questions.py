@@ -24,14 +24,13 @@ def window_of(
     dt: Any,
     periodic: Any,
     task: TaskSpec,
-    trained: ParamRange,
-    trained_dt: tuple[float, float],
+    trained: Mapping[str, tuple[float, float]],
 ) -> tuple[Window, Tensor]:
     """Frames `(B, K, *S, C)` to continue by `steps`, with all that drives them, and the time of each step (see
     `steps_of`)."""
     given = {} if params is None else params
     batch, device = len(frames), frames.device
-    each = steps_of(dt, steps, *trained_dt, task.name)
+    each = steps_of(dt, steps, *trained["dt"], task.name)
     length = each.to(device, torch.float32).expand(batch, -1)
     window = Window(
         task=task,
@@ -46,13 +45,14 @@ def window_of(
     return window, each
 
 
-def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRange, batch: int) -> Tensor:
+def parameters(
+    given: Mapping[str, Any] | Any, task: TaskSpec, trained: Mapping[str, tuple[float, float]], batch: int
+) -> Tensor:
     """Parameters `(B, P)` from names and numbers (or one per sample), or from an array in the order of the task.
 
     One that never varied in training may be left out. One outside the trained range warns.
     """
     names = numbers_of(task)
-    low, high = trained.low.tolist(), trained.high.tolist()
     if not isinstance(given, Mapping):
         table = tensor_of(given, f"params of {task.name}")
         if table.numel() not in (len(names), batch * len(names)):
@@ -65,7 +65,7 @@ def parameters(given: Mapping[str, Any] | Any, task: TaskSpec, trained: ParamRan
             offered = ", ".join(sorted(known)) or "none"
             raise ConfigError(f"{task.name} has no parameter '{name}'; its parameters are: {offered}.")
     columns = []
-    for name, lo, hi in zip(names, low, high, strict=True):
+    for name, (lo, hi) in ((name, trained[name]) for name in names):
         if name not in given and lo != hi:
             raise ConfigError(
                 f"{task.name} needs the parameter {name}, trained from {lo:g} to {hi:g}; give params={{'{name}': …}}."
@@ -145,6 +145,17 @@ def beyond(name: str, least: float, most: float, low: float, high: float, task: 
         return ""
     value = least if least < low - slack else most
     return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess."
+
+
+def trained_ranges(
+    task: TaskSpec, scaled: ParamRange, seen: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """The range of each parameter in training: that by which it is `scaled`, and what further training has `seen`."""
+    ranges = {}
+    for name, low, high in zip(numbers_of(task), scaled.low.tolist(), scaled.high.tolist(), strict=True):
+        least, most = seen.get(name, (low, high))
+        ranges[name] = (min(low, least), max(high, most))
+    return ranges
 
 
 def outside(params: Any, dt: float | None, trained: Mapping[str, tuple[float, float]], task: TaskSpec) -> list[str]:

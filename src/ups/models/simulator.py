@@ -19,7 +19,7 @@ from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
 from ups.models.points import Holes, cells_at, interpolate
-from ups.models.questions import outside, places_of, window_of
+from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.physics.constraints import Within
 from ups.physics.laws import repairable_laws, repaired
 from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
@@ -50,6 +50,8 @@ class Simulator(nn.Module):
         self.config = config or SimulatorConfig()
         # Parts that are still to be trained: they correct nothing yet.
         self.idle: frozenset[str] = frozenset()
+        # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.
+        self.spans: dict[str, dict[str, Any]] = {}
         # What it was made by: the whole, and each part by its name.
         self.provenance: dict[str, Any] = {}
         self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
@@ -66,6 +68,8 @@ class Simulator(nn.Module):
         """Record what the training data of a task are like, in every part."""
         for part in self.parts.values():
             part.learn_statistics(task, statistics)
+        pairs = zip(statistics.low.tolist(), statistics.high.tolist(), strict=True)
+        self.spans[task.name] = dict(zip(numbers_of(task), pairs, strict=True))
         self.fit_dt(task, *statistics.dt)
 
     def replace(self, name: str, part: Part) -> None:
@@ -86,11 +90,9 @@ class Simulator(nn.Module):
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Per task, the trained range of each parameter and of dt."""
         found: dict[str, dict[str, tuple[float, float]]] = {}
-        for i, task in enumerate(self.tasks):
-            kept = self.operator.conditioner.range_of(task.name)
-            pairs = zip(kept.low.tolist(), kept.high.tolist(), strict=True)
-            dt = self.dt[i].tolist()
-            found[task.name] = {**dict(zip(numbers_of(task), pairs, strict=True)), "dt": (dt[0], dt[1])}
+        for task, (low, high) in zip(self.tasks, self.dt.tolist(), strict=True):
+            scaled = self.operator.conditioner.range_of(task.name)
+            found[task.name] = {**trained_ranges(task, scaled, self.spans.get(task.name, {})), "dt": (low, high)}
         return found
 
     def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
@@ -235,8 +237,7 @@ class Simulator(nn.Module):
         points: Any,
     ) -> tuple[Tensor, Array]:
         """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given."""
-        trained, low_high = self.operator.conditioner.range_of(spec.name), self.ranges()[spec.name]["dt"]
-        window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, trained, low_high)
+        window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         places = None if points is None else places_of(points, spec, window.periodic).to(frames.device)
         training = self.training
         self.eval()
@@ -287,6 +288,7 @@ class Simulator(nn.Module):
                 kinds=kinds,
             )
             simulator.load_state_dict(tensors, strict=True)
+            simulator.spans = {t: {n: tuple(r) for n, r in own.items()} for t, own in header["ranges"].items()}
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except (UpsError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:

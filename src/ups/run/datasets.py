@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import math
 import os
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ups.data import Joined, Source, open_source, renamed, same_task
+from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
 from ups.data.sampler import Validations
-from ups.data.splits import PARTS, Split, given_split, held_out, make_split
+from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.trajectories import Trajectories, alike, balanced
 from ups.data.views import CutInTime
 from ups.data.windows import CELLS, Samples, Windows
@@ -35,6 +36,8 @@ Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
 # Parameter sets up to which each of them is in every part of a split.
 STRATA = 64
+# Remarks of a reader that a run passes on; `ups data info` has all of them.
+REMARKS = 6
 
 
 @dataclass(frozen=True)
@@ -149,11 +152,7 @@ def open_files(files: str | Sequence[str], definition: Definition) -> Source:
         paths += [Path(match) for match in matches]
     if len(paths) == 1:
         return open_source(paths[0], TASKS, definition)
-    with ExitStack() as stack:
-        sources = [stack.enter_context(open_source(path, TASKS, definition)) for path in paths]
-        joined = Joined(_common(paths), sources)
-        stack.pop_all()
-    return joined
+    return open_together(_common(paths), paths, TASKS, definition)
 
 
 def _common(paths: Sequence[Path]) -> Path:
@@ -166,6 +165,7 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Ent
     """The data of one entry of a config, made first where it names no file."""
     if data.split.files:
         parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
+        _check_apart({f"split.files.{part}": source for part, source in parts.items()})
         source: Source = Joined(folder, [parts[part] for part in PARTS], list(PARTS))
     elif data.file:
         source = open_files(data.file, data.definition)
@@ -196,10 +196,9 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
     if settings.hold_out:
         out = held_aside(settings, source)
         return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
-    own = all(name.split("/")[0] in PARTS for name in source.ids)
-    if settings.files or (own and settings == SplitConfig()):
-        where = {name: name.split("/")[0] for name in source.ids}
-        return source, given_split(source.ids, where, "as given")
+    own = parts_of(source.ids)
+    if own is not None and (settings.files or settings == SplitConfig()):
+        return source, given_split(source.ids, own, "as given")
     params = [tuple(source.params_of(i).items()) for i in range(len(source))]
     grids = [source.domain_of(i).shape for i in range(len(source))]
     strata = list(zip(params if len(set(params)) <= STRATA else [()] * len(params), grids, strict=True))
@@ -239,6 +238,16 @@ def _nearest(wanted: float | str, values: Sequence[float | str | None]) -> str:
     return f"the nearest are {words}" if len(there) > 4 else f"there are {words}"
 
 
+def _check_apart(sources: Mapping[str, Source]) -> None:
+    """No file is read twice: a trajectory could be for training in one place and for testing in another."""
+    seen: dict[Path, str] = {}
+    for name, source in sources.items():
+        for path in {path.resolve() for path in source.files()}:
+            if path in seen:
+                raise ConfigError(f"{path}: is read by {seen[path]} and by {name}; name it once.")
+            seen[path] = name
+
+
 def joined(entries: Sequence[Entry]) -> list[DataSet]:
     """Entries of the same task as one data set each, in the order in which the tasks come first."""
     by_task: dict[str, list[Entry]] = {}
@@ -246,18 +255,43 @@ def joined(entries: Sequence[Entry]) -> list[DataSet]:
         by_task.setdefault(entry.source.task.name, []).append(entry)
     sets = []
     for members in by_task.values():
+        _check_apart({f"entry {i + 1} of {entry.source.task.name}": entry.source for i, entry in enumerate(members)})
         task = same_task([entry.source for entry in members])
         own = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in members]
         sets.append(DataSet(task, tuple(own)))
     return sets
 
 
-def open_sets(configs: Mapping[str, DataConfig], folder: Path, following: Following, stack: ExitStack) -> list[DataSet]:
-    """The data sets of a config, one for each task, open until `stack` closes."""
+def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
+    """Data sets whose words mean what they mean to a simulator that knows such tasks: it is told a word as its place
+    among the choices, so those it knows come first, in its order."""
+    return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
+
+
+def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
+    old = {p.name: p.choices for p in known.parameters}
+    params = tuple(
+        dataclasses.replace(p, choices=tuple(dict.fromkeys((*old.get(p.name, ()), *p.choices)))) if p.choices else p
+        for p in data.task.parameters
+    )
+    task = dataclasses.replace(data.task, parameters=params)
+    entries = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
+    return DataSet(task, tuple(entries))
+
+
+def open_sets(
+    configs: Mapping[str, DataConfig], folder: Path, following: Following, stack: ExitStack, say: Say = _nothing
+) -> list[DataSet]:
+    """The data sets of a config, one for each task, open until `stack` closes; `say` is told what readers noticed."""
     entries = []
     for name, data in configs.items():
         try:
-            entries.append(stack.enter_context(opened(data, folder, following)))
+            entry = stack.enter_context(opened(data, folder, following))
+            entries.append(entry)
+            if data.there:
+                remarks = [*(f"PROBLEM: {problem}" for problem in entry.source.problems), *entry.source.notes]
+                for remark in remarks[:REMARKS]:
+                    say(f"data.{name}: {remark}")
         except UpsError as error:
             text = str(error)
             raise type(error)(text if text.startswith(("/", "data.")) else f"data.{name}: {text}") from None

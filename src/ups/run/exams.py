@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from ups.config import fingerprint, load
 from ups.data import open_source, renamed
 from ups.data.trajectories import Trajectories
@@ -18,19 +20,64 @@ from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, DataError, UpsError
 
+# Lengths of trajectories up to which those of each are judged by themselves.
+LENGTHS = 4
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
 
 
 @dataclass(frozen=True)
 class Exam:
-    """Trajectories to judge on: the name of the split, and sentences on where they leave what training saw."""
+    """Trajectories to judge on: the name of the split, and sentences on where they leave what training saw.
+
+    They are those of `part`, and of `more` on the same number of cells. `frames`: only those of so many frames, or the
+    first so many of all that have them, where `cut`.
+    """
 
     split: str
     part: Trajectories
     outside: tuple[str, ...] = ()
+    more: tuple[Trajectories, ...] = ()
+    frames: int | None = None
+    cut: bool = False
+
+
+def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[list[Exam], list[str]]:
+    """Trajectories of one task by grid and length, those of most samples first; and what there is to say of them.
+
+    Of many lengths, all are judged over as many frames as the shortest has.
+    """
+    name, steady = parts[0].task.name, parts[0].task.steady
+    notes: list[str] = []
+    found: list[tuple[int, Exam]] = []
+    for shape in dict.fromkeys(part.shape for part in parts):
+        first, *more = (part for part in parts if part.shape == shape)
+        lengths, label = np.concatenate([part.lengths for part in (first, *more)]), f"{split}, {cells_of(shape)}"
+        exam = Exam(label, first, more=tuple(more))
+        if steady:
+            found.append((len(lengths), exam))
+            continue
+        long = lengths[lengths > context]
+        if short := len(lengths) - len(long):
+            notes.append(f"{name}: {short} of {len(lengths)} trajectories ({split}) end with their context, unjudged.")
+        counts = dict(zip(*np.unique(long, return_counts=True), strict=True))
+        if len(counts) > LENGTHS:
+            least = int(long.min())
+            notes.append(
+                f"{name}: trajectories ({split}) have {len(counts)} lengths; all are judged over {least} frames."
+            )
+            found.append(
+                (len(long), dataclasses.replace(exam, split=f"{label}, {least} frames", frames=least, cut=True))
+            )
+            continue
+        for length, count in counts.items():
+            found.append((int(count), dataclasses.replace(exam, split=f"{label}, {length} frames", frames=int(length))))
+    if not found:
+        raise DataError(f"{name}: no trajectory ({split}) is longer than its context; give it longer ones.")
+    main, *others = (exam for _, exam in sorted(found, key=lambda pair: -pair[0]))
+    return [dataclasses.replace(main, split=split), *others], notes
 
 
 def exams(

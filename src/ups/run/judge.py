@@ -25,7 +25,7 @@ from ups.models import Simulator
 from ups.models.config import FORECASTER
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
-from ups.run.exams import Exam, cells_of, exams
+from ups.run.exams import Exam, by_length, exams
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
@@ -98,10 +98,11 @@ class Judge:
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
     def _windows(self, exam: Exam) -> Iterator[Window]:
-        """Whole trajectories, all as long as the shortest that reaches beyond the context."""
-        enough = exam.part.lengths[exam.part.lengths > self.asked.context]
-        shortest = None if exam.part.task.steady or not len(enough) else int(enough.min())
-        return whole([exam.part], self.asked.context, frames=shortest)
+        frames, cut = exam.frames, exam.cut
+        if frames is None and not exam.part.task.steady and len(set(exam.part.lengths)) > 1:
+            long = exam.part.lengths[exam.part.lengths > self.asked.context]
+            frames, cut = int(long.min()), True
+        return whole((exam.part, *exam.more), self.asked.context, frames=frames, cut=cut)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
@@ -176,7 +177,8 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     with ExitStack() as stack:
         for data in sets:
             beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
-            main, *others = own_exams(data, split)
+            (main, *others), notes = by_length(data.parts(split), split, asked.asked.context)
+            asked.warnings += notes
             results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
     seen = split == "train"
     on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
@@ -184,12 +186,6 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
     return dataclasses.replace(report, drawn=told(folder, known))
-
-
-def own_exams(data: DataSet, split: str) -> list[Exam]:
-    """One part of a run's data: first the samples on the grid that most of them have, then those on others."""
-    parts = sorted(data.parts(split), key=lambda part: -len(part))
-    return [Exam(split if i == 0 else f"{split}, {cells_of(p.shape)}", p) for i, p in enumerate(parts)]
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:

@@ -92,8 +92,11 @@ class Proven:
 def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
     """How often each task was drawn by the `steps` of a stage."""
     turns, asked = sampler.turns(steps), sampler.wanted_shares(steps)
-    rows = zip(sampler.names, turns, asked, sampler.counts, strict=True)
-    return [Drawn(stage, name, n, steps, share, n * sampler.batch, count) for name, n, share, count in rows]
+    totals: dict[str, tuple[int, float, int]] = {}
+    for name, n, wanted, count in zip(sampler.tasks, turns, asked, sampler.counts, strict=True):
+        before = totals.get(name, (0, 0.0, 0))
+        totals[name] = (before[0] + n, before[1] + wanted, before[2] + count)
+    return [Drawn(stage, name, n, steps, part, n * sampler.batch, count) for name, (n, part, count) in totals.items()]
 
 
 def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:

@@ -25,7 +25,7 @@ from ups.models.inherit import inherit
 from ups.models.simulator import rebuilt
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, open_sets
+from ups.run.datasets import DataSet, Screen, aligned, open_sets
 from ups.run.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
@@ -118,7 +118,9 @@ class Run:
     @cached_property
     def sets(self) -> list[DataSet]:
         """The data sets, made where no file holds them yet, and opened once."""
-        return open_sets(self.config.data, self.folder.cache("data"), self.screen.following, self._opened)
+        place, screen = self.folder.cache("data"), self.screen
+        sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say)
+        return sets if self.parent is None else aligned(sets, self.parent.codec.tasks)
 
     @cached_property
     def parent(self) -> Simulator | None:

@@ -102,6 +102,8 @@ def _sorted(path: Path, variables: Sequence[Variable], definition: Definition, r
             if len(real) > 1 and axis != TIME:
                 raise DataError(f"{path}: {v.words} differs from sample to sample; write each grid to its own file.")
             parts.coordinates[axis] = v
+        elif SPELLINGS.get(v.name.lower()) == SAMPLE and set(real) <= {SAMPLE}:
+            remarks.notes.append(f"array {v.words} numbers the samples and is no parameter")
         elif set(real) & axes:
             spatial.append(v)
         elif set(real) <= {SAMPLE} and v.dtype.kind in "biufUSOT":

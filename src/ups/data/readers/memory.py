@@ -37,7 +37,10 @@ def open_memory(arrays: Mapping[str, Any], definition: Definition, dims: Mapping
 
 def array_of(value: Any, name: str) -> Array:
     """Any kind of array as numpy's; ConfigError where it holds no numbers or words."""
-    plain = value.detach().cpu().numpy() if hasattr(value, "detach") else getattr(value, "values", value)
+    if hasattr(value, "detach"):  # torch
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    plain = getattr(value, "values", value)
     array = np.asarray(plain)
     if array.dtype.hasobject:
         raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.")

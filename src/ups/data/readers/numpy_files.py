@@ -59,7 +59,7 @@ class NumpyStore(Store):
 
 def is_numpy(path: Path) -> bool:
     """Whether a path is an .npy file, or a .npz file by its name and its first bytes; never raises."""
-    return starts_with(path, NPY) or (path.suffix == ".npz" and starts_with(path, ZIP))
+    return starts_with(path, NPY) or (path.suffix.lower() == ".npz" and starts_with(path, ZIP))
 
 
 def open_numpy(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001

@@ -30,7 +30,7 @@ class TorchStore(Store):
 
 def is_torch(path: Path) -> bool:
     """Whether a path is a .pt or .pth file by its name and its first bytes; never raises."""
-    return path.suffix in SUFFIXES and starts_with(path, b"PK\x03\x04", b"\x80")
+    return path.suffix.lower() in SUFFIXES and starts_with(path, b"PK\x03\x04", b"\x80")
 
 
 def open_torch(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001

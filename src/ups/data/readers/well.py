@@ -101,7 +101,7 @@ READER = Reader(
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES)
+    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)
 
 
 def _splits(path: Path) -> list[tuple[str, list[Path]]]:
