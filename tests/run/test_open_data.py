@@ -240,8 +240,8 @@ def test_what_is_no_number_and_what_is_no_parameter_is_not_taken_for_one(tmp_pat
         assert [p.name for p in source.task.parameters] == ["speed"]
     with pytest.raises(DataError, match="speed is nan in a sample"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES}}))
+    good = npz(tmp_path / "b.npz", speeds)
     with pytest.raises(DataError, match="no frame 50 to begin at"):
-        good = npz(tmp_path / "b.npz", speeds)
         check(config(tmp_path, {"w": {"file": str(good), "task": WAVES, "reduce": {"start": 50}}}))
     for wrong in ({"dt": 0.0}, {"dt": -1.0}, {"bounds": {"x": [1.0, 0.0]}}):
         with pytest.raises(ConfigError, match="must be"):
