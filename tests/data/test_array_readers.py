@@ -14,6 +14,7 @@ import torch
 from scipy.io import netcdf_file
 
 from ups.data import open_source
+from ups.data.readers.memory import open_memory
 from ups.definition import Definition
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
@@ -350,3 +351,12 @@ def test_a_plain_hdf5_file_is_read_where_the_task_says_its_arrays_lie(tmp_path: 
     assert (source.params_of(1), source.domain.bounds) == ({"re": 2.0}, ((-0.5, 7.5),))
     with pytest.raises(DataError, match="or describe its arrays"):
         open_source(tmp_path / "a.h5", TASKS)
+
+
+def test_boundary_values_are_parameters_by_side_or_inputs_along_it() -> None:
+    rng = np.random.default_rng(0)
+    arrays = {"u": rng.random((3, 5, 8, 6)), "inlet": rng.random((3, 6)), "left": np.arange(3.0)}
+    dims = {"u": ("sample", "time", "x", "y"), "inlet": ("sample", "y"), "left": ("sample",)}
+    source = open_memory(arrays, Definition(name="duct"), dims)
+    assert (source.task.given, source.params_of(2)) == (("inlet",), {"left": 2.0})
+    np.testing.assert_array_equal(source.inputs(1)[..., 0], np.broadcast_to(arrays["inlet"][1], (8, 6)))

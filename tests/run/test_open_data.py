@@ -14,6 +14,7 @@ from ups.data.trajectories import alike
 from ups.data.windows import whole
 from ups.data.write_well import write_data_set
 from ups.eval.rollout import evaluate, protocol
+from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
 from ups.physics import TASKS
 from ups.run.check import check
@@ -279,6 +280,10 @@ def test_parts_may_be_given_by_files(tmp_path: Path) -> None:
     files = dict(zip(("train", "valid", "test"), paths.values(), strict=True))
     (data,) = sets_of(config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}}), tmp_path)
     assert [len(data.parts(part)[0]) for part in ("train", "valid", "test")] == [3, 4, 5]
+    path, counts = record_split(Path(paths["c"]), None, "seeded", (0.4, 0.2, 0.4), 3, ups.Definition(**WAVES))
+    recorded = {"w": {"file": paths["c"], "task": WAVES, "split": {"record": str(path)}}}
+    (data,) = sets_of(config(tmp_path, recorded), tmp_path)
+    assert {part: len(data.parts(part)[0]) for part in ("train", "valid", "test")} == counts
     with pytest.raises(ConfigError, match="add the missing part"):
         config(tmp_path, {"w": {"task": WAVES, "split": {"files": {"train": "a"}}}})
 

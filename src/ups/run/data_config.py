@@ -123,10 +123,12 @@ class SplitConfig(Config):
     0.1}}`. Of several parameters all must fit."""
     files: dict[Literal["train", "valid", "test"], str | tuple[str, ...]] = Field(default_factory=dict)
     """Files, folders or patterns of each part, in the place of `file`."""
+    record: str | None = None
+    """A split that `ups data split` has recorded, of just these samples."""
 
     @model_validator(mode="after")
     def _one_way(self) -> SplitConfig:
-        ways = [name for name in ("time", "hold_out", "files") if getattr(self, name)]
+        ways = [name for name in ("time", "hold_out", "files", "record") if getattr(self, name)]
         if len(ways) > 1:
             raise ValueError(f"a split is made in one way, not by {' and '.join(ways)}; keep one.")
         if self.time is not None and not (min(self.time) >= 0 and abs(sum(self.time) - 1) <= 1e-9):

@@ -196,6 +196,8 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
     if settings.hold_out:
         out = held_aside(settings, source)
         return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
+    if settings.record is not None:
+        return source, Split.load(Path(settings.record), source.ids)
     own = parts_of(source.ids)
     if own is not None and (settings.files or settings == SplitConfig()):
         return source, given_split(source.ids, own, "as given")
