@@ -84,7 +84,7 @@ class Definition:
     def from_plain(cls, content: Mapping[str, Any]) -> Definition:
         """A definition from what `plain` made of one; what a later version said is left out."""
         known = {f.name for f in dataclasses.fields(cls)}
-        return cls(**{key: _tupled(value) for key, value in content.items() if key in known})
+        return cls(**{key: value for key, value in content.items() if key in known})
 
     def plain(self) -> dict[str, Any]:
         """The definition as lists, numbers and words; what says nothing is left out."""
@@ -173,13 +173,6 @@ class Definition:
                     has = f"it has {', '.join(there)}" if there else "it has none"
                     vector = " of one channel per axis" if kind == "field" else ""
                     raise ConfigError(f"{where}: has no {kind}{vector} '{name}', which the task speaks of; {has}.")
-
-
-def _tupled(value: Any) -> Any:
-    """Lists as tuples, within mappings too."""
-    if isinstance(value, Mapping):
-        return {key: _tupled(item) for key, item in value.items()}
-    return tuple(value) if isinstance(value, list) else value
 
 
 def is_file_name(text: str) -> bool:

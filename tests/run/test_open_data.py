@@ -182,6 +182,9 @@ def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_
     _, report = run_alone(settings, SCREEN)
     (result,) = report.tasks
     assert result.was_trained("speed", np.array([0.2, 0.4, 0.6])).tolist() == [True, False, True]
+    made = {"task": "advection1d", "samples": 8, "params": {"beta": [0.1, 0.4]}, "split": {"hold_out": {"beta": [0.5]}}}
+    with pytest.raises(ConfigError, match=r"no sample has beta = 0\.5; there are 0\.4, 0\.1"):
+        check(config(tmp_path, {"a": made}))  # before any of it is made
     with pytest.raises(ConfigError, match=r"no sample has speed = 0\.41; there are 0\.4, 0\.6, 0\.2"):
         sets_of(config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": [0.41]}}}}), tmp_path)
 

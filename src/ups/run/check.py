@@ -22,10 +22,11 @@ from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import TASKS
 from ups.run.config import RunConfig
-from ups.run.data_config import DataConfig
-from ups.run.datasets import DataSet, open_sets
+from ups.run.data_config import Between, DataConfig
+from ups.run.datasets import DataSet, check_held, open_sets
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
+from ups.run.params import Range
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec, UpsError, check_known
 
@@ -97,6 +98,7 @@ def outlines(configs: Mapping[str, DataConfig]) -> list[Outline]:
     for outline in (*outlined, *made):
         name = outline.task.name
         tasks[name] = tasks[name].with_more(outline) if name in tasks else outline
+    # As in the config; a task that only its files name has no place there and comes first.
     order = [Definition.of(data.task).name for data in configs.values()]
     return sorted(tasks.values(), key=lambda o: order.index(o.task.name) if o.task.name in order else -1)
 
@@ -126,6 +128,9 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
     split = data.split
     try:
         check_known("parameter", split.hold_out, [p.name for p in task.parameters])
+        for key, wanted in split.hold_out.items():
+            if not isinstance(wanted, Between) and not isinstance(data.params.get(key), Range):
+                check_held(key, wanted, [equation.params()[key] for equation in equations])
         grid = data.reduce.cells(domain, task.name)
         ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
         cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])

@@ -216,12 +216,17 @@ def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
         if isinstance(wanted, Between):
             fits = [isinstance(v, float | int) and wanted.low <= v <= wanted.high for v in values]
         else:
+            check_held(name, wanted, values)
             fits = [any(_agree(v, w) for w in wanted) for v in values]
-            for w in wanted:
-                if not any(_agree(v, w) for v in values):
-                    raise ConfigError(f"split.hold_out: no sample has {name} = {w}; {_nearest(w, values)}.")
         aside = [a and b for a, b in zip(aside, fits, strict=True)]
     return aside
+
+
+def check_held(name: str, wanted: Sequence[float | str], values: Sequence[float | str | None]) -> None:
+    """ConfigError for the first value to hold out that no sample has, or will have."""
+    for value in wanted:
+        if not any(_agree(there, value) for there in values):
+            raise ConfigError(f"split.hold_out: no sample has {name} = {value}; {_nearest(value, values)}.")
 
 
 def _agree(value: float | str | None, wanted: float | str) -> bool:
