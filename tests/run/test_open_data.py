@@ -1,5 +1,6 @@
 """Data of other people: tasks that nobody here has named, many parameter values, several files, grids and lengths."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,12 @@ def test_a_list_of_files_of_which_some_have_holes_is_one_task(tmp_path: Path) ->
     task = ups.Definition(name="holes", dims=["sample", "time", "x"], fields={"h": ["h"]})
     with open_files([str(tmp_path / f"{i}.npz") for i in range(2)], task) as source:
         assert [source.inputs(i).sum() for i in (0, 6)] == [16, 15]
+    entries = {str(i): {"file": str(tmp_path / f"{i}.npz"), "task": task} for i in range(2)}
+    with pytest.raises(DataError, match=r"0\.npz: has no mask, .* add `mask: mask` to the task of both"):
+        sets_of(config(tmp_path, entries), tmp_path)
+    both = {i: {**entry, "task": dataclasses.replace(task, mask="mask")} for i, entry in entries.items()}
+    (data,) = sets_of(config(tmp_path, both), tmp_path)
+    assert [part.inputs[0].sum() for part in data.parts("train")] == [16, 15]
 
 
 def test_a_short_trajectory_does_not_shorten_the_others(tmp_path: Path) -> None:

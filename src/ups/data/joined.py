@@ -19,6 +19,11 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
     params = {p.name: p for p in first.parameters}
     for source in sources[1:]:
         task = source.task
+        if task.fields == first.fields and task.mask != first.mask:
+            bare = source if first.mask else sources[0]
+            raise DataError(
+                f"{bare.path}: has no mask, and others of {first.name} have one; add `mask: mask` to the task of both."
+            )
         if (task.fields, task.inputs, task.ndim, task.mask) != (first.fields, first.inputs, first.ndim, first.mask):
             raise DataError(
                 f"{source.path}: holds {', '.join(task.channels + task.given)} on {task.ndim} axes, but "
