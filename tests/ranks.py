@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from ups.doctor.rank_checks import PRELOAD
 from ups.lab.lab import NEEDED
 from ups.supervise.forked_functions import Result, run, values, warm
-from ups.supervise.network import free_port
 
-__all__ = ["Result", "free_port", "run_ranks", "values", "warm_up"]
+__all__ = ["Result", "free_port", "join_group", "run_ranks", "values", "warm_up"]
 
 ALL = ("pytest", *PRELOAD, *NEEDED)
 
@@ -18,8 +20,26 @@ ALL = ("pytest", *PRELOAD, *NEEDED)
 def run_ranks(
     function: Callable[..., Any], world: int, *args: Any, timeout: float = 60, env: Mapping[str, str] = {}
 ) -> list[Result]:
-    """`function(*args)` in `world` processes with the environment torchrun would give; their results by rank."""
+    """`function(*args)` in `world` processes with the environment that a launcher gives; their results by rank."""
     return run(function, world, *args, seconds=timeout, env={"OMP_NUM_THREADS": "1", **env}, preload=ALL)
+
+
+def join_group(seconds: float = 30) -> None:
+    """In a rank: the process group of all, over gloo."""
+    import torch.distributed as dist
+
+    from ups.engine.ranks.meeting import meeting
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    limit = timedelta(seconds=seconds)
+    dist.init_process_group("gloo", store=meeting(world), rank=rank, world_size=world, timeout=limit)
+
+
+def free_port() -> int:
+    """A port nobody uses, chosen by the kernel."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def warm_up() -> None:

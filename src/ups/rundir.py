@@ -53,6 +53,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
+        self.secret = folder / ".secret"  # by which machines that run it together know each other
         self._lock: int | None = None
 
     @classmethod
@@ -110,9 +111,9 @@ class RunDir(AbstractContextManager["RunDir"]):
         """What the nodes that left for good have written."""
         return sorted(self.folder.glob(self.node_verdict("*").name))
 
-    def prepared(self, port: str) -> Path:
-        """Rank 0 has made the data. Named by the port where the ranks of one start meet."""
-        return self.folder / f".prepared-{port}"
+    def prepared(self, group: str) -> Path:
+        """Rank 0 has made the data. Named by the group of ranks of one start."""
+        return self.folder / f".prepared-{group}"
 
     def forget_prepared(self) -> None:
         """Remove the marks of earlier starts."""
@@ -223,6 +224,10 @@ class StartDir:
         """Those of all supervisors of this machine, each with the process that made it."""
         owners = [(folder.name.split("-")[1], folder) for folder in cls.parent().glob("ups-*-*")]
         return [(int(owner), cls(folder)) for owner, folder in owners if owner.isdigit()]
+
+    def meeting(self) -> Path:
+        """Through which the ranks of one machine find each other."""
+        return self.folder / "meeting"
 
     def heartbeat(self, rank: int) -> Path:
         return self.folder / f"heartbeat-{rank}"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.engine.ranks.control import Control, DesyncError, LostPeer, PeerFailed, Word
 from ups.types import UpsError
 
@@ -19,7 +19,7 @@ OOM = 1
 
 
 def control(seconds: float = 20) -> Control:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+    join_group(seconds)
     rank, world = dist.get_rank(), dist.get_world_size()
     return Control(
         dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)) if world > 1 else None, rank, world

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.engine.memory import Ledger
 from ups.engine.ranks import fsdp_internals, sharded
 from ups.engine.ranks.control import Control, DesyncError, PeerFailed, Word
@@ -210,7 +210,7 @@ class Flat:
 @functools.cache
 def control() -> Control:
     if not dist.is_initialized():
-        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+        join_group()
     world = dist.get_world_size()
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=15)) if world > 1 else None
     return Control(group, dist.get_rank(), world)

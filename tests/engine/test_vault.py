@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.engine.checkpoint import manifest
 from ups.engine.checkpoint.manifest import verify
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, Store
@@ -373,7 +373,7 @@ def member(folder: Path, seconds: float = 20, **options: Any) -> Vault:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if world == 1:
         return Vault(folder, **options)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    join_group(60)
     return Vault(folder, rank, world, dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)), **options)
 
 

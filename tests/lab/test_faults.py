@@ -43,7 +43,7 @@ LONG = [
     Case("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
     *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
     *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
-    *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("port", "clock of supervisor", "stale")),
+    *(RECIPES["F15", name](random.Random(1), 2, "ddp") for name in ("clock of supervisor", "stale")),
     *(RECIPES[family, "capped"](random.Random(1), 2, "fsdp") for family in ("F1", "F3")),
 ]
 

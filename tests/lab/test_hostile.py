@@ -1,4 +1,4 @@
-"""`ups run` as it is at home, under torchrun: any of its processes killed or stopped, and the same simulator."""
+"""`ups run` as it is at home: any of its processes killed or stopped, and the same simulator."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return simulator(folder)
 
 
-def victims(folder: Path) -> dict[str, int]:
-    """A process of each kind, by what it runs."""
-    found = {}
-    for pid in owned("UPS_HOME", str((folder / "run").resolve())):
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().replace("\0", " ")
-        kind = "torchrun" if "torch.distributed.run" in line else "parent" if "rank_parent.py" in line else "rank"
-        found[kind] = pid
-    return found
+def children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
+def victims(run: int) -> dict[str, int]:
+    """A process of each kind, by its place under the supervisor."""
+    parents = [pid for pid in children(run) if children(pid)]
+    return {"parent": parents[-1], "rank": children(parents[-1])[0]}
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,7 @@ def victims(folder: Path) -> dict[str, int]:
         ("rank", signal.SIGKILL),
         ("rank", signal.SIGSTOP),
         ("parent", signal.SIGKILL),
-        ("torchrun", signal.SIGKILL),
-        ("torchrun", signal.SIGSTOP),
+        ("parent", signal.SIGSTOP),
         ("supervisor", signal.SIGKILL),
         ("supervisor", signal.SIGTERM),
     ],
@@ -59,7 +59,7 @@ def test_any_process_may_be_killed_or_stopped(tmp_path: Path, plain: bytes, who:
         assert time.monotonic() < end
         assert run.poll() is None
         time.sleep(0.02)
-    os.kill(run.pid if who == "supervisor" else victims(tmp_path)[who], how)
+    os.kill(run.pid if who == "supervisor" else victims(run.pid)[who], how)
     code = run.wait(timeout=250)
     if who == "supervisor":
         assert code == (-signal.SIGKILL if how == signal.SIGKILL else Ending.PREEMPTED)

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from ranks import free_port
 from ups.config import load
 from ups.run.config import RunConfig, run_config
 from ups.run.run import Run
 from ups.run.supervised import join
-from ups.supervise.network import answers, free_port, interface_of
+from ups.supervise.network import answers, interface_of
 from ups.types import ConfigError
 
 

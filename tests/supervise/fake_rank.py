@@ -78,7 +78,7 @@ def echo(seat: Seat) -> None:
 def meet(seat: Seat) -> None:
     """A heartbeat to the other ranks, wherever they are; one that has been silent for a second is lost."""
     home = folder_of(seat)
-    mark = f"alive-{seat.attempt}"
+    mark = f"alive-{os.environ['UPS_GROUP']}"
     home.joinpath(f"{mark}-{RANK}").write_text("")
     silent = [time.time() - path.stat().st_mtime for r in range(WORLD) if (path := home / f"{mark}-{r}").exists()]
     if max(silent) > 1.0 and len(silent) == WORLD:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from ups.supervise.job import Job
+from ups.supervise.launchers.nodes import Nodes
 from ups.supervise.launchers.processes import Processes
-from ups.supervise.launchers.torchrun import Torchrun
 from ups.supervise.limits import Limits
 from ups.supervise.supervisor import Supervisor
 
@@ -19,7 +19,7 @@ verdict = Supervisor(
     Path(home),
     Limits(**json.loads(limits)),
     say=lambda text: print(text, flush=True),
-    launcher=Processes() if launcher == "processes" else Torchrun(last_call=1, join=30),
+    launcher=Processes() if launcher == "processes" else Nodes(last_call=1, join=30),
 ).supervise()
 assert "torch" not in sys.modules, "a supervisor needs no torch"
 print(verdict.ending.name, verdict.cause)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.heartbeat import Beat
 from ups.rundir import StartDir
 from ups.supervise import flight_recorder
@@ -23,7 +23,7 @@ def waiting(folder: Path) -> str:
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    join_group()
     flight_recorder.answer(folder / f"flight-{dist.get_rank()}.json")
     dist.all_reduce(torch.ones(3))
     pids: list[Any] = [None, None]

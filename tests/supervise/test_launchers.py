@@ -82,13 +82,12 @@ def test_a_killed_rank_is_found_named_and_restarted(tmp_path: Path, name: str) -
     assert verdict.attempts[0]["detection"] < 1.0
 
 
-def test_a_single_rank_is_a_plain_process_and_several_are_under_torchrun() -> None:
-    kinds = [type(launcher_of(Job(("x",), ranks=ranks))) for ranks in (1, 2)]
-    assert kinds == [LAUNCHERS["processes"], LAUNCHERS["torchrun"]]
-    assert type(launcher_of(Job(("x",), ranks=2), "processes")) is LAUNCHERS["processes"]
-    with pytest.raises(ConfigError, match="there is no launcher 'ssh'; the launchers are forked, processes, torchrun"):
+def test_one_machine_has_plain_processes_and_several_have_a_place_to_meet() -> None:
+    jobs = [Job(("x",)), Job(("x",), ranks=2), Job(("x",), nodes=2, rendezvous="here:1")]
+    assert [type(launcher_of(job)) for job in jobs] == [LAUNCHERS[name] for name in ("processes", "processes", "nodes")]
+    with pytest.raises(ConfigError, match="there is no launcher 'ssh'; the launchers are forked, processes, nodes"):
         launcher_of(Job(("x",)), "ssh")
-    with pytest.raises(ConfigError, match="starts ranks on one machine, not on 2; use torchrun"):
+    with pytest.raises(ConfigError, match="starts ranks on one machine, not on 2; use nodes"):
         launcher_of(Job(("x",), nodes=2, rendezvous="here:1"), "processes")
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from ranks import free_port
 from ups.supervise.job import Job
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
-from ups.supervise.network import free_port
-from ups.supervise.proc import owned, state_of
+from ups.supervise.proc import owned
 from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending
@@ -141,34 +141,10 @@ def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path) -> None:
     assert (verdict.ending, len(verdict.attempts)) == (Ending.SUCCESS, 2)
 
 
-@pytest.mark.slow
-def test_under_torchrun_nobody_outlives_a_killed_supervisor(tmp_path: Path) -> None:
-    supervisor = start(tmp_path, command("slow"), launcher="torchrun")
-    until(beating(tmp_path), limit=40)
-    pids = owned("UPS_HOME", str(tmp_path))
-    assert len(pids) == 5  # torchrun, two ranks, their two parents
-    supervisor.kill()
-    supervisor.wait()
-    until(lambda: all(state_of(pid) in ("", "Z") for pid in pids), limit=2.0)
-
-
-@pytest.mark.slow
-def test_a_killed_torchrun_takes_its_ranks_along_and_is_replaced(tmp_path: Path) -> None:
-    supervisor = start(tmp_path, command("preempted"), launcher="torchrun")
-    until(beating(tmp_path), limit=40)
-    pids = owned("UPS_HOME", str(tmp_path))
-    agent = [pid for pid in pids if "torch.distributed.run" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(agent[0], signal.SIGKILL)
-    until(lambda: all(state_of(pid) in ("", "Z") for pid in pids), limit=3.0)
-    until(beating(tmp_path, attempt=2), limit=40)
-    supervisor.terminate()
-    assert supervisor.wait(timeout=10) == Ending.PREEMPTED
-
-
 def nodes(home: Path, *words: str, least: int = 2) -> list[subprocess.Popen[str]]:
     meet = f"127.0.0.1:{free_port()}"
     job = {"ranks": 1, "nodes": 2, "least": least, "rendezvous": meet}
-    return [start(home, command(*words), "torchrun", node=node, **job) for node in (0, 1)]
+    return [start(home, command(*words), "nodes", node=node, **job) for node in (0, 1)]
 
 
 @pytest.mark.slow
@@ -197,20 +173,11 @@ def test_a_mistake_on_one_node_ends_all_with_the_same_code(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_under_torchrun_a_request_to_stop_keeps_its_code(tmp_path: Path) -> None:
-    supervisor = start(tmp_path, command("preempted"), launcher="torchrun")
-    until(beating(tmp_path), limit=40)
-    time.sleep(0.5)
-    supervisor.terminate()
-    assert supervisor.wait(timeout=20) == Ending.PREEMPTED
-
-
-@pytest.mark.slow
 def test_a_node_that_comes_late_is_let_in(tmp_path: Path) -> None:
     meet = f"127.0.0.1:{free_port()}"
     job = {"ranks": 1, "nodes": 2, "least": 1, "rendezvous": meet}
-    first = start(tmp_path, command("pair", "1000"), "torchrun", node=0, **job)
+    first = start(tmp_path, command("pair", "1000"), "nodes", node=0, **job)
     until(beating(tmp_path, ranks=1), limit=40)
-    second = start(tmp_path, command("pair", "1000"), "torchrun", node=1, **job)
+    second = start(tmp_path, command("pair", "1000"), "nodes", node=1, **job)
     assert [node.wait(timeout=120) for node in (first, second)] == [0, 0]
     assert "rank 1 of 2" in "".join(path.read_text() for path in tmp_path.glob("logs/*/rank-1.log"))

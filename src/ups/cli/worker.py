@@ -23,7 +23,7 @@ class Seated:
     def __init__(self, seat: Seat, folder: RunDir) -> None:
         self.rank, self.pulse, self.limit = seat.rank, seat.pulse, seat.limit
         self.folder = folder
-        self.ready = folder.prepared(os.environ.get("MASTER_PORT", "0"))
+        self.ready = folder.prepared(os.environ.get("UPS_GROUP", "0"))
 
     def prepared(self, prepare: Callable[[], None]) -> None:
         if self.rank == 0:

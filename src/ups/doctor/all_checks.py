@@ -31,6 +31,7 @@ def all_checks(
         for name, work in {
             "devices": checks.devices,
             "backends": checks.backends,
+            "listening": checks.listening,
             "shared files": checks.files,
             "collectives": checks.collectives,
             "bandwidth": checks.bandwidth,

@@ -54,10 +54,15 @@ def rank() -> None:
         seat.succeed()
 
 
-if __name__ == "__main__":
-    if sys.argv[1] == "supervise":
+def main(role: Path | str, *words: Path | str) -> None:
+    """What the command line asks for."""
+    if str(role) == "supervise":
         for name in NESTED:
             os.environ.pop(name, None)
-        print(json.dumps(supervise(Path(sys.argv[2]), int(sys.argv[3])).to_dict(), default=str))
+        print(json.dumps(supervise(Path(words[0]), int(str(words[1]))).to_dict(), default=str))
     else:
         rank()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -170,6 +170,10 @@ def ports(rendezvous: str = "") -> Finding:
         advice = f"add `127.0.0.1 {name}` to /etc/hosts, or export GLOO_SOCKET_IFNAME=lo."
         return doubtful(f"loopback connects, but the name of this machine, {name}, has no address", advice)
     free = f"; {rendezvous} is free" if rendezvous else ""
+    if rendezvous:
+        words = f"loopback connects, {name} is {address}{free}; whoever meets there must know the run's secret"
+        advice = "what ranks of several machines send each other is not signed: keep it inside a network you trust."
+        return doubtful(words, advice, address=address)
     return good(f"loopback connects, {name} is {address}{free}", address=address)
 
 

@@ -20,6 +20,7 @@ from ups.doctor import killed_rank
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.doctor.machine_checks import own_folder
 from ups.supervise.forked_functions import FunctionName, Result, failure_of, run
+from ups.supervise.network import is_private
 
 # How far apart losses and gradients of one process and of several may be: sums in another order, nothing else.
 NEAR = {"cpu": 1e-6, "cuda": 1e-5}
@@ -84,6 +85,20 @@ class RankChecks:
         few = len(facts["cuda"]) < self.ranks
         why = " (needs a GPU per rank: gloo is used)" if facts["nccl"] and few else ""
         return good(f"gloo, {nccl}{why}")
+
+    def listening(self) -> Finding:
+        """Where ranks listen while they work: on one machine nobody else may reach them."""
+        results = self._run(exercise("listening"), self.ranks, self.device, self.ranks)
+        if text := failure_of(results):
+            return bad(text, self._network())
+        places = sorted({(rank, *place) for rank, result in enumerate(results) for place in result.value})
+        rows = [f"rank {rank} on {address}:{port}" for rank, address, port in places]
+        wide = [row for row, (_, address, _) in zip(rows, places, strict=True) if not is_private(address)]
+        if wide:
+            advice = "bring loopback up (`ip link set lo up`); until then keep other users and networks away."
+            return bad(f"others can reach {', '.join(wide)}", advice, listening=rows)
+        ports = ", ".join(str(port) for _, _, port in places)
+        return good(f"loopback alone: {len(places)} sockets ({ports}); ranks meet through a file", listening=rows)
 
     def files(self) -> Finding:
         """Whether ranks see each other's files in the run folder."""
@@ -220,7 +235,7 @@ class RankChecks:
         if self.supervisor is None:
             self.start_killed_rank()
         assert self.supervisor is not None
-        advice = "a run would not survive a lost rank here; look at torchrun, /dev/shm and the limit of processes."
+        advice = "a run would not survive a lost rank here; look at /dev/shm and the limit of processes."
         try:
             output, errors = self.supervisor.communicate(timeout=self.limit)
         except subprocess.TimeoutExpired:

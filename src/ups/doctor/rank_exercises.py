@@ -25,6 +25,7 @@ from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import run_config
+from ups.supervise.network import listeners
 from ups.tensors import Window
 
 Strategy = Literal["ddp", "fsdp"]
@@ -101,6 +102,14 @@ def collectives(device: str, world: int) -> dict[str, Any]:
         if [int(n) for n in ranks.gather(rank)] != list(range(world)) or ranks.agree(7.5 - rank) != 7.5:
             wrong.append("votes")
         return {"wrong": wrong, "backend": c10d.get_backend(), "device": str(at)}
+
+
+def listening(device: str, world: int) -> list[tuple[str, int]]:
+    """Where this rank listens while all its groups are open: addresses and ports."""
+    with _start(device, world) as ranks:
+        places = [(row.address, row.port) for row in listeners()]
+        ranks.barrier()
+        return places
 
 
 def bandwidth(device: str, world: int, size: int = 2**22) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Recipes for cases in which something around the run is wrong: its clock, port, memory, disk or neighbours."""
+"""Recipes for cases in which something around the run is wrong: its clock, memory, disk or neighbours."""
 
 from __future__ import annotations
 
@@ -47,14 +47,6 @@ def _capped(for_good: bool) -> Recipe:
     return recipe
 
 
-def _taken_port(_: Draw, world: int, strategy: Strategy) -> Case | None:
-    """Somebody else takes the port on which the ranks were to meet, and answers nobody."""
-    if world == 1:
-        return None
-    promise: dict[str, Any] = {"first": ("RANK_DIED",), "named": 0, "starts": 2, "said": "address already in use"}
-    return case_of("F15", "port taken", world, strategy, setting="port taken", **promise)
-
-
 def _disk(setting: str) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
         if not can_mount():
@@ -84,7 +76,6 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("F15", "nested"): _with_setting("F15", "nested", **REFUSED, said="another launcher"),
     ("F15", "stale"): _with_setting("F15", "stale", **REFUSED, said="unset RANK WORLD_SIZE"),
     ("F15", "stale address"): _with_setting("F15", "stale address", starts=1),
-    ("F15", "port"): _taken_port,
     ("F15", "clock of rank"): _clock("rank"),
     ("F15", "clock of supervisor"): _clock("supervisor"),
     ("F15", "second"): _with_setting("F15", "second", **REFUSED, said="another process"),

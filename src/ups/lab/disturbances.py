@@ -9,7 +9,6 @@ import random
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,6 @@ from ups.engine.checkpoint.manifest import listing
 from ups.lab.case import STEPS, Case
 from ups.run.config import RunConfig
 from ups.rundir import RunDir, StartDir
-from ups.supervise import network
 from ups.supervise.job import Start
 from ups.supervise.launchers.forked import close_inherited, default_signals, fork
 from ups.supervise.launchers.launcher import read_pids
@@ -49,8 +47,6 @@ def before_start(case: Case, run: RunDir) -> Callable[[Start], None]:
             run.metrics.symlink_to("/dev/full")
         elif setting == "log is a folder":
             run.metrics.mkdir()
-        elif setting == "port taken":
-            _take_port(start.attempt == 1)
         elif setting.startswith(("pulses", "crowd")):
             _beside(start, setting)
 
@@ -122,16 +118,6 @@ def shift_clock(how: str) -> None:
     turn, names, true, whole = itertools.cycle(offsets), time, time.time, time.time_ns
     setattr(names, "time", lambda: true() + next(turn))  # noqa: B010  (another's name)
     setattr(names, "time_ns", lambda: whole() + int(1e9 * next(turn)))  # noqa: B010
-
-
-def _take_port(taken: bool) -> None:
-    """Make the launcher choose a port that is no longer free when the ranks want it; or give it a free one again."""
-    if taken:
-        _kept_open.extend((network.free_port, socket.create_server(("", 0))))
-    port, server = _kept_open[-2:]
-    network.free_port = (lambda: int(server.getsockname()[1])) if taken else port
-    if not taken:
-        server.close()
 
 
 def _core(rank: int) -> int:

@@ -78,12 +78,13 @@ def supervise(
 def _launcher(job: Job, config: RunConfig) -> Launcher:
     """The launcher that the config names, or else the one that fits.
 
-    A single rank is forked from this process, which has imported all it needs; unless that could carry over what is
-    not a rank's: a lock of another thread, those of a simulator to start from, somebody's capture of what is printed.
+    Ranks of one machine are forked from this process, which has imported all they need; unless that could carry over
+    what is not a rank's: a lock of another thread, those of a simulator to start from, somebody's capture of what is
+    printed.
     """
     name = config.dist.launcher or ""
     ours = threading.active_count() == 1 and sys.stdout is sys.__stdout__
-    if not name and job.alone and ours and config.start_from is None:
+    if not name and job.nodes == 1 and ours and config.start_from is None:
         name = "forked"
     return launcher_of(job, name)
 

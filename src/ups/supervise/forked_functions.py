@@ -25,9 +25,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
+from ups.rundir import StartDir
 from ups.supervise.job import NESTED
 from ups.supervise.log_tail import LONG, innermost_line, log_tail, size_of
-from ups.supervise.network import free_port
+from ups.supervise.network import private_meeting
 from ups.supervise.rank_parent import die_with_parent
 from ups.verdict import Failure
 
@@ -158,9 +159,9 @@ def run(
     common: dict[str, str] = {}
     if method == "forkserver":
         context.set_forkserver_preload([*PRELOAD, *preload])
-        common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-        common["MASTER_PORT"] = str(free_port())
     folder = Path(tempfile.mkdtemp(prefix="ups-ranks-"))
+    if method == "forkserver":
+        common = {"WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), **private_meeting(StartDir(folder))}
     logs = [folder / f"rank-{rank}.log" for rank in range(world)]
     processes: list[BaseProcess] = []
     pipes: list[Connection] = []

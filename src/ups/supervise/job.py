@@ -19,7 +19,7 @@ class Job:
     """`ranks` processes of `command` on this node, of `nodes` nodes of which `least` must be there.
 
     `node` is this one's number; node 0 writes the verdict and holds the rendezvous, which all reach as `rendezvous`
-    (HOST:PORT). A job of one node needs none: the kernel assigns a port.
+    (HOST:PORT). A job of one node needs none: its ranks meet through a private file.
     """
 
     command: tuple[str, ...]
@@ -40,11 +40,6 @@ class Job:
             raise ConfigError(f"node {self.node} is not one of {self.nodes}; they are counted from 0.")
         if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdigit():
             raise ConfigError(f"{self.nodes} nodes need a place to meet; give --rendezvous HOST:PORT of node 0.")
-
-    @property
-    def alone(self) -> bool:
-        """One process, which meets nobody."""
-        return self.ranks == 1 and self.nodes == 1
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class RankWatch:
                 done_since = done_since or now
                 if ended or now - done_since > self._limits.teardown:
                     return "success"
-            elif self._failed():
+            elif self._failed() and not self._launcher.regrouping:
                 self._notice(now)
                 assert self._noticed is not None
                 if ended or len(self._exits) == self._start.job.ranks or now - self._noticed > self._limits.echo:
@@ -133,7 +133,7 @@ class RankWatch:
                 return "ended"
             return "" if self._wait_for_success() else "ended"
         present = self._pids.keys() - self._exits.keys()
-        if self._regroups(present, now):
+        if self._launcher.regrouping and not self._stops and not present:
             return "regroup"
         if self._stops and (self._stops.now or not self._pids or now - self._stops.since > self._limits.grace):
             return "stopped"
@@ -142,16 +142,6 @@ class RankWatch:
         if not self._pids and (self._given_up() is not None or now - began > self._limits.start):
             return "nobody"
         return "overdue" if self._silence.overdue(present, self._beats) else ""
-
-    def _regroups(self, present: Set[int], now: float) -> bool:
-        """Whether the launcher has sent all ranks away to let another node in, and stays.
-
-        Had somebody else sent them away, it would have left with them. What it does next does not always come to
-        an end, so the new group is made by a new start, from the checkpoint the ranks have just written.
-        """
-        if self._start.job.nodes == 1 or self._stops or present or not self._exits:
-            return False
-        return now - max(e.clock for e in self._exits.values()) > self._limits.echo
 
     def _wait_for_success(self) -> bool:
         """Rank 0 may live on another node, and a shared folder may be slow to show what it wrote."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -92,12 +92,13 @@ class Control:
                 return [Word(bool(b[1]), b[2], bool(b[3]), b[4], b[5], _float(b[7]), b[8]) for b in ballots]
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's object, by rank; it must pickle."""
+        """Every rank's value, by rank. It travels as JSON, so that nothing a peer sends can be code: tuples arrive as
+        lists, and names of a mapping are text."""
         if self.group is None:
             return [value]
-        mine = pickle.dumps(value)
+        mine = json.dumps(value).encode()
         sizes = [ballot[7] for ballot in self._vote(GATHER, "gather", extra=len(mine))]
-        return [pickle.loads(data[:size]) for data, size in zip(self._bytes(mine, max(sizes)), sizes, strict=True)]
+        return [json.loads(data[:size]) for data, size in zip(self._bytes(mine, max(sizes)), sizes, strict=True)]
 
     def agree(self, value: float) -> float:
         """Rank 0's number."""

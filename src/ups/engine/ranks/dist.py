@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ups.engine.ranks.control import Control
 from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.ranks.meeting import meeting
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
 
@@ -65,6 +66,9 @@ class Dist:
         backend = _backend(config, own, local)
         dist.init_process_group(
             backend,
+            store=meeting(world),
+            rank=rank,
+            world_size=world,
             timeout=timedelta(seconds=config.timeout),
             device_id=own if own.type == "cuda" and backend == "nccl" else None,
         )
@@ -87,7 +91,7 @@ class Dist:
         return self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's object, in order of rank."""
+        """Every rank's value, in order of rank; it travels as JSON."""
         return self.control.gather(value)
 
     def agree(self, value: float) -> float:

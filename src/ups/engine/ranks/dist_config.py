@@ -23,7 +23,7 @@ class DistConfig:
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be."""
     launcher: str | None = None
-    """What starts the ranks: forked, processes or torchrun; the one that fits if not given."""
+    """What starts the ranks: forked or processes on one machine, nodes on several; the one that fits if not given."""
     shard: int | None = None
     """fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given."""
     offload: bool = False

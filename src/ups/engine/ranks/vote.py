@@ -6,7 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TypeVar
 
@@ -141,12 +141,14 @@ class Consensus:
         self.parallel.recover()
         if not last and all(word.kind != OTHER for word in words):
             return
-        failures = [failure for failure in self.dist.gather(attempt.failure) if failure is not None]
+        mine = None if attempt.failure is None else asdict(attempt.failure)
+        failures = [failure for failure in self.dist.gather(mine) if failure is not None]
         if attempt.error is not None and attempt.kind:
             raise attempt.error
         first = failures[0]
         raise PeerError(
-            f"rank {first.rank} failed in phase '{first.phase}' of step {first.step}: {first.kind}: {first.sentence}"
+            f"rank {first['rank']} failed in phase '{first['phase']}' of step {first['step']}: {first['kind']}: "
+            f"{first['sentence']}"
         )
 
     def _shrink(self, words: Sequence[Word], tries: int) -> int:

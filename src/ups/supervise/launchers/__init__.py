@@ -5,8 +5,8 @@ from __future__ import annotations
 from ups.supervise.job import Job
 from ups.supervise.launchers.forked import ForkLauncher
 from ups.supervise.launchers.launcher import Launcher
+from ups.supervise.launchers.nodes import Nodes
 from ups.supervise.launchers.processes import Processes
-from ups.supervise.launchers.torchrun import Torchrun
 from ups.types import ConfigError, check_known
 
 __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
@@ -14,13 +14,13 @@ __all__ = ["LAUNCHERS", "Launcher", "launcher_of"]
 LAUNCHERS: dict[str, type[Launcher]] = {
     "forked": ForkLauncher,
     "processes": Processes,
-    "torchrun": Torchrun,
+    "nodes": Nodes,
 }
 
 
 def launcher_of(job: Job, name: str = "") -> Launcher:
-    """The launcher called `name`; without a name `processes` for a single rank and `torchrun` for several."""
-    name = name or ("processes" if job.alone else "torchrun")
+    """The launcher called `name`; without a name `processes` on one machine and `nodes` on several."""
+    name = name or ("processes" if job.nodes == 1 else "nodes")
     check_known("launcher", (name,), LAUNCHERS)
     if job.nodes > 1 and not LAUNCHERS[name].several_nodes:
         able = ", ".join(other for other, kind in LAUNCHERS.items() if kind.several_nodes)

@@ -30,6 +30,12 @@ class Launcher(Protocol):
     several_nodes: ClassVar[bool]
     """Whether it can bring the ranks of several machines together."""
 
+    @property
+    def regrouping(self) -> bool:
+        """Whether it has sent its ranks away so that another node can join: how they leave then means nothing, and
+        the supervisor starts them again, from the checkpoint that they have just written."""
+        ...
+
     def start(self, start: Start) -> None:
         """Start `start.job.ranks` processes, each with `start.env` and its own RANK, under `parent_command`."""
         ...
@@ -56,6 +62,10 @@ class RecordedRanks:
 
     def __init__(self) -> None:
         self._files = StartDir(Path())
+
+    @property
+    def regrouping(self) -> bool:
+        return False
 
     def pids(self) -> dict[int, int]:
         return read_pids(self._files)

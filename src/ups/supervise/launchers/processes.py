@@ -22,7 +22,11 @@ class Child(Protocol):
 
 
 class Processes(RecordedRanks):
-    """Every rank is a process of its own, under a parent that this process starts; they meet on a free port here."""
+    """Every rank is a process of its own, under a parent that this process starts.
+
+    Ranks of one machine find each other through a file in the folder of their start, which nobody else can open, and
+    listen on loopback alone.
+    """
 
     several_nodes: ClassVar[bool] = False
 
@@ -30,18 +34,26 @@ class Processes(RecordedRanks):
         super().__init__()
         self._parents: list[Child] = []  # of the ranks, in their order
         self._gone: dict[int, float] = {}
+        self._first = 0  # rank of this machine
 
     def start(self, start: Start) -> None:
         self._files = start.files
         self._gone.clear()
-        world = start.job.ranks
-        env = {**start.env, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1"}
-        env["MASTER_PORT"] = str(network.free_port())
-        with (start.logs / "launcher.log").open("ab") as log:
+        self.begin(start, network.private_meeting(start.files), 0, start.job.ranks)
+
+    def begin(self, start: Start, place: Mapping[str, str], first: int, world: int) -> None:
+        """Start this machine's ranks, from number `first` on, of `world`; `place` is where they meet."""
+        count, self._first = start.job.ranks, first
+        env = {**start.env, **place, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(count)}
+        with self.log(start) as log:
             self._parents = []  # one by one: what has been started is ended even if the next one cannot be started
-            for rank in range(world):
-                own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                self._parents.append(self.child(self.command(start, rank), {**env, **own}, log))
+            for local in range(count):
+                own = {"RANK": str(first + local), "LOCAL_RANK": str(local)}
+                self._parents.append(self.child(self.command(start, first + local), {**env, **own}, log))
+
+    def log(self, start: Start) -> BinaryIO:
+        """What the launcher itself has to say of a start."""
+        return (start.logs / f"launcher-{start.job.node}.log").open("ab")
 
     def command(self, start: Start, rank: int) -> tuple[str, ...]:  # noqa: ARG002
         """The command line of a rank; a launcher that puts something in front of it overrides this."""
@@ -62,7 +74,9 @@ class Processes(RecordedRanks):
 
     def exits(self) -> dict[int, Exit]:
         exits = super().exits()
-        for rank, parent in enumerate(self._parents):  # one that was killed wrote nothing, and took its rank with it
+        for rank, parent in enumerate(
+            self._parents, self._first
+        ):  # one that was killed wrote nothing, and took its rank with it
             if rank not in exits and (code := parent.poll()) is not None:
                 clock = self._gone.setdefault(rank, time.monotonic())
                 exits[rank] = read_exits(self._files).get(rank, Exit(rank, code, clock))
