@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ranks import run_ranks, values
 from small_training import SIZE, Failing, Fitting, Net, Rows, Waves, same_bits
+from ups.engine import loop
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
@@ -254,6 +255,20 @@ def test_ranks_with_different_configs_are_named_before_anything_runs() -> None:
     for sentence in values(run_ranks(other_config, 2)):
         assert "do not agree on the training config" in sentence
         assert "rank 1" in sentence
+
+
+def with_a_fast_clock() -> int:
+    """On rank 1 time passes ten times as fast."""
+    with started("ddp") as dist:
+        pace, true = 1 + 9 * dist.rank, Trainer._seconds
+        Trainer._seconds = lambda self: pace * true(self)  # type: ignore[method-assign]
+        loop.PATIENCE = 0.02
+        train(dist, steps=40, log_every=1000, validate_every=0.25, checkpoint_seconds=0.05)
+        return dist.rank
+
+
+def test_what_is_due_by_the_clock_is_due_by_one_clock() -> None:
+    assert values(run_ranks(with_a_fast_clock, 2)) == [0, 1]
 
 
 def drifting(world: int) -> str:

@@ -225,7 +225,8 @@ class Trainer:
         state.history.append(row)
         self._track({f"validation/{name}": value for name, value in {**means, "score": score}.items()})
         self.report(self._status())
-        self.logged = (state.step, state.samples, self._seconds(), self.waited)
+        state.seconds = self.dist.agree(self._seconds())  # what is due by the clock is due on all ranks
+        self.logged = (state.step, state.samples, state.seconds, self.waited)
 
     def _means(self) -> dict[str, float]:
         """What a validation measures, over the rows of all ranks."""
