@@ -18,7 +18,7 @@ SCENARIO, WORD = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else ""
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAST = RANK == WORLD - 1
 STEPS, AT = 10, 5
-LONG = dict.fromkeys(("slow", "idle", "preempted", "stubborn"), 1000)
+LONG = dict.fromkeys(("slow", "idle", "preempted", "stubborn", "workers"), 1000)
 LONG["pair"] = int(WORD or 400) if SCENARIO == "pair" else 0
 
 
@@ -85,6 +85,17 @@ def meet(seat: Seat) -> None:
         raise LostPeer("a rank is gone or stuck.")
 
 
+def start_workers() -> list[int]:
+    """Children as ranks have them: a copy of the process, a program in a session of its own, one whose parent left."""
+    copy = os.fork()
+    if copy == 0:
+        time.sleep(100)
+    program = subprocess.Popen(["sleep", "100"], start_new_session=True)
+    shell = "setsid sleep 100 >/dev/null & echo $!"
+    daemon = subprocess.run(["sh", "-c", shell], stdout=subprocess.PIPE, check=True, stdin=subprocess.DEVNULL)
+    return [copy, program.pid, int(daemon.stdout)]
+
+
 def train(seat: Seat) -> None:
     faulty = SCENARIO not in (
         "ok",
@@ -97,8 +108,14 @@ def train(seat: Seat) -> None:
         "pair",
         "idle",
         "abort-early",
+        "workers",
     )
-    pause = 0.1 if SCENARIO in ("slow", "preempted", "idle") else 0.01
+    pause = 0.1 if SCENARIO in ("slow", "preempted", "idle", "workers") else 0.01
+    if SCENARIO == "workers":
+        pids = [os.getppid(), os.getpid(), *start_workers()]
+        draft = folder_of(seat) / f"pids-{RANK}.new"
+        draft.write_text(" ".join(map(str, pids)))
+        draft.replace(draft.with_suffix(""))
     if SCENARIO == "idle" and RANK == 0:
         raise SystemExit(int(Ending.PREEMPTED))  # asked to stop before the ranks have met
     for step in range(1, LONG.get(SCENARIO, STEPS) + 1):

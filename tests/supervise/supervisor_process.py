@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ups.supervise.job import Job
+from ups.supervise.launchers.forked import ForkLauncher
 from ups.supervise.launchers.nodes import Nodes
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
@@ -14,12 +15,13 @@ from ups.supervise.supervisor import Supervisor
 
 home, job, limits, launcher = sys.argv[1:]
 words = json.loads(job)
+launchers = {"processes": Processes, "forked": ForkLauncher, "nodes": lambda: Nodes(last_call=1, join=30)}
 verdict = Supervisor(
     Job(**{**words, "command": tuple(words["command"])}),
     Path(home),
     Limits(**json.loads(limits)),
     say=lambda text: print(text, flush=True),
-    launcher=Processes() if launcher == "processes" else Nodes(last_call=1, join=30),
+    launcher=launchers[launcher](),
 ).supervise()
 assert "torch" not in sys.modules, "a supervisor needs no torch"
 print(verdict.ending.name, verdict.cause)

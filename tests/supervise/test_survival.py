@@ -19,7 +19,7 @@ from ranks import free_port
 from ups.supervise.job import Job
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
-from ups.supervise.proc import owned
+from ups.supervise.proc import alive, owned
 from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending
@@ -60,6 +60,28 @@ def test_killing_the_supervisor_leaves_no_process_behind(tmp_path: Path) -> None
     supervisor.kill()
     supervisor.wait()
     until(lambda: not owned("UPS_HOME", str(tmp_path)), limit=2.0)
+
+
+@pytest.mark.parametrize("launcher", ["processes", "forked"])
+def test_a_killed_supervisor_leaves_nobody_whoever_was_stopped_before(tmp_path: Path, launcher: str) -> None:
+    """Each of eight ranks is one combination of a stopped parent, a stopped rank and stopped workers."""
+    supervisor = start(tmp_path, command("workers"), launcher, ranks=8)
+    until(lambda: len(list(tmp_path.glob("pids-?"))) == 8, limit=60)
+    pids = [list(map(int, (tmp_path / f"pids-{rank}").read_text().split())) for rank in range(8)]
+    try:
+        time.sleep(1.0)  # what ranks start is found by and by
+        for rank, (parent, child, *workers) in enumerate(pids):
+            for bit, whom in ((1, [parent]), (2, [child]), (4, workers)):
+                for pid in whom if rank & bit else ():
+                    os.kill(pid, signal.SIGSTOP)
+        assert all(alive(pid) for row in pids for pid in row)
+        supervisor.kill()
+        supervisor.wait()
+        until(lambda: not [pid for row in pids for pid in row if alive(pid)], limit=2.0)
+    finally:
+        supervisor.kill()
+        for pid in (pid for row in pids for pid in row if alive(pid)):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_rank_whose_parent_is_killed_is_gone_and_found_gone(tmp_path: Path) -> None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+
+
+def stat_of(pid: int | str) -> list[str]:
+    """The fields of /proc/PID/stat from the third on, the state; empty where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return []
+    return text[text.rindex(")") + 2 :].split()
 
 
 def state_of(pid: int) -> str:
     """The process state in /proc: R, S, D, T, t, Z; empty where there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return text[text.rindex(")") + 2]
+    return next(iter(stat_of(pid)), "")
 
 
 def alive(pid: int) -> bool:
@@ -23,30 +30,120 @@ def alive(pid: int) -> bool:
     return state_of(pid) not in ("", "Z")
 
 
+def group_of(pid: int) -> int:
+    """The process group; 0 where there is no such process."""
+    fields = stat_of(pid)
+    return int(fields[2]) if fields else 0
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, of all its threads."""
+    if not _lists_children():
+        stats = {int(name): stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+        return [child for child, fields in stats.items() if fields and int(fields[1]) == pid]
+    pids: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                pids += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return pids
+
+
+def descendants(pid: int) -> list[int]:
+    """Its children, theirs, and so on."""
+    pids, new = [], children(pid)
+    while new:
+        pids += new
+        new = [below for one in new for below in children(one)]
+    return pids
+
+
+@functools.cache
+def _lists_children() -> bool:
+    """Whether this kernel lists the children of a thread; not all do."""
+    return os.path.exists(f"/proc/self/task/{os.getpid()}/children")
+
+
 def owned(name: str, value: str) -> dict[int, dict[str, str]]:
     """Processes of this machine that were started with `name=value` in their environment, and their UPS_ variables."""
-    wanted = f"{name}={value}".encode()
+    return {pid: variables for pid, variables in _environments() if variables.get(name) == value and alive(pid)}
+
+
+def of_run(folder: Path) -> dict[int, dict[str, str]]:
+    """Processes that were started for the run in `folder`, and their UPS_ variables.
+
+    It is the folder itself that counts (device and inode), as each process sees it: in another mount namespace the
+    same path is another folder.
+    """
+    mine = _identity(folder)
     processes = {}
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            content = Path(entry.path, "environ").read_bytes()
-        except OSError:
-            continue
-        words = content.split(b"\0")
-        if wanted in words and alive(int(entry.name)):
-            ours = [word.decode(errors="replace").partition("=") for word in words if word.startswith(b"UPS_")]
-            processes[int(entry.name)] = {key: text for key, _, text in ours}
+    for pid, variables in _environments():
+        home = variables.get("UPS_HOME", "")
+        if home and alive(pid) and mine is not None and _identity(seen_by(pid, home)) == mine:
+            processes[pid] = variables
     return processes
+
+
+def seen_by(pid: int, path: str) -> Path:
+    """A path of this process that leads to what `path` is for another one."""
+    return Path(f"/proc/{pid}/root/{path.lstrip('/')}")
 
 
 def sweep(token: str, wait: float = 5.0) -> list[int]:
     """SIGKILL to every process that carries the token, until none is left; those that would not go (state D)."""
+    return end_all(lambda: owned("UPS_TOKEN", token), wait) if token else []
+
+
+def end_all(listing: Callable[[], Collection[int]], wait: float = 5.0) -> list[int]:
+    """SIGKILL to every listed process until none is listed; those that would not go (state D).
+
+    A number is listed again after a handle on its process was taken: it cannot have become another process's.
+    """
     end = time.monotonic() + wait
-    while (left := owned("UPS_TOKEN", token)) and time.monotonic() < end:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+    while (left := listing()) and time.monotonic() < end:
+        with contextlib.ExitStack() as handles:
+            processes = {pid: _handle(pid, handles) for pid in left}
+            for pid in set(listing()) & processes.keys():
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    _kill(pid, processes[pid])
         time.sleep(0.02)
     return sorted(left)
+
+
+def _handle(pid: int, handles: contextlib.ExitStack) -> int | None:
+    """A descriptor of the process itself; None where it is gone, or the kernel (before 5.3) has no such thing."""
+    try:
+        handle = os.pidfd_open(pid)
+    except (OSError, AttributeError):
+        return None
+    handles.callback(os.close, handle)
+    return handle
+
+
+def _kill(pid: int, handle: int | None) -> None:
+    if handle is None:
+        os.kill(pid, signal.SIGKILL)
+    else:
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+def _environments() -> Iterator[tuple[int, dict[str, str]]]:
+    """The UPS_ variables that other processes were started with, where they have any and may be asked."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        pairs = [word.decode(errors="surrogateescape").partition("=") for word in words if word.startswith(b"UPS_")]
+        if pairs:
+            yield int(name), {key: text for key, _, text in pairs}
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

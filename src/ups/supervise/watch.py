@@ -19,6 +19,7 @@ from ups.supervise.launchers.launcher import Exit, Launcher
 from ups.supervise.limits import Limits, Silence
 from ups.supervise.log_tail import log_tail, tail
 from ups.supervise.proc import alive, sweep
+from ups.supervise.rank_groups import RankGroups
 from ups.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
 from ups.verdict import Ending, Failure, Verdict, read_failures, read_json
 
@@ -76,18 +77,22 @@ class RankWatch:
         self._missing: dict[int, float] = {}
         self._memory_low = False
         self._looks = 0
+        self._groups = RankGroups()
         self._kills_before = 0
         self.detection: float | None = None
 
     def run(self) -> Verdict:
         """Start the ranks; how that ended."""
         self._kills_before = host_memory.kills()
+        groups = self._groups
         try:
             self._launcher.start(self._start)
+            groups.begin()
             outcome = self._follow(time.monotonic())
             self._look()
             verdict = self._conclude(outcome)
         finally:
+            groups.kill()
             self._launcher.kill()
             left = sweep(self._start.env["UPS_TOKEN"])
             self._show()
@@ -165,6 +170,8 @@ class RankWatch:
         self._records = read_failures(files.failures())
         self._silence.look(ranks, self._beats)
         self._looks += 1
+        if self._looks % 5 == 0:
+            self._groups.cover()
         if self._memory_low or self._looks % 10:
             return
         free, total = host_memory.available()

@@ -1,0 +1,58 @@
+"""The process groups of a start's ranks and all their descendants; the kernel ends them when this process dies."""
+
+from __future__ import annotations
+
+import os
+
+from ups.supervise.proc import children, descendants, group_of
+from ups.supervise.rank_parent import DeathSwitch
+
+
+class RankGroups:
+    """What the launcher has started, followed through every session and group that its descendants make.
+
+    Made before the launcher starts: the processes that are there then are not its own.
+    """
+
+    def __init__(self) -> None:
+        self._others = set(children(os.getpid()))
+        self._switches: dict[int, DeathSwitch] = {}
+        self.roots: list[int] = []
+        self.problem = ""  # why some group could not be covered
+
+    def begin(self) -> None:
+        """To be called when the launcher has started."""
+        self.roots = [pid for pid in children(os.getpid()) if pid not in self._others]
+        self.cover()
+
+    def cover(self) -> None:
+        """Find new groups, and forget those that are gone."""
+        ours = os.getpgrp()
+        pids = [pid for root in self.roots for pid in (root, *descendants(root))]
+        groups = {group for pid in pids if (group := group_of(pid)) not in (0, ours)}
+        for group in groups - self._switches.keys():
+            try:
+                self._switches[group] = DeathSwitch(group)
+            except ProcessLookupError:  # it has just ended
+                continue
+            except OSError as error:
+                self.problem = str(error)
+        for group in [group for group in self._switches if group not in groups and not _exists(group)]:
+            self._switches.pop(group).disarm()
+
+    def kill(self) -> None:
+        """SIGKILL to every group that was ever found and still exists."""
+        self.cover()
+        for switch in self._switches.values():
+            switch.fire()
+        self._switches.clear()
+
+
+def _exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
