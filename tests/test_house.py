@@ -20,8 +20,8 @@ FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition"},
     "screen": {"run", "engine"},
-    "doctor": {"run", "engine", "supervise", "rundir", "heartbeat", "verdict", "types"},
-    "lab": {"run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
+    "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "types"},
+    "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"run", "stages", "engine", "supervise", "models", "physics", "data", "heartbeat", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition"},
@@ -34,7 +34,8 @@ FLOORS = {
     "engine": {"wire", "heartbeat", "verdict", "types"},
     "supervise": {"rundir", "config", "wire", "heartbeat", "verdict", "types"},
     "tracking": {"rundir", "types"},
-    "rundir": {"config", "verdict", "types"},
+    "rundir": {"provenance", "config", "verdict", "types"},
+    "provenance": {"verdict", "types"},
     "pages": {"types"},
     "physics": {"types"},
     "data": {"definition", "masks", "types"},

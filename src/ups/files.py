@@ -1,10 +1,12 @@
-"""Files written whole or not at all (a draft beside them, flushed, renamed), read by position, and hashed."""
+"""Files written whole or not at all (a draft beside them, flushed, renamed), read by position, hashed, and held."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import struct
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 1 << 22
+_FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock: kind, whence, start, length, process
+_held: dict[tuple[int, int], int] = {}  # by device and inode: the process that holds it, this one or one it came from
 
 
 @contextmanager
@@ -75,3 +79,43 @@ def sum_of(manifest: Mapping[str, Any]) -> str:
     """The SHA-256 of all a manifest says, so that a flipped digit in it is seen."""
     content = {name: value for name, value in manifest.items() if name != "sum"}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def hold(path: Path) -> int:
+    """Hold a new file until this process ends, however it ends, or `release`s it; a descriptor for that.
+
+    A record lock: unlike flock's it belongs to this process alone, and copies of it (os.fork) do not hold it.
+    """
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    status = os.fstat(handle)
+    _held[status.st_dev, status.st_ino] = os.getpid()
+    return handle
+
+
+def release(handle: int) -> None:
+    status = os.fstat(handle)
+    _held.pop((status.st_dev, status.st_ino), None)
+    os.close(handle)
+
+
+def holder(path: Path) -> int | None:
+    """The process that holds a file; None if nobody does, or it is not there.
+
+    0 if it is out of this process's sight (in another container), or if the file may not be looked at.
+    """
+    try:
+        status = path.lstat()
+        if _held.get((status.st_dev, status.st_ino)) == os.getpid():
+            return os.getpid()  # and not opened: closing it again would release it
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return 0
+    try:
+        answer = fcntl.fcntl(handle, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    finally:
+        os.close(handle)
+    kind, _, _, _, pid = _FLOCK.unpack(answer)
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
-import platform
 import shutil
-import subprocess
-import sys
+import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,12 +19,13 @@ from typing import Any
 import yaml
 
 from ups.config import Config, dump, fingerprint
-from ups.files import write_atomic
+from ups.files import hold, holder, release, write_atomic
+from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import Ending, Verdict, now, read_json
-from ups.version import __version__
+from ups.verdict import Ending, Verdict, read_json
 
-PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
+DRAFT = ".ups-start-"  # the name of a start's folder that is being made or removed
+OLD = 3600.0  # seconds after which nobody is still making a draft
 
 
 class RunDir(AbstractContextManager["RunDir"]):
@@ -207,6 +207,8 @@ class StartDir:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.lock = folder / "lock"  # held by the supervisor that made the folder, for as long as it lives
+        self._lock: int | None = None
 
     @staticmethod
     def parent() -> Path:
@@ -216,14 +218,44 @@ class StartDir:
 
     @classmethod
     def create(cls, number: int) -> StartDir:
-        """A folder for start `number` of the ranks of this process."""
-        return cls(Path(tempfile.mkdtemp(prefix=f"ups-{os.getpid()}-{number}-", dir=cls.parent())))
+        """A folder for start `number` of the ranks of this process. It has its name only once its lock is held."""
+        draft = cls(Path(tempfile.mkdtemp(prefix=DRAFT, dir=cls.parent())))
+        lock = hold(draft.lock)
+        made = cls(draft.folder.with_name(f"ups-{os.getpid()}-{number}-{draft.folder.name.removeprefix(DRAFT)}"))
+        draft.folder.rename(made.folder)
+        made._lock = lock
+        return made
 
     @classmethod
     def all(cls) -> list[tuple[int, StartDir]]:
         """Those of all supervisors of this machine, each with the process that made it."""
         owners = [(folder.name.split("-")[1], folder) for folder in cls.parent().glob("ups-*-*")]
         return [(int(owner), cls(folder)) for owner, folder in owners if owner.isdigit()]
+
+    @classmethod
+    def sweep(cls) -> None:
+        """Remove this user's folders that nobody holds: their supervisor is gone, in whichever container it was.
+
+        One without a lock is left alone, unless it is a draft that a kill has left long ago.
+        """
+        drafts = [cls(folder) for folder in cls.parent().glob(f"{DRAFT}*")]
+        for old in [start for _, start in cls.all() if start.lock.exists()] + drafts:
+            with contextlib.suppress(OSError):
+                status = old.folder.lstat()
+                fresh = old in drafts and time.time() - status.st_mtime < OLD
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not fresh:
+                    old.remove()
+
+    def remove(self) -> None:
+        """Remove the folder, unless somebody else holds it; a kill on the way leaves a draft."""
+        if self._lock is None and holder(self.lock) is not None:
+            return
+        gone = self.folder.with_name(f"{DRAFT}{self.folder.name.rpartition('-')[2]}")
+        self.folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        if self._lock is not None:
+            release(self._lock)
+            self._lock = None
 
     def meeting(self) -> Path:
         """Through which the ranks of one machine find each other."""
@@ -263,53 +295,6 @@ class StartDir:
         """What is worth keeping beside the logs: records, stacks, collectives, who was where."""
         kinds = ("failure-", "stack-", "flight-", "where")
         return sorted(path for path in self.folder.iterdir() if path.name.startswith(kinds))
-
-
-def environment() -> dict[str, Any]:
-    """What a number depends on beside the config: versions, machine, device, git state."""
-    versions = {name: installed(name) for name in PACKAGES}
-    return {
-        "started": now(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "versions": {
-            "ups": __version__,
-            "python": platform.python_version(),
-            **{n: v for n, v in versions.items() if v},
-        },
-        "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "device": _device(),
-        "git": _git(),
-    }
-
-
-def _device() -> str:
-    """The first GPU that the driver lists, else the processor; asking torch would claim the GPU for this process."""
-    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        rows = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
-        if "Model" in rows:
-            return rows["Model"].strip()
-    return platform.processor() or platform.machine()
-
-
-def installed(name: str) -> str | None:
-    """The version of a package; None where it is not there."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git() -> dict[str, Any] | None:
-    """The commit of the current folder and whether anything differs from it; None where there is no repository."""
-
-    def ask(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
-    try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:

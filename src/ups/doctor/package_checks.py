@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ups.doctor.findings import Finding, bad, doubtful, good
-from ups.rundir import installed
+from ups.provenance import installed
 from ups.version import __version__
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -14,9 +14,10 @@ from typing import Any
 from ups.files import write_atomic
 from ups.lab.case import Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
+from ups.provenance import environment
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
-from ups.rundir import RunDir, environment
+from ups.rundir import RunDir
 from ups.supervise.forked_functions import run
 
 # All that a rank would import, so that none has to.

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
 import secrets
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ups.files import holder
 from ups.rundir import RunDir, StartDir
 from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
-from ups.supervise.proc import alive, owned, sweep
+from ups.supervise.proc import end_all, of_run, seen_by, sweep
 from ups.supervise.seat import write_microbatch
 from ups.supervise.watch import RankWatch, StopRequests
 from ups.types import ConfigError
@@ -118,7 +117,8 @@ class Supervisor:
             )
             verdict = watch.run()
         finally:
-            shutil.rmtree(files.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                files.remove()
         if verdict.ending in (Ending.CRASH, Ending.RANK_DIED) and self._full():
             cause = f"{self.run.folder}: its disk is full; free some space and --resume. {verdict.cause}"
             verdict = replace(verdict, ending=Ending.STORAGE, cause=cause, transient=False)
@@ -207,30 +207,28 @@ class Supervisor:
     def _prepare(self) -> None:
         """Remove what an earlier supervisor of this run left and could be mistaken for this one's."""
         self.run.folder.mkdir(parents=True, exist_ok=True)
+        self._clear_orphans()
         self.run.node_verdict(self.job.node).unlink(missing_ok=True)
         if self.job.node == 0:
             self.run.success.unlink(missing_ok=True)
             self.run.verdict.unlink(missing_ok=True)
-        self._clear_orphans()
         if self.job.nodes > 1 and self.job.node == 0 and port_taken(self.job.rendezvous):
             raise ConfigError(f"{self.job.rendezvous}: the port is in use here; choose another for --rendezvous.")
         with contextlib.suppress(OSError):  # on a full disk the verdict takes this place
             self.run.reserve.write_bytes(bytes(64 * 1024))
-        user = pwd.getpwuid(os.getuid()).pw_name
-        for owner, old in StartDir.all():
-            if not alive(owner) and old.folder.owner() == user:
-                shutil.rmtree(old.folder, ignore_errors=True)
+        StartDir.sweep()
 
     def _clear_orphans(self) -> None:
         """Ranks of this run whose supervisor is gone are ended; a living supervisor is not to be disturbed."""
-        for pid, env in owned("UPS_HOME", str(self.run.folder)).items():
-            owner = int(env.get("UPS_SUPERVISOR", "0"))
-            if owner != os.getpid() and alive(owner):
-                if self.job.nodes > 1:
-                    continue
-                raise ConfigError(f"{self.run.folder}: process {owner} is running it; wait for it, or stop it.")
-            self._say(f"process {pid} was left over from an earlier start of this run and has been ended.")
-            sweep(env.get("UPS_TOKEN", ""))
+        folder = self.run.folder
+        for pid, variables in of_run(folder).items():
+            owner = _supervisor_of(pid, variables)
+            if owner is None:
+                self._say(f"process {pid} was left over from an earlier start of this run and has been ended.")
+            elif self.job.nodes == 1:
+                who = f"process {owner}" if owner else f"the supervisor of process {pid}, in another container,"
+                raise ConfigError(f"{folder}: {who} is running it; wait for it, or stop it.")
+        end_all(lambda: [pid for pid, env in of_run(folder).items() if _supervisor_of(pid, env) is None])
 
     def _start(self, files: StartDir, number: int) -> Start:
         logs = self.run.attempt_logs(number)
@@ -299,3 +297,9 @@ class Supervisor:
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)
+
+
+def _supervisor_of(pid: int, variables: Mapping[str, str]) -> int | None:
+    """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight."""
+    start = variables.get("UPS_RUN", "")
+    return holder(StartDir(seen_by(pid, start)).lock) if start else None

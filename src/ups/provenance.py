@@ -1,0 +1,63 @@
+"""What a number depends on beside the config: versions, machine, device, git state."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ups.verdict import now
+from ups.version import __version__
+
+PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
+
+
+def environment() -> dict[str, Any]:
+    """All of it, for the record of a run."""
+    versions = {name: installed(name) for name in PACKAGES}
+    return {
+        "started": now(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "versions": {
+            "ups": __version__,
+            "python": platform.python_version(),
+            **{n: v for n, v in versions.items() if v},
+        },
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": _device(),
+        "git": _git(),
+    }
+
+
+def _device() -> str:
+    """The first GPU that the driver lists, else the processor; asking torch would claim the GPU for this process."""
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        rows = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+        if "Model" in rows:
+            return rows["Model"].strip()
+    return platform.processor() or platform.machine()
+
+
+def installed(name: str) -> str | None:
+    """The version of a package; None where it is not there."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """The commit of the current folder and whether anything differs from it; None where there is no repository."""
+
+    def ask(*words: str) -> str:
+        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+
+    try:
+        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
