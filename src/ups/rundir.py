@@ -103,6 +103,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         numbers = {path.name.removeprefix("attempt-"): path for path in self.logs.glob("attempt-*")}
         return {int(number): path for number, path in numbers.items() if number.isdigit()}
 
+    def stays(self, node: int) -> Path:
+        """How long the ranks of a node stayed in the phases that come once, for the limits of later starts."""
+        return self.logs / f"stays-{node}.json"
+
     def node_verdict(self, node: int | str) -> Path:
         """Where a node other than the first writes why it left for good; `*` for the pattern of all."""
         return self.folder / f".node-{node}.json"

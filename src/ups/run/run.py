@@ -108,6 +108,7 @@ class Run:
         seat.prepared(self.prepare)
         seat.pulse.beat("start")
         with Dist.start(self.config.device, self.config.dist) as dist:
+            dist.control.waiting = seat.pulse.wait
             self.train(dist, seat.pulse, seat.limit())
         if seat.rank:
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ups.heartbeat import Beat
@@ -22,12 +23,14 @@ def first_cause(
     states: Sequence[RankState] = (),
     overdue: bool = False,
     out_of_memory: bool = False,
+    still: Mapping[int, str] = {},
 ) -> Verdict:
     """The verdict on a start of the ranks that failed. It names the rank that failed first, not the one that noticed.
 
     In this order: the earliest of what began on a rank itself (an exception, a signal, leaving without a word); a rank
     that stands still while the others wait for it; those that were asked to stop; the earliest echo of another rank's
     end. `overdue`: a rank is over its time limit. `out_of_memory`: the kernel has killed for lack of memory since then.
+    `still`: the ranks that do nothing, with what they do instead; one of them is to blame.
     """
     echoes = {r.rank: r for r in records if not r.first_hand}
     began: list[tuple[float, Verdict]] = [(r.clock, r.verdict()) for r in records if r.first_hand]
@@ -37,9 +40,9 @@ def first_cause(
             began.append((end.clock, _silent_end(end, beats.get(rank), out_of_memory)))
     if began:
         return min(began, key=lambda pair: pair[0])[1]
-    stuck = culprit([state for state in states if state.rank not in recorded])
+    stuck = culprit([s for s in states if s.rank not in recorded and (not still or s.rank in still)])
     if stuck and (echoes or overdue) and _stands(stuck, overdue):
-        return _hang(stuck)
+        return _hang(stuck, still.get(stuck.rank, ""))
     stopped = [e for e in exits.values() if e.code in (Ending.PREEMPTED, Ending.INTERRUPTED, *STOP_SIGNALS)]
     echo = min(echoes.values(), key=lambda r: r.clock, default=None)
     first = min(stopped, key=lambda e: e.clock, default=None)
@@ -106,12 +109,13 @@ def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
     )
 
 
-def _hang(state: RankState) -> Verdict:
-    how = {"T": ", its process is stopped", "t": ", its process is traced", "D": ", waiting for a disk or a driver"}
+def _hang(state: RankState, doing: str) -> Verdict:
+    how = {"T": "its process is stopped", "t": "its process is traced", "D": "waiting for a disk or a driver"}
+    doing = doing or how.get(state.state, "")
     op = f" ({state.beat.op})" if state.beat and state.beat.op else ""
     return Verdict(
         Ending.HANG,
-        f"rank {state.rank} stood still for {state.silent:.1f} s {_where(state.beat)}{op}{how.get(state.state, '')}.",
+        f"rank {state.rank} stood still for {state.silent:.1f} s {_where(state.beat)}{op}{doing and f', {doing}'}.",
         rank=state.rank,
         traceback=state.stack,
         **_at(state.beat),
@@ -129,6 +133,26 @@ def _stopped(end: Exit, beats: Mapping[int, Beat]) -> Verdict:
         rank=end.rank,
         step=step,
         phase=beats[end.rank].phase if end.rank in beats else None,
+    )
+
+
+def as_stopped(verdict: Verdict, by: signal.Signals, step: int, late: Sequence[int], after: str) -> Verdict:
+    """A run that was asked to stop ends as asked, unless something went wrong that a restart would not mend.
+
+    `late`: ranks that had not left `after` so long, and were killed.
+    """
+    if not verdict.restarts and verdict.ending not in (Ending.PREEMPTED, Ending.INTERRUPTED):
+        return verdict
+    how = f"stopped by {by.name} at step {step}"
+    if late:
+        how += f"; ranks {list(late)} had not left after {after} and were killed"
+    elif verdict.restarts:
+        how += f"; on the way out: {verdict.cause.rstrip('.')}"
+    return replace(
+        verdict,
+        ending=Ending.INTERRUPTED if by == signal.SIGINT else Ending.PREEMPTED,
+        cause=how + "; --resume goes on from the last verified checkpoint.",
+        transient=False,
     )
 
 

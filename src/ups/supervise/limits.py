@@ -9,12 +9,17 @@ from pydantic import Field
 
 from ups.config import Config
 from ups.heartbeat import PHASES, Beat
+from ups.supervise.stays import Stays
+
+GAP = 1.0  # seconds without a look above which the watching itself has paused
+EARLIER = 5  # times the floor: no limit that is learnt from other starts is shorter
 
 
 class Limits(Config):
     """Seconds. A phase seen at least `enough` times after warm-up may take `factor` times its longest stay so far.
 
-    The result is never below `floor` nor above the phase's ceiling; until then the ceiling alone holds. In the first
+    The result is never below `floor` nor above the phase's ceiling. Phases that come once (start, save, validate,
+    judge) learn from earlier starts of the same run too; what was never seen has the ceiling alone. In the first
     steps, where allocation, compilation and graph capture happen, `first` is the ceiling.
     """
 
@@ -38,6 +43,8 @@ class Limits(Config):
     """Judging a finished run."""
     idle: float = Field(default=7200, gt=0)
     """Waiting for something outside the run."""
+    still: float = Field(default=40, gt=0)
+    """A rank that does nothing at all for so long hangs, whatever its phase."""
     grace: float = Field(default=120, ge=0)
     """From a request to stop to the last rank's leaving."""
     echo: float = Field(default=2, ge=0)
@@ -60,15 +67,14 @@ class Limits(Config):
         }
         return named.get(phase, max(self.first, self.phase) if warm else self.phase)
 
-    def of(self, beat: Beat | None) -> float:
+    def of(self, beat: Beat | None, stays: Stays | None = None) -> float:
         """How long a rank whose last beat is `beat` may stay silent."""
-        if beat is None:
-            return self.start
-        ceiling = self.ceiling(beat.phase, beat.warm)
-        index = PHASES.index(beat.phase)
-        if beat.warm or beat.seen[index] < self.enough:
-            return ceiling
-        return min(max(self.floor, self.factor * beat.longest[index]), ceiling)
+        phase, warm = (beat.phase, beat.warm) if beat else ("start", True)
+        ceiling = self.ceiling(phase, warm)
+        if beat and not warm and beat.seen[index := PHASES.index(phase)] >= self.enough:
+            return min(max(self.floor, self.factor * beat.longest[index]), ceiling)
+        longest = stays.longest(phase) if stays else 0.0
+        return min(max(EARLIER * self.floor, self.factor * longest), ceiling) if longest else ceiling
 
 
 class Silence:
@@ -78,16 +84,22 @@ class Silence:
     A gap in the watching itself (this process was stopped, the machine slept) is nobody's silence and is not counted.
     """
 
-    GAP = 1.0
-
-    def __init__(self, limits: Limits, whole: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        whole: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+        stays: Stays | None = None,
+    ) -> None:
         self._limits, self._whole, self._clock, self._last = limits, whole, clock, clock()
         self._heard: dict[int, tuple[int, int, float]] = {}
+        self._phases: dict[int, str] = {}
+        self._stays = stays or Stays()
 
     def look(self, ranks: Iterable[int], beats: dict[int, Beat]) -> None:
         """Note who has moved since the last look."""
         now = self._clock()
-        if now - self._last > self.GAP:
+        if now - self._last > GAP:
             lost = now - self._last
             self._heard = {rank: (pid, count, at + lost) for rank, (pid, count, at) in self._heard.items()}
         self._last = now
@@ -96,7 +108,10 @@ class Silence:
             latest = (beat.pid, beat.count) if beat else (0, 0)
             before = self._heard.get(rank)
             if before is None or before[:2] != latest:
+                if before is not None:
+                    self._stays.note(self._phases[rank], self._last - before[2])
                 self._heard[rank] = (*latest, now)
+                self._phases[rank] = beat.phase if beat else "start"
 
     def silent(self, rank: int) -> float:
         """Seconds without a beat."""
@@ -110,7 +125,10 @@ class Silence:
         judged = [rank for rank in present if rank not in waiting] or waiting
         if judged is waiting:
             limits = self._limits
-            patience = limits.of if self._whole else lambda beat: limits.ceiling(beat.phase, beat.warm)
+            patience = self._limit if self._whole else lambda beat: limits.ceiling(beat.phase, beat.warm)
             late = [rank for rank in waiting if self.silent(rank) > patience(beats[rank])]
             return late if len(late) == len(waiting) else []
-        return [rank for rank in judged if self.silent(rank) > self._limits.of(beats.get(rank))]
+        return [rank for rank in judged if self.silent(rank) > self._limit(beats.get(rank))]
+
+    def _limit(self, beat: Beat | None) -> float:
+        return self._limits.of(beat, self._stays)

@@ -1,15 +1,33 @@
-"""The end of a process's log, and the line of code in which a fatal signal met it."""
+"""A process's log: passed on while it grows, its end, and the line of code in which a fatal signal met it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 LONG = 1 << 20  # bytes of a log that are looked at
 # One line, which grows with all that is imported and says nothing; it stands behind the stacks.
 MODULES = re.compile(r"^Extension modules: .*\n?", re.MULTILINE)
 FATAL = "Fatal Python error"
+
+
+class LogRelay:
+    """Passes on what is new in a log; `relay` None: nothing."""
+
+    def __init__(self, path: Path, relay: Callable[[bytes], None] | None) -> None:
+        self._path, self._relay, self._shown = path, relay, 0
+
+    def show(self) -> None:
+        if self._relay is None:
+            return
+        with contextlib.suppress(OSError), self._path.open("rb") as log:
+            log.seek(self._shown)
+            if text := log.read():
+                self._shown += len(text)
+                self._relay(text)
 
 
 def tail(path: Path, limit: int = 8000) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
-from ups.supervise.proc import children, descendants, group_of
+from ups.supervise.proc import alive, children, descendants, group_of
 from ups.supervise.rank_parent import DeathSwitch
 
 
@@ -39,6 +40,11 @@ class RankGroups:
                 self.problem = str(error)
         for group in [group for group in self._switches if group not in groups and not _exists(group)]:
             self._switches.pop(group).disarm()
+
+    def childless(self, ranks: Iterable[int]) -> list[int]:
+        """What the launcher has started and is there, but has no rank below it."""
+        known = set(ranks)
+        return [root for root in self.roots if alive(root) and not known & set(descendants(root))]
 
     def kill(self) -> None:
         """SIGKILL to every group that was ever found and still exists."""

@@ -21,7 +21,9 @@ from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
 from ups.supervise.proc import end_all, of_run, seen_by, sweep
 from ups.supervise.seat import write_microbatch
-from ups.supervise.watch import RankWatch, StopRequests
+from ups.supervise.stays import Stays
+from ups.supervise.stop_requests import StopRequests
+from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, classify, now, read_json
 
@@ -54,6 +56,7 @@ class Supervisor:
         self.launcher = launcher or launcher_of(job)
         self._print, self._progress, self._relay = say, progress, relay
         self._stops = StopRequests([])
+        self._stays = Stays(self.run.stays(job.node), job.ranks)
         self._token = secrets.token_hex(8)  # by which its processes are found again, whoever their parent became
         self._attempts: list[dict[str, Any]] = []
         self._stale = 0  # starts in a row without a newer checkpoint
@@ -114,6 +117,7 @@ class Supervisor:
                 self._say,
                 self._relay,
                 self._given_up,
+                self._stays,
             )
             verdict = watch.run()
         finally:

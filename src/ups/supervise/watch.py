@@ -7,43 +7,26 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ups.files import write_atomic
 from ups.heartbeat import Beat, read
 from ups.supervise import host_memory
-from ups.supervise.causes import STOP_SIGNALS, first_cause, leaves, signal_name
+from ups.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import Exit, Launcher
 from ups.supervise.limits import Limits, Silence
-from ups.supervise.log_tail import log_tail, tail
+from ups.supervise.log_tail import LogRelay, log_tail, tail
 from ups.supervise.proc import alive, sweep
 from ups.supervise.rank_groups import RankGroups
 from ups.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
+from ups.supervise.stays import Stays
+from ups.supervise.stillness import Stillness
+from ups.supervise.stop_requests import StopRequests
 from ups.verdict import Ending, Failure, Verdict, read_failures, read_json
 
 TICK = 0.1
-
-
-@dataclass
-class StopRequests:
-    """Signals that asked this process to stop, in the order of their arrival."""
-
-    signals: list[int]
-    since: float = 0.0
-
-    def add(self, number: int) -> None:
-        self.since = self.since or time.monotonic()
-        self.signals.append(number)
-
-    @property
-    def now(self) -> bool:
-        """A second Ctrl-C: no more patience."""
-        return self.signals.count(signal.SIGINT) > 1
-
-    def __bool__(self) -> bool:
-        return bool(self.signals)
 
 
 class RankWatch:
@@ -63,17 +46,22 @@ class RankWatch:
         say: Callable[[str], None],
         relay: Callable[[bytes], None] | None,
         given_up: Callable[[], Verdict | None],
+        stays: Stays | None = None,
     ) -> None:
         self._start, self._success, self._launcher, self._limits = start, success, launcher, limits
-        self._stops, self._say, self._relay, self._given_up = stops, say, relay, given_up
-        self._silence = Silence(limits, whole=start.job.nodes == 1)
+        self._stops, self._say, self._given_up = stops, say, given_up
+        self._relay = LogRelay(start.logs / "rank-0.log", relay)
+        self._stays = stays or Stays()
+        self._silence = Silence(limits, whole=start.job.nodes == 1, stays=self._stays)
+        self._stillness = Stillness(limits, whole=start.job.nodes == 1, slack=self._stays.slack)
+        self._still: dict[int, str] = {}  # ranks that do nothing; a parent that has begun none has its number below 0
         self._pids: dict[int, int] = {}
         self._exits: dict[int, Exit] = {}
         self._beats: dict[int, Beat] = {}
         self._records: list[Failure] = []
         self._signalled: set[int] = set()
+        self._told: set[int] = set()  # ranks that wait for a disk
         self._noticed: float | None = None
-        self._shown = 0  # bytes of rank 0's log
         self._missing: dict[int, float] = {}
         self._memory_low = False
         self._looks = 0
@@ -95,7 +83,8 @@ class RankWatch:
             groups.kill()
             self._launcher.kill()
             left = sweep(self._start.env["UPS_TOKEN"])
-            self._show()
+            self._relay.show()
+            self._stays.save()
         if left:
             self._say(f"processes {left} do not go even when killed; they wait for a disk or a driver.")
         with contextlib.suppress(OSError):  # evidence is worth a try, not a second failure
@@ -108,7 +97,7 @@ class RankWatch:
         while True:
             over = self._launcher.poll() is not None
             self._look()
-            self._show()
+            self._relay.show()
             now = time.monotonic()
             over_since = (over_since or now) if over else None
             # A rank whose parent was killed is noticed a little later than the others.
@@ -146,7 +135,11 @@ class RankWatch:
             return "stopped"
         if not self._pids and (self._given_up() is not None or now - began > self._limits.start):
             return "nobody"
-        return "overdue" if self._silence.overdue(present, self._beats) else ""
+        if self._silence.overdue(present, self._beats):
+            return "overdue"
+        complete = len(self._pids) >= self._start.job.ranks
+        self._still = self._stillness.overdue(self._watched(), self._beats, complete)
+        return "overdue" if self._still else ""
 
     def _wait_for_success(self) -> bool:
         """Rank 0 may live on another node, and a shared folder may be slow to show what it wrote."""
@@ -169,15 +162,34 @@ class RankWatch:
         self._find_missing()
         self._records = read_failures(files.failures())
         self._silence.look(ranks, self._beats)
+        self._stillness.look(self._watched(), self._beats)
+        self._tell_of_disks()
         self._looks += 1
         if self._looks % 5 == 0:
             self._groups.cover()
+        if self._looks % 600 == 0:
+            self._stays.save()
         if self._memory_low or self._looks % 10:
             return
         free, total = host_memory.available()
         if total and free < 0.03 * total:
             self._memory_low = True
             self._say(f"memory is nearly full: {free / 2**30:.1f} of {total / 2**30:.0f} GiB are left on this machine.")
+
+    def _watched(self) -> dict[int, int]:
+        """The processes that ought to do something: ranks, and parents that have begun none yet."""
+        pids = {rank: pid for rank, pid in self._pids.items() if rank not in self._exits}
+        if len(self._pids) < self._start.job.ranks:
+            pids.update({-root: root for root in self._groups.childless(self._pids.values())})
+        return pids
+
+    def _tell_of_disks(self) -> None:
+        """A rank that waits for a disk which works is only spoken of, once."""
+        for rank, seconds in self._stillness.at_disk.items():
+            if seconds > self._limits.still and rank not in self._told:
+                self._told.add(rank)
+                phase = self._beats[rank].phase if rank in self._beats else "start"
+                self._say(f"rank {rank} has waited {seconds:.0f} s in {phase} for a disk or the network, which work.")
 
     def _find_missing(self) -> None:
         """A rank whose parent was killed is gone too, and nobody has written its exit."""
@@ -225,6 +237,8 @@ class RankWatch:
             return self._succeeded()
         if outcome == "regroup":
             return Verdict(Ending.RANK_DIED, "the ranks made room for another node to join.", echo=True)
+        if parents := [-key for key in self._still if key < 0]:
+            return Verdict(Ending.HANG, f"process {parents[0]}, which was to start a rank, is stopped.", phase="start")
         if outcome == "nobody" or (not self._pids and not self._exits):
             return self._nobody(outcome)
         if outcome in ("ended", "failed") and not self._stops and (verdict := self._launcher_died()):
@@ -239,12 +253,16 @@ class RankWatch:
             rank: replace(e, tail=log_tail(self._start.logs / f"rank-{rank}.log")) for rank, e in self._exits.items()
         }
         out_of_memory = host_memory.kills() > self._kills_before
-        verdict = first_cause(self._records, exits, self._beats, states, outcome == "overdue", out_of_memory)
+        verdict = first_cause(
+            self._records, exits, self._beats, states, outcome == "overdue", out_of_memory, self._still
+        )
         if outcome == "overdue":
             self.detection = next((s.silent for s in states if s.rank == verdict.rank), None)
+            stopped = any(s.stopped for s in states if s.rank == verdict.rank)
+            self._stays.note(verdict.phase or "", self.detection or 0.0, hang=bool(self._still) and not stopped)
         verdict = replace(verdict, facts={"where": rows(states)})
         self._keep_table(states, show=not self._stops and verdict.ending != Ending.USER)
-        return self._as_stopped(verdict, outcome) if self._stops else verdict
+        return self._as_stopped(verdict, outcome == "stopped") if self._stops else verdict
 
     def _keep_table(self, states: list[RankState], show: bool) -> None:
         text = table(states)
@@ -267,7 +285,7 @@ class RankWatch:
     def _nobody(self, outcome: str) -> Verdict:
         """No rank has ever begun."""
         if self._stops:
-            return self._as_stopped(Verdict(Ending.PREEMPTED, "before any rank had begun"), "stopped")
+            return self._as_stopped(Verdict(Ending.PREEMPTED, "before any rank had begun"), True)
         given_up = self._given_up()
         if given_up is not None:
             return given_up
@@ -300,32 +318,8 @@ class RankWatch:
         logs = self._start.logs
         return tail(logs / f"launcher-{self._start.job.node}.log") or tail(logs / "launcher.log")
 
-    def _as_stopped(self, verdict: Verdict, outcome: str) -> Verdict:
-        """A run that was asked to stop ends as asked, unless something went wrong that a restart would not mend."""
-        if not verdict.restarts and verdict.ending not in (Ending.PREEMPTED, Ending.INTERRUPTED):
-            return verdict
-        by = signal.Signals(self._stops.signals[0])
+    def _as_stopped(self, verdict: Verdict, killed: bool) -> Verdict:
         step = max((beat.step for beat in self._beats.values()), default=0)
-        late = sorted(self._pids.keys() - self._exits.keys())
-        how = f"stopped by {by.name} at step {step}"
-        if outcome == "stopped" and late:
-            after = "a second Ctrl-C" if self._stops.now else f"{self._limits.grace:.0f} s"
-            how += f"; ranks {late} had not left after {after} and were killed"
-        elif verdict.restarts:
-            how += f"; on the way out: {verdict.cause.rstrip('.')}"
-        return replace(
-            verdict,
-            ending=Ending.INTERRUPTED if by == signal.SIGINT else Ending.PREEMPTED,
-            cause=how + "; --resume goes on from the last verified checkpoint.",
-            transient=False,
-        )
-
-    def _show(self) -> None:
-        """Pass on what rank 0 prints."""
-        if self._relay is None:
-            return
-        with contextlib.suppress(OSError), (self._start.logs / "rank-0.log").open("rb") as log:
-            log.seek(self._shown)
-            if text := log.read():
-                self._shown += len(text)
-                self._relay(text)
+        late = sorted(self._pids.keys() - self._exits.keys()) if killed else []
+        after = "a second Ctrl-C" if self._stops.now else f"{self._limits.grace:.0f} s"
+        return as_stopped(verdict, signal.Signals(self._stops.signals[0]), step, late, after)
