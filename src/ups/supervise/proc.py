@@ -127,18 +127,23 @@ def _kill(pid: int, handle: int | None) -> None:
         signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
+def variables_of(pid: int) -> dict[str, str]:
+    """The UPS_ variables that a process was started with; none where it may not be asked."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return {}
+    pairs = [word.decode(errors="surrogateescape").partition("=") for word in words if word.startswith(b"UPS_")]
+    return {key: text for key, _, text in pairs}
+
+
 def _environments() -> Iterator[tuple[int, dict[str, str]]]:
     """The UPS_ variables that other processes were started with, where they have any and may be asked."""
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        try:
-            words = Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        pairs = [word.decode(errors="surrogateescape").partition("=") for word in words if word.startswith(b"UPS_")]
-        if pairs:
-            yield int(name), {key: text for key, _, text in pairs}
+        if variables := variables_of(int(name)):
+            yield int(name), variables
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ups.supervise.proc import alive, children, descendants, group_of
+from ups.supervise.proc import alive, children, descendants, group_of, variables_of
 from ups.supervise.rank_parent import DeathSwitch
 
 
 class RankGroups:
     """What the launcher has started, followed through every session and group that its descendants make.
 
-    Made before the launcher starts: the processes that are there then are not its own.
+    Made before the launcher starts: the processes that are there then are not its own, nor are those that come later
+    without the token of the start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, token: str) -> None:
+        self._token = token
         self._others = set(children(os.getpid()))
         self._switches: dict[int, DeathSwitch] = {}
         self.roots: list[int] = []
@@ -24,11 +26,17 @@ class RankGroups:
     def begin(self) -> None:
         """To be called when the launcher has started."""
         self.roots = [pid for pid in children(os.getpid()) if pid not in self._others]
+        self._others.update(self.roots)
         self.cover()
 
     def cover(self) -> None:
         """Find new groups, and forget those that are gone."""
         ours = os.getpgrp()
+        present = set(children(os.getpid()))
+        self.roots = [pid for pid in self.roots if pid in present]  # the number of one that is gone may be anybody's
+        self._others &= present
+        self.roots += [pid for pid in present - self._others if variables_of(pid).get("UPS_TOKEN") == self._token]
+        self._others.update(self.roots)
         pids = [pid for root in self.roots for pid in (root, *descendants(root))]
         groups = {group for pid in pids if (group := group_of(pid)) not in (0, ours)}
         for group in groups - self._switches.keys():

@@ -65,7 +65,7 @@ class RankWatch:
         self._missing: dict[int, float] = {}
         self._memory_low = False
         self._looks = 0
-        self._groups = RankGroups()
+        self._groups = RankGroups(start.env["UPS_TOKEN"])
         self._kills_before = 0
         self.detection: float | None = None
 
