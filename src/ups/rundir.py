@@ -44,6 +44,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.results = folder / "results.json"
         self.stages = folder / "stages.json"
         self.statistics = folder / "statistics.json"  # of the training data
+        self.data = folder / "data.json"  # what its data files hold
         self.phases = folder / "phases.json"
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
@@ -51,6 +52,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.microbatch = folder / "ledger.json"  # what the next starts of the ranks must keep to
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
+        self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
         self.secret = folder / ".secret"  # by which machines that run it together know each other
