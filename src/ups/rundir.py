@@ -28,6 +28,10 @@ from ups.version import __version__
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
+class HeldError(ConfigError):
+    """Another process is writing the run."""
+
+
 class RunDir(AbstractContextManager["RunDir"]):
     """A folder that explains itself: config, environment, logs, checkpoints, artifacts, report, results, verdict.
 
@@ -171,7 +175,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
+            raise HeldError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
 
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
         names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))

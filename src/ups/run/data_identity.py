@@ -134,7 +134,7 @@ class Identity:
         return dict(zip(names, digests, strict=True))
 
     def _record(self, section: str, digests: Digests) -> None:
-        about = "SHA-256 of every data file; `sampled`: of its size's first, last and evenly spread blocks alone."
+        about = "SHA-256 of every data file; `sampled`: of its first, its last and evenly spread blocks alone."
         self.folder.write(self.folder.data, {"about": about, **read_json(self.folder.data), section: digests})
 
     def _name(self, path: Path) -> str:

@@ -28,7 +28,8 @@ from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Tell the person at the terminal, or the log of a service."""
     print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -40,7 +41,7 @@ def supervise(
     overwrite: bool = False,
     node: int = 0,
     rendezvous: str = "",
-    say: Callable[[str], None] = _say,
+    say: Callable[[str], None] = say,
     launcher: Launcher | None = None,
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
