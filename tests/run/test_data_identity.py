@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 
 from ups.cli import main
-from ups.config import load
+from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
 from ups.engine.ranks.dist import DivergedError
 from ups.engine.train import Progress
@@ -215,6 +215,30 @@ def test_a_run_without_a_record_says_so_goes_on_and_records(files: Path, made: l
     swap(files, made[3])
     with pytest.raises(DataError, match="has changed"):
         prepare(config, resume=True)
+
+
+def test_ranks_that_are_started_again_look_at_their_data_again(files: Path, made: list[Path], tmp_path: Path) -> None:
+    config = settings(tmp_path, str(files))
+    folder = prepare(config)
+    folder.job.write_text(dump(config))
+    with Run.join(folder.folder, Screen.silent()) as run:
+        run.prepare()
+    swap(files, made[3])
+    with Run.join(folder.folder, Screen.silent()) as run, pytest.raises(DataError, match="has changed"):
+        run.prepare()
+
+
+def test_statistics_are_of_what_the_files_hold_and_not_of_their_size(
+    files: Path, made: list[Path], tmp_path: Path
+) -> None:
+    config = settings(tmp_path, str(files))
+    folder = prepare(config)
+    before = json.loads(folder.statistics.read_text())["advection1d"]["values"]
+    assert (files / "b.hdf5").stat().st_size == made[3].stat().st_size
+    swap(files, made[3])
+    folder.data.unlink()
+    prepare(config, resume=True)
+    assert json.loads(folder.statistics.read_text())["advection1d"]["values"] != before
 
 
 # A trained run.
