@@ -333,12 +333,14 @@ def cut_after(place: Path, moment: str, delay: float) -> None:
     home = place / "runs/tiny"
     process = subprocess.Popen(command(place), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     end = time.monotonic() + 200
-    while not (home / moment).exists() and process.poll() is None:
-        assert time.monotonic() < end, f"it has not come to {moment}"
-        time.sleep(0.01)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(delay)
-    power_cut(process, home)
+    try:
+        while not (home / moment).exists() and process.poll() is None:
+            assert time.monotonic() < end, f"it has not come to {moment}"
+            time.sleep(0.01)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(delay)
+    finally:
+        power_cut(process, home)
 
 
 def survives(
@@ -371,7 +373,8 @@ def test_after_a_power_cut_the_same_command_line_ends_in_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_after_many_power_cuts_the_same_command_line_ends_in_the_same_bits(
     tmp_path: Path, quiet: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    survives(tmp_path, [*MOMENTS, *random.choices(MOMENTS[3:], k=3)], quiet, capsys)
+    survives(tmp_path, MOMENTS, quiet, capsys)

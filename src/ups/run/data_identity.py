@@ -171,8 +171,9 @@ class IdentifiedStore:
             return checkpoint
         problem = difference(then, self.data)
         if problem is not None:
-            name, what = problem
-            raise DataError(f"{name}: {what} since {checkpoint.path} was saved; {_remedy(what)}")
+            (name, what), home = problem, checkpoint.path.parents[2]  # RUN/checkpoints/STAGE/step-N
+            file = home / name.removeprefix(RUN) if name.startswith(RUN) else name
+            raise DataError(f"{file}: {what} since {checkpoint.path} was saved; {_remedy(what)}")
         return checkpoint
 
     def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
