@@ -45,6 +45,8 @@ KINDS = [
     (ConnectionResetError(104, "reset"), Ending.RANK_DIED, False, True),
     (OSError(errno.ENOSPC, "No space left"), Ending.STORAGE, True, False),
     (OSError(errno.ENOENT, "No such file"), Ending.CRASH, True, False),
+    (OSError(errno.EAGAIN, "Resource temporarily unavailable"), Ending.CRASH, True, True),
+    (OSError(errno.EMFILE, "Too many open files"), Ending.CRASH, True, True),
     (KeyboardInterrupt(), Ending.INTERRUPTED, True, False),
     (StatedError("x"), Ending.CORRUPT, True, False),
 ]

@@ -28,6 +28,10 @@ DRAFT = ".ups-start-"  # the name of a start's folder that is being made or remo
 OLD = 3600.0  # seconds after which nobody is still making a draft
 
 
+class HeldError(ConfigError):
+    """Another process is writing the run."""
+
+
 class RunDir(AbstractContextManager["RunDir"]):
     """A folder that explains itself: config, environment, logs, checkpoints, artifacts, report, results, verdict.
 
@@ -44,6 +48,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.results = folder / "results.json"
         self.stages = folder / "stages.json"
         self.statistics = folder / "statistics.json"  # of the training data
+        self.data = folder / "data.json"  # what its data files hold
         self.phases = folder / "phases.json"
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
@@ -51,6 +56,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.microbatch = folder / "ledger.json"  # what the next starts of the ranks must keep to
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
+        self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
         self.secret = folder / ".secret"  # by which machines that run it together know each other
@@ -173,7 +179,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
+            raise HeldError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
 
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
         names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))

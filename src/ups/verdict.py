@@ -38,6 +38,8 @@ class Ending(IntEnum):
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV}
+# The machine had no process, memory or descriptor to give: others may give theirs back.
+_SHORTAGE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 _BY_NAME = {
     "OutOfMemoryError": Ending.OOM,
     "MemoryError": Ending.OOM,
@@ -83,6 +85,8 @@ def classify(error: BaseException) -> Kind:
             return Kind(ending)
     if isinstance(error, OSError) and error.errno in _STORAGE:
         return Kind(Ending.STORAGE)
+    if isinstance(error, OSError) and error.errno in _SHORTAGE:
+        return Kind(Ending.CRASH, transient=True)
     if isinstance(error, UpsError):
         return Kind(Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):

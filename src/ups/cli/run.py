@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.screen import following, show, training
 from ups.types import ConfigError
+
+if TYPE_CHECKING:
+    from ups.run.config import RunConfig
 
 
 def run(
@@ -21,6 +27,8 @@ def run(
     nodes: Whole | None = None,
     node_rank: Whole = 0,
     rendezvous: str = "",
+    forever: bool = False,
+    unit: bool = False,
     here: bool = False,
     debug: bool = False,
     profile: bool | int = False,
@@ -48,6 +56,12 @@ def run(
         Which of them this one is, from 0.
     rendezvous
         HOST:PORT of the first machine, where all meet.
+    forever
+        Begin the run, or go on with it if it is there; after a hang, a lost rank or machine, memory or a disk that ran
+        out, wait and try again, for ever. The same command line serves after a reboot; on SLURM a preempted job is
+        queued again. docs/howto-run-for-weeks.md says what ends it.
+    unit
+        With --forever: print a systemd unit that starts this very command at boot, and do nothing else.
     here
         Work in this very process, without a supervisor: for a debugger.
     debug
@@ -66,6 +80,11 @@ def run(
     settings = load(
         run_config(), file, {**overrides, **{key: value for key, value in given.items() if value is not None}}
     )
+    _check_forever(forever=forever, unit=unit, overwrite=overwrite, here=here)
+    if unit:
+        options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
+        print(_unit(settings, file, {**overrides, **options}), end="")
+        return 0
     if debug:
         from ups.supervise.job import debugging
 
@@ -86,8 +105,28 @@ def run(
             folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
         show(found.headline(), found.said(), folder.report)
         return 0
-    from ups.run.supervised import supervise
+    from ups.run.forever import run_forever
+    from ups.run.supervised import say, supervise
 
-    return supervise(
-        settings, resume=resume, overwrite=overwrite, node=node_rank, rendezvous=rendezvous, command="ups.cli.worker"
-    )
+    start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
+    start = partial(start, node=node_rank, rendezvous=rendezvous)
+    return run_forever(settings, start, say, node_rank) if forever else start(resume=resume)
+
+
+def _check_forever(*, forever: bool, unit: bool, overwrite: bool, here: bool) -> None:
+    """ConfigError for options that contradict each other."""
+    if unit and not forever:
+        raise ConfigError("--unit is of a run that goes on by itself; write --forever --unit.")
+    if forever and overwrite:
+        raise ConfigError("--forever with --overwrite would delete the run at every start; leave one of them out.")
+    if forever and here:
+        raise ConfigError("--forever needs a supervisor, and --here has none; leave one of them out.")
+
+
+def _unit(settings: RunConfig, file: Path, options: Mapping[str, str | int | None]) -> str:
+    """The systemd unit of this command, with absolute paths."""
+    from ups.run.service import systemd_unit
+
+    words = [sys.executable, "-m", "ups", "run", str(file.absolute()), "--forever"]
+    words += [f"--{name}={value}" for name, value in options.items() if value is not None]
+    return systemd_unit(settings, words, os.environ, Path.cwd())

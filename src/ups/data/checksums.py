@@ -1,45 +1,120 @@
-"""The SHA-256 of the files of a source, remembered as long as they are not touched."""
+"""What files hold, as SHA-256: of all of a file, or of samples of a large one; remembered while nobody touches it."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 from ups.data.source import Source
-from ups.files import sha256, write_atomic
+from ups.files import read_at, sha256, write_atomic
 from ups.types import DataError
 
 # A file touched so short a time before it was hashed may be touched again without a trace.
 RECENT = 2_000_000_000
+# Larger files are known by samples: so many blocks of so many bytes, the first and the last and evenly between them.
+WHOLE, BLOCKS, BLOCK = 64 * 2**20, 64, 2**20
+# A glance: as much as two machines compare of a file that both should see.
+GLANCES, GLANCE = 3, 4096
+THREADS = min(8, os.cpu_count() or 1)
+
+Digest = Mapping[str, Any]  # {"bytes": …, "sha256": …}, or "sampled" in the place of "sha256"
+
+
+class Memory:
+    """The digests of files, and a JSON file that remembers those of untouched ones.
+
+    Untouched: device, inode, size and the times of the last change of content and of inode are the same. No program
+    can set the last of them back, so a file that is edited in place is read again whatever it does to its mtime.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._entries: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            values = json.loads(file.read_bytes())
+            self._entries = values if isinstance(values, dict) else {}
+        self._changed = False
+        self.touched: list[Path] = []  # large files that somebody touched, and whose samples are what they were
+
+    def digest(self, path: Path, sampled: bool | None = None) -> dict[str, Any]:
+        """Size and SHA-256 of a file; of samples if `sampled`, of all of it if not, by default as its size asks for."""
+        try:
+            stamp = _stamp(path)
+            size = stamp[2]
+            kind = "sampled" if (size > WHOLE if sampled is None else sampled) else "sha256"
+            name = os.path.abspath(path)
+            known = self._entries.get(name)
+            known = known if isinstance(known, dict) else {}
+            entry = known if known.get("stamp") == stamp else {"stamp": stamp}
+            if kind not in entry:
+                entry = {**entry, kind: sample(path, size) if kind == "sampled" else sha256(path)}
+                if _stamp(path) != stamp:
+                    raise DataError(f"{path}: is written to while it is read; wait until it is whole.")
+                if kind == "sampled" and known.get(kind) == entry[kind]:
+                    self.touched.append(path)
+                if time.time_ns() - max(stamp[3:]) > RECENT:
+                    self._entries[name], self._changed = entry, True
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
+        return {"bytes": size, kind: entry[kind]}
+
+    def digests(self, paths: Iterable[Path], sampled: Iterable[bool | None] = repeat(None)) -> list[dict[str, Any]]:
+        """The digests of many files, in their order; `sampled` as in `digest`, for each."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(self.digest, paths, sampled))
+
+    def save(self) -> None:
+        """Write down what was learnt; OSError where that cannot be."""
+        if self._changed:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.file, json.dumps(self._entries, indent=1))
+            self._changed = False
 
 
 def checksum(source: Source, memory: Path) -> str:
     """The SHA-256 of all bytes of a source; `memory` is a file that remembers those of untouched files."""
+    known = Memory(memory)
+    total = hashlib.sha256()
+    for digest in known.digests(source.files(), repeat(False)):
+        total.update(digest["sha256"].encode())
     try:
-        known: dict[str, Any] = json.loads(memory.read_bytes())
-    except (OSError, ValueError):
-        known = {}
-    total, changed = hashlib.sha256(), False
-    for path in source.files():
-        try:
-            state = path.stat()
-            stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
-            name = str(path.resolve())
-            entry = known.get(name)
-            if not isinstance(entry, list) or entry[:-1] != stamp:
-                entry = [*stamp, sha256(path)]
-                if time.time_ns() - max(state.st_mtime_ns, state.st_ctime_ns) > RECENT:
-                    known[name], changed = entry, True
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
-        total.update(entry[-1].encode())
-    if changed:
-        try:
-            memory.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(memory, json.dumps(known, indent=1))
-        except OSError as error:
-            raise DataError(f"{memory}: cannot be written ({error.strerror}); name another cache.folder.") from None
+        known.save()
+    except OSError as error:
+        raise DataError(f"{memory}: cannot be written ({error.strerror}); name another cache.folder.") from None
     return total.hexdigest()
+
+
+def sample(path: Path, size: int, blocks: int = BLOCKS, block: int = BLOCK) -> str:
+    """The SHA-256 of blocks of a file: the first, the last, and others evenly between them; of all of a small file."""
+    hashed, buffer = hashlib.sha256(), memoryview(bytearray(min(block, size)))
+    count = min(blocks, -(-size // block))
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        for number in range(count):
+            place = number * (size - len(buffer)) // max(1, count - 1)
+            hashed.update(buffer[: read_at(descriptor, buffer, place)])
+    finally:
+        os.close(descriptor)
+    return hashed.hexdigest()
+
+
+def glance(path: Path) -> str:
+    """Size and a few samples of a file, in words that two machines can compare."""
+    try:
+        size = path.stat().st_size
+        return f"{size} bytes, samples {sample(path, size, GLANCES, GLANCE)[:16]}"
+    except OSError as error:
+        return f"nothing ({error.strerror})"
+
+
+def _stamp(path: Path) -> list[int]:
+    state = path.stat()
+    return [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.models import Simulator, artifact
 from ups.run.config import RunConfig, run_config
+from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets, version_of
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import fitting, open_for, spaced
@@ -66,6 +67,9 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
     with ExitStack() as stack:
         session = Session(folder, config, judge, asked, stack)
         report = session.on_file(asked.file) if asked.file else session.on_own_data()
+    if not asked.file:
+        with suppress(OSError):  # the run's folder may be one to read from alone
+            session.identity.settle_exams()
     try:
         report.write(out)
     except OSError as error:
@@ -83,9 +87,13 @@ class Session:
     asked: Question
     stack: ExitStack
 
+    def __post_init__(self) -> None:
+        self.identity = Identity(self.folder, self.judge.screen.say)
+
     def on_own_data(self) -> Report:
         """One part of the run's data, or trajectories on another grid or at other parameters."""
         asked = self.asked
+        self.identity.require_unchanged("exams")
         chosen = self._open(asked.task)
         if not (asked.resolution or asked.params or asked.samples):
             return judged(self.judge, chosen, self.folder, asked.split)
@@ -131,9 +139,16 @@ class Session:
         return self._report(exam, data, _fact(part, split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
-        """The run's data, of one task or of all; an entry that does not say its task is opened to see."""
+        """The run's data, of one task or of all; an entry that does not say its task is opened to see.
+
+        DataError where they are not those that it was trained on.
+        """
+        if task is None:
+            self.identity.require_unchanged("files")
         chosen = {k: d for k, d in self.config.data.items() if task is None or Definition.of(d.task).name in ("", task)}
         sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
+        with suppress(OSError):
+            self.identity.settle(files_of(self.config, sets), whole=chosen == self.config.data)
         sets = aligned(sets, self.judge.simulator.codec.tasks)
         return [data for data in sets if task in (None, data.task.name)]
 

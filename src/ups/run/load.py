@@ -17,11 +17,19 @@ def part_kinds() -> dict[str, type[Part]]:
     return {stage.makes: stage.part() for stage in STAGES.values()}
 
 
+def artifact_of(path: str | Path) -> Path:
+    """The file of a simulator: of a run folder, of a folder that holds one, or the path itself."""
+    place = Path(path)
+    if (place / "config.yaml").is_file():
+        return RunDir.at(place).artifact("simulator")
+    return place / FILE_NAME if place.is_dir() else place
+
+
 def load(path: str | Path, device: str = "cpu") -> Simulator:
     """The simulator of a run folder, or of an artifact by itself."""
     place, on = Path(path), device_of(device)
     if (place / "config.yaml").is_file():
-        artifact = RunDir.at(place).artifact("simulator")
+        artifact = artifact_of(place)
         if not artifact.is_file():
             raise DataError(
                 f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."

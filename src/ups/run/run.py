@@ -25,6 +25,7 @@ from ups.models.inherit import inherit
 from ups.models.simulator import rebuilt
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
+from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets
 from ups.run.judge import judge
 from ups.run.load import load as load_simulator
@@ -71,6 +72,7 @@ class Run:
 
     def __init__(self, config: RunConfig, folder: RunDir, screen: Screen) -> None:
         self.config, self.folder, self.screen = config, folder, screen
+        self.identity = Identity(folder, screen.say)
         self.phases = Phases.of_this_process()
         self.trackers: list[Tracker] = []
         self.simulator: Simulator | None = None  # once it is trained
@@ -83,9 +85,11 @@ class Run:
         """A run in its folder, which this process holds; none is made for a run that could not be finished."""
         require_baselines(config.evaluation.baselines)
         require_trackers(config.trackers)
+        screen, place = screen or Screen.silent(), Path(config.out) / config.name
+        if resume and RunDir(place).known() == fingerprint(config):
+            Identity(RunDir(place), screen.say).require_unchanged()
         check(config)
-        folder = RunDir.open(Path(config.out) / config.name, config, resume=resume, overwrite=overwrite)
-        return cls(config, folder, screen or Screen.silent())
+        return cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen)
 
     @classmethod
     def join(cls, folder: Path, screen: Screen) -> Run:
@@ -133,28 +137,33 @@ class Run:
         device_of(self.config.device)
         with STOP.at_once("data were made"):
             with self.phases("data"):
+                self.identity.require_unchanged()
+                self.identity.settle(files_of(self.config, self.sets))
                 for data in self.sets:
                     for part in (part for name in PARTS for part in data.parts(name)):
                         part.sound()
             with self.phases("statistics"):
-                keep_statistics(self.folder, self.sets)
+                keep_statistics(self.folder, self.sets, self.identity)
 
     def train(self, dist: Dist, pulse: Pulse | None = None, limit: int | None = None) -> None:
         """Train the stages of the plan one after the other on all ranks; rank 0 writes the simulator."""
         config, folder = self.config, self.folder
         facts = {"config of the run": fingerprint(config), "data": [data.fact().version for data in self.sets]}
         dist.handshake(facts)
+        digests = self.identity.agreed(dist, files_of(config, self.sets))
         if dist.leads:
             self.trackers = open_trackers(config.trackers, folder.folder, self.screen.say)
         with self.phases("build"):
             simulator = self.untrained(dist)
-        training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit)
+        training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit, digests)
         known = self.parent.codec.tasks if self.parent is not None else ()
         learnt: dict[str, Learnt] = {}
         later = [stage.makes for stage in config.stages.values()]
         for name, kind in config.stages.items():
             later.remove(kind.makes)
             simulator.idle = frozenset(later)
+            if learnt:
+                self.identity.require_unchanged_for(dist)
             with self.phases(f"stage {name}"):
                 stage = kind(simulator, config.stage(name))
                 learnt[name], weights = training.learn(stage, known)
@@ -170,11 +179,13 @@ class Run:
 
     def judge(self) -> Report:
         """Judge the simulator that training has left."""
+        self.identity.require_unchanged()
         learnt = {name: Learnt.of(facts) for name, facts in self.folder.read(self.folder.stages).items()}
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
             report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+        self.identity.settle_exams()
         return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
 
     def report(self, report: Report) -> Report:
@@ -207,7 +218,7 @@ class Run:
         names = parts_of(config, self.parent)
         later = made if sharded and names[-len(made) :] == made else []
         simulator = new_simulator(config, self.sets, self.parent, () if dist.leads else later)
-        statistics = statistics_of(self.folder, self.sets)
+        statistics = statistics_of(self.folder, self.sets, self.identity)
         for data in self.sets:
             simulator.learn_statistics(data.task, statistics[data.task.name])
         if self.parent is not None:

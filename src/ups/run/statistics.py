@@ -12,26 +12,27 @@ import torch
 from torch import Tensor
 
 from ups.config import dump
+from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
 from ups.rundir import RunDir
 from ups.tensors import TaskStatistics
 from ups.verdict import read_json
 
 
-def statistics_of(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
+def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
     """The statistics of each task; those in the folder where they are whole and of just these data."""
     rows, statistics = read_json(folder.statistics), {}
     for data in sets:
         row = rows.get(data.task.name)
         values = row.get("values", {}) if isinstance(row, dict) else {}
-        statistics[data.task.name] = _unpacked(values) if row == _row(data, values) else measured(data)
+        statistics[data.task.name] = _unpacked(values) if row == _row(data, values, identity) else measured(data)
     return statistics
 
 
-def keep_statistics(folder: RunDir, sets: Sequence[DataSet]) -> dict[str, TaskStatistics]:
+def keep_statistics(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
     """The statistics of each task, measured where the folder does not hold them yet, and written there."""
-    statistics = statistics_of(folder, sets)
-    rows = {data.task.name: _row(data, _packed(statistics[data.task.name])) for data in sets}
+    statistics = statistics_of(folder, sets, identity)
+    rows = {data.task.name: _row(data, _packed(statistics[data.task.name]), identity) for data in sets}
     if rows != read_json(folder.statistics):
         folder.write(folder.statistics, rows)
     return statistics
@@ -59,9 +60,10 @@ def pooled(moments: Sequence[tuple[Tensor, Tensor]], counts: Sequence[int]) -> t
     return mean.float(), (square - mean**2).clamp_min(0).sqrt().float()
 
 
-def _row(data: DataSet, values: dict[str, Any]) -> dict[str, Any]:
-    """The numbers with their sum, and what they depend on: the bytes of the data, how they are reduced and split."""
-    of = {"data": data.fact().version, "config": [dump(entry.config) for entry in data.entries]}
+def _row(data: DataSet, values: dict[str, Any], identity: Identity) -> dict[str, Any]:
+    """The numbers with their sum, and what they depend on: what the data hold, how they are reduced and split."""
+    digests = identity.of(entry.source for entry in data.entries)
+    of = {"data": digests, "config": [dump(entry.config) for entry in data.entries]}
     return {"of": of, "values": values, "sum": hashlib.sha256(json.dumps(values).encode()).hexdigest()}
 
 

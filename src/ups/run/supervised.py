@@ -8,12 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ups.config import dump, fingerprint
 from ups.engine.checkpoint.manifest import newest_verified
 from ups.files import write_atomic
 from ups.run.config import RunConfig
+from ups.run.datasets import Screen
 from ups.run.phases import STARTED, process_started
 from ups.run.run import Run
 from ups.rundir import RunDir
@@ -26,7 +28,8 @@ from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, read_json
 
 
-def _say(sentence: str) -> None:
+def say(sentence: str) -> None:
+    """Tell the person at the terminal, or the log of a service."""
     print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
@@ -38,7 +41,7 @@ def supervise(
     overwrite: bool = False,
     node: int = 0,
     rendezvous: str = "",
-    say: Callable[[str], None] = _say,
+    say: Callable[[str], None] = say,
     launcher: Launcher | None = None,
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
@@ -48,7 +51,7 @@ def supervise(
     words = (sys.executable, "-m", command, str(home))
     job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
-    folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
+    folder = join(config, node, rendezvous) if node else _open(config, say, resume=resume, overwrite=overwrite)
     try:
         if not node:
             write_atomic(folder.job, dump(config))
@@ -87,6 +90,11 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     if not name and job.nodes == 1 and ours and config.start_from is None:
         name = "forked"
     return launcher_of(job, name)
+
+
+def _open(config: RunConfig, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> RunDir:
+    screen = replace(Screen.silent(), say=say)
+    return Run.open(config, screen, resume=resume, overwrite=overwrite).folder
 
 
 def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:

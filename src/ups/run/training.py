@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -19,6 +19,7 @@ from ups.eval.results import Drawn
 from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
+from ups.run.data_identity import Digests, IdentifiedStore
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
@@ -65,6 +66,7 @@ class Training:
     trackers: Sequence[Tracker] = ()
     pulse: Pulse | None = None
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
+    digests: Digests = field(default_factory=dict)  # what the data files hold
 
     def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[Learnt, dict[str, Tensor]]:
         """Train a stage; how it went, and where its part was sharded the weights that it has learnt.
@@ -81,14 +83,15 @@ class Training:
         validations = validations_of(state, [data.task.name for data in self.sets], config.mix, ahead)
         windows = windows_of(config, self.sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
-        store = checkpoints()(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=self.screen.say)
+        say = self.screen.say
+        vault = checkpoints()(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=say)
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
                 settings.train,
                 stage,
                 Proven(built, windows, dist, name, self.trackers),
                 dist,
-                store,
+                IdentifiedStore(vault, self.digests, say),
                 [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)],
                 self.screen.watch,
                 self.pulse,

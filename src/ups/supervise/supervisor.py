@@ -84,8 +84,8 @@ class Supervisor:
                 verdict, detection = self._one_start(number)
             except OSError as error:  # the disk or the process table is full
                 kind = classify(error)
-                verdict = Verdict(kind.ending, f"the ranks could not be started: {error}", kind=type(error).__name__)
-                detection = None
+                cause, detection = f"the ranks could not be started: {error}", None
+                verdict = Verdict(kind.ending, cause, kind=type(error).__name__, transient=kind.transient)
             # Nobody goes on from a success, and to verify checkpoints means to read all of them.
             after = before if verdict.ending == Ending.SUCCESS else self._step()
             if self.job.nodes > 1:
