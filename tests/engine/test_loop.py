@@ -148,7 +148,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace,
     straight, _ = run(toy, tmp_path / "straight", "adamw", None)
     with pytest.raises(KeyboardInterrupt):
         run(toy, tmp_path / "broken", "adamw", 12)
-    newest = next(max((tmp_path / "broken").iterdir()).glob("*.distcp"))
+    newest = next(max((tmp_path / "broken").iterdir()).glob("rank-*.safetensors"))
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)

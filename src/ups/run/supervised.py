@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ups.config import dump, fingerprint
-from ups.engine.checkpoint.manifest import newest_verified
+from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.run.config import RunConfig
 from ups.run.phases import STARTED, process_started
@@ -111,8 +111,8 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
 
 
 def progress(folder: RunDir, config: RunConfig) -> int:
-    """Steps that are safe: those of the newest verified checkpoint of every stage, together."""
-    found = [newest_verified(folder.checkpoints(name)) for name in config.plan]
+    """Steps that are kept: those of the newest checkpoint of every stage, together; the ranks verify them."""
+    found = [newest_whole(folder.checkpoints(name)) for name in config.plan]
     return sum(int(path.name.removeprefix("step-")) for path in found if isinstance(path, Path))
 
 

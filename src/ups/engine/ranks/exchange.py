@@ -21,17 +21,16 @@ def gather_json(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     if group is None:
         return [from_json(mine)]
     world = dist.get_world_size(group)
-    sizes = torch.zeros(world, 1, dtype=torch.int64)
-    dist.all_gather(list(sizes.unbind()), torch.tensor([len(mine)]), group=group)
-    longest, shortest = int(sizes.max()), int(sizes.min())
-    if shortest < 0 or longest > MOST:
+    lengths = torch.zeros(world, 1, dtype=torch.int64)
+    dist.all_gather(list(lengths.unbind()), torch.tensor([len(mine)]), group=group)
+    sizes = lengths.flatten().tolist()
+    longest = max(sizes)
+    if min(sizes) < 0 or longest > MOST:
         raise ValueError(f"a rank wants to send {longest} bytes at once, and at most {MOST} are taken")
     parts = torch.zeros(world, longest, dtype=torch.uint8)
     padded = torch.frombuffer(bytearray(mine.ljust(longest, b" ")), dtype=torch.uint8)
     dist.all_gather(list(parts.unbind()), padded, group=group)
-    return [
-        from_json(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes.flatten().tolist(), strict=True)
-    ]
+    return [from_json(part[:size].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
 
 
 def to_json(value: Any) -> bytes:
