@@ -21,13 +21,15 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from ranks import run_ranks, values
 from ups.engine.checkpoint import manifest
 from ups.engine.checkpoint.manifest import verify
+from ups.engine.checkpoint.shard_files import local
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot, Store
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.randomness import random_state, set_random_state
@@ -49,6 +51,12 @@ def plain(step: int) -> dict[str, Tensor]:
         "module/half": torch.randn(4, generator=noise).bfloat16(),
         "module/empty": torch.zeros(0, 3),
     }
+
+
+def test_any_safetensors_reader_reads_a_shard(tmp_path: Path) -> None:
+    filled(tmp_path, 1)
+    theirs = load_file(tmp_path / LAST[0] / "rank-0-0.safetensors")
+    assert same(theirs, {name: t for name, t in plain(1).items() if t.numel()})
 
 
 def blank(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -378,6 +386,41 @@ def member(folder: Path, seconds: float = 20, **options: Any) -> Vault:
         return Vault(folder, **options)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     return Vault(folder, rank, world, dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds)), **options)
+
+
+def placed(ways: dict[str, list[Any]], shape: tuple[int, ...]) -> dict[str, Tensor]:
+    """Tensors of a mesh of this shape, each placed in one of these ways."""
+    mesh = init_device_mesh("cpu", shape)
+    whole = {name: torch.arange(42.0).reshape(7, 6) + n for n, name in enumerate(ways)}
+    return {name: distribute_tensor(whole[name], mesh, way) for name, way in ways.items()}
+
+
+def saved_by_a_mesh(folder: Path) -> list[int]:
+    """Rows of ranks that hold the same, and of each row every rank a shard: along one axis, the other, or both."""
+    vault = member(folder)
+    ways = {"rows": [Replicate(), Shard(0)], "columns": [Replicate(), Shard(1)], "both": [Shard(0), Shard(1)]}
+    vault.save(Snapshot(1, {**placed(ways, (2, 2)), "alike": torch.arange(4.0)}))
+    vault.wait()
+    return [vault.rank]
+
+
+def read_otherwise(folder: Path) -> bool:
+    vault = member(folder)
+    ways = {"rows": [Shard(1)], "columns": [Shard(0)], "both": [Replicate()]}
+    tensors = {**placed(ways, (vault.world,)), "alike": torch.zeros(4)}
+    truth = {name: local(t).clone() for name, t in tensors.items()}
+    for tensor in tensors.values():
+        local(tensor).zero_()
+    vault.load(vault.newest(), tensors)  # type: ignore[arg-type]
+    truth["alike"] = torch.arange(4.0)
+    return all(torch.equal(local(tensor), truth[name]) for name, tensor in tensors.items())
+
+
+def test_what_a_mesh_saved_is_read_in_any_other_placement(tmp_path: Path) -> None:
+    values(run_ranks(saved_by_a_mesh, 4, tmp_path))
+    rows = json.loads((tmp_path / LAST[0] / "index.json").read_text())["tensors"]
+    assert {name: len(row["chunks"]) for name, row in rows.items()} == {"rows": 2, "columns": 2, "both": 4, "alike": 1}
+    assert all(values(run_ranks(read_otherwise, 3, tmp_path)))
 
 
 def both(step: int) -> dict[str, Tensor]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 
 @dataclass
 class TrainingState:
@@ -43,5 +45,7 @@ class TrainingState:
         return dict(vars(self))
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint says; what an older one does not know stays."""
-        vars(self).update({name: values[name] for name in vars(self) if name in values})
+        """Take over what a checkpoint says; what an older one does not know stays. ValueError if it is nonsense."""
+        known = {name: values[name] for name in vars(self) if name in values}
+        TypeAdapter(TrainingState).validate_python(known, strict=True)
+        vars(self).update(known)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.engine.checkpoint.store import Snapshot, Store
+from ups.engine.checkpoint.store import CorruptError, Snapshot, Store
+from ups.engine.checkpoint.together import line
 from ups.engine.learner import Learner, tensors_in
 from ups.engine.randomness import random_state, set_random_state
 from ups.engine.ranks.control import LostPeer
@@ -77,8 +78,17 @@ class Keeper:
             return False
         best = self._blank()
         self.store.load(checkpoint, self.tensors(best))
-        learner.best = best if checkpoint.facts["judged"] else {}
-        learner.meter.bad.copy_(torch.tensor(checkpoint.facts["bad"]))
-        learner.state.load_state_dict(checkpoint.facts)
-        set_random_state(checkpoint.own, learner.dist.device)
+        try:
+            facts = checkpoint.facts
+            if facts["step"] != checkpoint.step:
+                raise ValueError(f"it is called {checkpoint.step} and says {facts['step']}")
+            learner.best = best if facts["judged"] else {}
+            learner.meter.bad.copy_(torch.tensor(facts["bad"]))
+            learner.state.load_state_dict(facts)
+            set_random_state(checkpoint.own, learner.dist.device)
+        except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise CorruptError(
+                f"{checkpoint.path}: what it says of the training makes no sense ({line(error)}); delete this folder "
+                "to go on from the checkpoint before it."
+            ) from error
         return True

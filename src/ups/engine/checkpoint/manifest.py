@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,8 @@ def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False, hashin
                 return f"{name} has {sizes[name]} bytes and was written with {listed['bytes']}"
         if hashing and (problem := _wrong_sum(path, files, part, parts, cold)):
             return problem
+        for name in sorted({FACTS, *map(own_name, range(world))})[part::parts]:
+            read_json(path / name)
         _check_shards(path, read_index(path), sizes)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
@@ -129,8 +131,21 @@ def stamp(path: Path) -> dict[str, tuple[int, int, int, int]]:
     return {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in stats.items()}
 
 
-def read_json(path: Path) -> bytes:
-    """A file of JSON, of which nobody would have written more than MOST bytes."""
+def read_json(path: Path, hook: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """What a file of JSON says; DamageError if it is none. `hook` as of json.loads."""
+    try:
+        values = json.loads(read_small(path), object_hook=hook)
+    except DamageError:
+        raise
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise DamageError(f"{path.name} cannot be read")
+    return values
+
+
+def read_small(path: Path) -> bytes:
+    """The bytes of a file of JSON, of which nobody would have written more than MOST."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
         raise DamageError(f"{path.name} is not a file of its own")
@@ -140,16 +155,13 @@ def read_json(path: Path) -> bytes:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    manifest = json.loads(read_json(path / MANIFEST))
-    if not isinstance(manifest, dict):
-        raise DamageError(f"{MANIFEST} cannot be read")
-    return manifest
+    return read_json(path / MANIFEST)
 
 
 def read_index(path: Path) -> dict[str, Layout]:
     """Where the tensors of a checkpoint are; DamageError if that is impossible."""
     try:
-        return index.from_json(read_json(path / INDEX))
+        return index.from_json(read_small(path / INDEX))
     except DamageError:
         raise
     except ValueError as error:

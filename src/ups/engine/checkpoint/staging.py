@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from ups.engine.checkpoint.index import DTYPES
+from ups.engine.checkpoint.manifest import DamageError
 from ups.engine.checkpoint.shard_files import local
 
 
@@ -75,7 +76,10 @@ def unpack(value: dict[str, Any]) -> Any:
     """What `pack` made a tensor into, as a tensor; anything else as it is."""
     if value.keys() != {"tensor", "dtype", "shape"}:
         return value
-    if value["dtype"] not in DTYPES:
-        raise ValueError(f"it holds numbers of the unknown type {str(value['dtype'])[:40]}")
-    raw = torch.frombuffer(bytearray(base64.b64decode(value["tensor"])), dtype=torch.uint8)
-    return raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+    try:
+        if value["dtype"] not in DTYPES:
+            raise ValueError("of an unknown type")
+        raw = torch.frombuffer(bytearray(base64.b64decode(value["tensor"])), dtype=torch.uint8)
+        return raw.view(getattr(torch, value["dtype"])).reshape(value["shape"])
+    except (ValueError, TypeError, RuntimeError):
+        raise DamageError("it holds a tensor that cannot be read") from None

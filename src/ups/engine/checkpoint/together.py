@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from ups.engine.checkpoint.manifest import DamageError
 from ups.engine.ranks.exchange import gather_json
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ def plain(error: OSError | RuntimeError | ValueError) -> OSError:
     if isinstance(error, OSError) and error.strerror:
         where = f": {Path(error.filename).name}" if error.filename else ""
         return OSError(error.errno, error.strerror + where)
-    return OSError(errno.EIO, line(error))
+    return OSError(errno.EBADMSG if isinstance(error, DamageError) else errno.EIO, line(error))
 
 
 def joined(failures: Mapping[int, OSError], world: int) -> OSError:

@@ -116,7 +116,16 @@ class Vault:
         for path, problem in damaged.items():
             if self.rank == 0:
                 self._pass_over(path, problem)
-        return None if whole is None else self.ranks.own(lambda: self._opened(whole))
+        if whole is None:
+            return None
+        try:
+            return self.ranks.own(lambda: self._opened(whole))
+        except OSError as error:
+            if error.errno != errno.EBADMSG:
+                raise
+            raise CorruptError(
+                f"{whole}: {error.strerror}; delete this folder to go on from the checkpoint before it."
+            ) from None
 
     def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         """Read a checkpoint into `tensors`, in place, each rank its part; ConfigError if it is another model's."""
@@ -252,11 +261,11 @@ class Vault:
         return [path.name for path in manifest.listing(self.folder)]
 
     def _opened(self, path: Path) -> Checkpoint:
-        world, facts = manifest.world_of(path), json.loads(manifest.read_json(path / FACTS))
+        world, facts = manifest.world_of(path), manifest.read_json(path / FACTS)
         if world == self.world:
-            own = json.loads(manifest.read_json(path / own_name(self.rank)), object_hook=unpack)
+            own = manifest.read_json(path / own_name(self.rank), unpack)
         else:
-            own = derived_state(manifest.read_json(path / own_name(0)), self.world, self.rank)
+            own = derived_state(manifest.read_small(path / own_name(0)), self.world, self.rank)
             if self.rank == 0:
                 self.say(
                     f"checkpoint {path.name} was saved by {world} ranks and goes on with {self.world}: "
