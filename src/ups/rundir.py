@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -67,7 +68,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             run._begin(config, resume, overwrite)
         except OSError as error:
             run.close()
-            raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); choose another.") from None
+            remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+            raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); {remedy}.") from None
         except UpsError:
             run.close()
             raise

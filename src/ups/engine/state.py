@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
 
@@ -47,5 +47,7 @@ class TrainingState:
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take over what a checkpoint says; what an older one does not know stays. ValueError if it is nonsense."""
         known = {name: values[name] for name in vars(self) if name in values}
-        TypeAdapter(TrainingState).validate_python(known, strict=True)
+        kinds = get_type_hints(TrainingState)
+        for name, value in known.items():
+            TypeAdapter(kinds[name]).validate_python(value, strict=True)
         vars(self).update(known)

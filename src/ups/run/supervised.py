@@ -15,6 +15,7 @@ from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.run.config import RunConfig
 from ups.run.phases import STARTED, process_started
+from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.supervise.job import Job
@@ -22,8 +23,8 @@ from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor
 from ups.tracking import open_trackers
-from ups.types import ConfigError
-from ups.verdict import Ending, Verdict, read_json
+from ups.types import ConfigError, UpsError
+from ups.verdict import Ending, Verdict, classify, now, read_json
 
 
 def _say(sentence: str) -> None:
@@ -48,7 +49,10 @@ def supervise(
     words = (sys.executable, "-m", command, str(home))
     job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
-    folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
+    try:
+        folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
+    except UpsError as error:
+        return _refused(RunDir(home), error, say)
     try:
         if not node:
             write_atomic(folder.job, dump(config))
@@ -60,7 +64,10 @@ def supervise(
             progress=lambda: progress(folder, config),
             launcher=starter,
             relay=_relay,
+            advice=lambda: freeable(folder),
         ).supervise()
+    except OSError as error:
+        return _refused(folder, error, say)
     finally:
         folder.close()
     if verdict.ending != Ending.SUCCESS and not node:
@@ -72,6 +79,21 @@ def supervise(
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
         say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
+    return verdict.ending
+
+
+def _refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None]) -> Ending:
+    """How a run ends that could not begin because its disk is full; any other error is raised again."""
+    if classify(error).ending != Ending.STORAGE:
+        raise error
+    words = str(error) if isinstance(error, UpsError) else f"{folder.folder}: {error}; free some space and --resume."
+    verdict = Verdict(Ending.STORAGE, f"{words} {freeable(folder)}".strip(), kind=type(error).__name__, time=now())
+    folder.reserve.unlink(missing_ok=True)  # the verdict takes its place
+    try:
+        verdict.write(folder.verdict)
+    except OSError as refusal:
+        say(f"{folder.verdict}: the verdict could not be written ({refusal.strerror}).")
+    say(f"{verdict.ending.name}: {verdict.cause}")
     return verdict.ending
 
 

@@ -36,6 +36,10 @@ def own_name(rank: int) -> str:
     return f"own-{rank}.json"
 
 
+def size_words(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
+
+
 def listing(folder: Path) -> list[Path]:
     """The published checkpoints of a folder, newest first, good or not."""
     if not folder.is_dir():

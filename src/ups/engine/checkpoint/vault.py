@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.engine.checkpoint import index, manifest
 from ups.engine.checkpoint.index import Chunk, Layout, Region
-from ups.engine.checkpoint.manifest import FACTS, INDEX, own_name, step_name, verify
+from ups.engine.checkpoint.manifest import FACTS, INDEX, own_name, size_words, step_name, verify
 from ups.engine.checkpoint.shard_files import dtype_name, read_shards, region, write_shards
 from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
@@ -76,9 +76,9 @@ class Vault:
         self._warned = False
         self._job: _Job | None = None
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Copy now, write in the background. An earlier save is awaited first, and its failure said."""
-        self._settle()
+    def save(self, snapshot: Snapshot) -> OSError | None:
+        """Copy now, write in the background. An earlier save is awaited first; its failure is said and comes back."""
+        earlier = self._settle()
         own = json.dumps(snapshot.own, default=pack).encode()
         tensors = share(snapshot.tensors, self.rank, self.world)
         kinds = {name: (dtype_name(t), tuple(t.shape)) for name, t in snapshot.tensors.items()}
@@ -88,6 +88,7 @@ class Vault:
         job.thread = threading.Thread(target=self._write, args=(job,), daemon=True, name=f"save {snapshot.step}")
         self._job = job
         job.thread.start()
+        return earlier
 
     def wait(self) -> None:
         """Until the last save is published and verified; OSError if it could not be."""
@@ -184,12 +185,12 @@ class Vault:
         """
         free = shutil.disk_usage(beside).free
         if free < need:
-            raise OSError(errno.ENOSPC, f"it needs {_size(need)} and the disk has {_size(free)} free")
+            raise OSError(errno.ENOSPC, f"it needs {size_words(need)} and the disk has {size_words(free)} free")
         if free < 2 * need and not self._warned and self.rank == 0:
             self._warned = True
             self._notes.append(
-                f"the disk of {self.folder} has {_size(free)} free and two checkpoints need {_size(2 * need)}; "
-                "free some space, or soon none can be saved."
+                f"the disk of {self.folder} has {size_words(free)} free and two checkpoints need "
+                f"{size_words(2 * need)}; free some space, or soon none can be saved."
             )
         written = {own_name(self.rank): manifest.write(beside / own_name(self.rank), job.own)}
         if self.rank == 0:
@@ -299,7 +300,9 @@ class Vault:
         if job is not None and job.thread is not None:
             job.thread.join(self.patience)
             if job.thread.is_alive():
-                raise OSError(errno.ETIMEDOUT, f"the checkpoint of step {job.step} has been written for too long")
+                slow = f"the checkpoint of step {job.step} has been written for too long"
+                self.say(f"{slow}: the disk of {self.folder} may hang.")
+                raise OSError(errno.ETIMEDOUT, slow)
         self._job = None
         for note in self._notes:
             self.say(note)
@@ -318,7 +321,3 @@ def _stamp(path: Path) -> dict[str, Any]:
         return {**manifest.stamp(path)}
     except (OSError, ValueError):
         return {}
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
