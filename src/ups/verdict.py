@@ -92,7 +92,9 @@ def classify(error: BaseException) -> Kind:
     if _of_the_disk(error):
         return Kind(Ending.STORAGE)
     if isinstance(error, UpsError):
-        origin = error.__cause__ or error.__context__
+        origin: BaseException | None = error
+        while isinstance(origin, UpsError):
+            origin = origin.__cause__ or origin.__context__
         full = isinstance(origin, OSError) and origin.errno in _FULL
         return Kind(Ending.STORAGE if full else Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from ups.engine.checkpoint.manifest import NAME, listing, size_words
 from ups.rundir import RunDir
 
-WORTH = 4096  # bytes below which nothing is named
+WORTH = 10_000  # bytes below which nothing is named
 
 
 def freeable(run: RunDir) -> str:

@@ -21,7 +21,7 @@ from ups.rundir import RunDir
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
-from ups.supervise.supervisor import Supervisor
+from ups.supervise.supervisor import Supervisor, with_remedy
 from ups.tracking import open_trackers
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now, read_json
@@ -52,7 +52,7 @@ def supervise(
     try:
         folder = join(config, node, rendezvous) if node else Run.open(config, resume=resume, overwrite=overwrite).folder
     except UpsError as error:
-        return _refused(RunDir(home), error, say)
+        return refused(RunDir(home), error, say)
     try:
         if not node:
             write_atomic(folder.job, dump(config))
@@ -67,7 +67,7 @@ def supervise(
             advice=lambda: freeable(folder),
         ).supervise()
     except OSError as error:
-        return _refused(folder, error, say)
+        return refused(folder, error, say)
     finally:
         folder.close()
     if verdict.ending != Ending.SUCCESS and not node:
@@ -82,13 +82,15 @@ def supervise(
     return verdict.ending
 
 
-def _refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None]) -> Ending:
-    """How a run ends that could not begin because its disk is full; any other error is raised again."""
+def refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None] = _say) -> Ending:
+    """How a run ends that its disk has refused to hold; any other error is raised again."""
     if classify(error).ending != Ending.STORAGE:
         raise error
-    words = str(error) if isinstance(error, UpsError) else f"{folder.folder}: {error}; free some space and --resume."
-    verdict = Verdict(Ending.STORAGE, f"{words} {freeable(folder)}".strip(), kind=type(error).__name__, time=now())
-    folder.reserve.unlink(missing_ok=True)  # the verdict takes its place
+    words = str(error) if isinstance(error, UpsError) else f"{folder.folder}: {error}"
+    cause = with_remedy(words, freeable(folder))
+    verdict = Verdict(Ending.STORAGE, cause, kind=type(error).__name__, time=now())
+    for room in (folder.reserve, folder.job):  # the verdict takes their place
+        room.unlink(missing_ok=True)
     try:
         verdict.write(folder.verdict)
     except OSError as refusal:

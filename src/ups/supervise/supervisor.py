@@ -31,6 +31,14 @@ PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
+def with_remedy(cause: str, advice: str) -> str:
+    """Why a disk was full, what to do, and what could be deleted."""
+    words = cause if cause.endswith(".") else f"{cause}."
+    if not any(verb in words for verb in ("free", "make room")):
+        words = f"{words} Free some space and --resume."
+    return f"{words} {advice}".strip()
+
+
 class Supervisor:
     """Runs `job` in the run folder `home` until it has succeeded or has failed for good.
 
@@ -74,7 +82,7 @@ class Supervisor:
                 sweep(self._token)
             verdict = replace(verdict, time=now(), attempts=tuple(self._attempts))
             if verdict.ending == Ending.STORAGE:
-                verdict = replace(verdict, cause=f"{verdict.cause} {self._advice()}".strip())
+                verdict = replace(verdict, cause=with_remedy(verdict.cause, self._advice()))
             return self._publish(verdict, before)
 
     def _until_the_end(self) -> Verdict:

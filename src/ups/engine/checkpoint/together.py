@@ -66,7 +66,8 @@ def joined(failures: Mapping[int, OSError], world: int) -> OSError:
     """The failures of several ranks as one."""
     first = next(iter(failures.values()))
     lines = [f"rank {rank}: {failure.strerror}" for rank, failure in failures.items()]
-    return OSError(first.errno, "; ".join(lines) if world > 1 else first.strerror)
+    alike = len(failures) == world and len({failure.strerror for failure in failures.values()}) == 1
+    return OSError(first.errno, first.strerror if alike else "; ".join(lines))
 
 
 def line(error: BaseException) -> str:
