@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from importlib import metadata
@@ -149,6 +150,13 @@ class RunDir(AbstractContextManager["RunDir"]):
         """The fingerprint of the config that the run was begun with."""
         return read_json(self.environment).get("fingerprint")
 
+    def copies(self, folder: Path, stage: str) -> Path:
+        """Where in another folder the second copies of a stage's checkpoints lie; no other run's are ever found there.
+
+        A run that is overwritten is another run.
+        """
+        return folder / f"{self.folder.name}-{read_json(self.environment).get('run', '')}" / stage
+
     def close(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
@@ -185,7 +193,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         write_atomic(self.config, dump(config))
-        self.write(self.environment, {"fingerprint": fingerprint(config), **environment()})
+        facts = {"fingerprint": fingerprint(config), "run": uuid.uuid4().hex[:12]}
+        self.write(self.environment, {**facts, **environment()})
 
     def _check(self, config: Config, known: str, resume: bool) -> None:
         if known != fingerprint(config):

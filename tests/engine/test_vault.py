@@ -275,9 +275,9 @@ def test_a_damaged_one_of_the_same_step_is_written_anew(tmp_path: Path) -> None:
 
 def test_verification_can_be_shared_and_needs_no_torch(tmp_path: Path) -> None:
     filled(tmp_path, 1)
-    flip(tmp_path / LAST[0], "facts.json")
+    flip(tmp_path / LAST[0], "rank-0-0.safetensors")
     problems = [verify(tmp_path / LAST[0], part, 3) for part in range(3)]
-    assert sorted(map(str, problems)) == ["None", "None", "facts.json is not what was written"]
+    assert sorted(map(str, problems)) == ["None", "None", "rank-0-0.safetensors is not what was written"]
     cut(tmp_path / LAST[0], "rank-0-0.safetensors")
     code = f"import sys, pathlib\nfrom ups.engine.checkpoint.manifest import newest_whole\nassert newest_whole(pathlib.Path({str(tmp_path)!r})) is None\nassert 'torch' not in sys.modules"  # noqa: E501
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

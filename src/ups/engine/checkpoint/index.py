@@ -33,6 +33,7 @@ DTYPES: dict[str, tuple[str, int, tuple[int, ...]]] = {
     "complex128": ("F64", 8, (2,)),
 }
 
+Kind = tuple[str, tuple[int, ...]]  # of a tensor: type and shape
 Region = tuple[tuple[int, ...], tuple[int, ...]]  # of a tensor: offsets and sizes along its axes
 
 
@@ -71,7 +72,16 @@ def item_bytes(dtype: str) -> int:
     return size * math.prod(axes)
 
 
-def shard_of(chunks: Mapping[str, tuple[str, tuple[int, ...]]]) -> Shard:
+def layouts_of(kinds: Mapping[str, Kind], regions: Mapping[str, Mapping[str, Region]]) -> dict[str, Layout]:
+    """The layouts of tensors of these kinds, whose regions lie in these files."""
+    chunks: dict[str, list[Chunk]] = {name: [] for name in kinds}
+    for file, of_tensors in regions.items():
+        for name, (offsets, sizes) in of_tensors.items():
+            chunks[name].append(Chunk(file, tuple(offsets), tuple(sizes)))
+    return {name: Layout(*kind, tuple(chunks[name])) for name, kind in kinds.items()}
+
+
+def shard_of(chunks: Mapping[str, Kind]) -> Shard:
     """The file of these chunks (dtype and sizes by the name of the tensor), in the layout of safetensors."""
     header: dict[str, Any] = {}
     begins: dict[str, int] = {}
@@ -90,7 +100,7 @@ def shard_of(chunks: Mapping[str, tuple[str, tuple[int, ...]]]) -> Shard:
 
 def shards_of(layouts: Mapping[str, Layout]) -> dict[str, Shard]:
     """Every file that an index names."""
-    by_file: dict[str, dict[str, tuple[str, tuple[int, ...]]]] = defaultdict(dict)
+    by_file: dict[str, dict[str, Kind]] = defaultdict(dict)
     for name, layout in layouts.items():
         for chunk in layout.chunks:
             by_file[chunk.file][name] = (layout.dtype, chunk.sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -25,6 +26,9 @@ MANIFEST, FACTS, INDEX = "manifest.json", "facts.json", "index.json"
 NAME = re.compile(r"step-(\d{9})")
 LEFTOVER = re.compile(r"step-\d{9}\.tmp-[0-9a-f]+")
 ASIDE = re.compile(r"step-(\d{9})\.damaged-[0-9a-f]+")
+
+
+Stamp = dict[str, tuple[int, int, int, int]]
 
 
 def step_name(step: int) -> str:
@@ -124,7 +128,15 @@ class DamageError(ValueError):
     """What is wrong with a checkpoint, in words."""
 
 
-def stamp(path: Path) -> dict[str, tuple[int, int, int, int]]:
+def known_by(path: Path) -> Stamp:
+    """By what a checkpoint is known to be the same as before; empty where it cannot be."""
+    try:
+        return stamp(path)
+    except (OSError, DamageError):
+        return {}
+
+
+def stamp(path: Path) -> Stamp:
     """Size, times of change and inode of each file in a checkpoint; they change with whatever is done to it."""
     if path.is_symlink() or not path.is_dir():
         raise DamageError("it is not a folder of its own")
@@ -214,6 +226,32 @@ def publish(beside: Path, final: Path) -> None:
         set_aside(final)
     beside.rename(final)
     sync(final.parent)
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """A checkpoint again in another folder, read back and verified there; OSError if that cannot be had."""
+    final, size = folder / path.name, sum(size for size, *_ in stamp(path).values())
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(folder)
+    if final.exists() and verify(final) is None:
+        return final
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise OSError(errno.ENOSPC, f"it needs {size_words(size)} and the disk has {size_words(free)} free")
+    beside = folder / f"{path.name}.tmp-{uuid.uuid4().hex}"
+    try:
+        beside.mkdir()
+        for file in sorted(path.iterdir()):
+            sync(Path(shutil.copyfile(file, beside / file.name, follow_symlinks=False)))
+        sync(beside)
+        publish(beside, final)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    problem = verify(final, cold=True)
+    if problem is not None:
+        drop(final)
+        raise OSError(errno.EIO, f"it did not read back as written: {problem}")
+    return final
 
 
 def set_aside(path: Path) -> Path:

@@ -16,14 +16,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ups.engine.checkpoint import index, manifest
-from ups.engine.checkpoint.index import Chunk, Layout, Region
-from ups.engine.checkpoint.manifest import FACTS, INDEX, own_name, size_words, step_name, verify
+from ups.engine.checkpoint.index import Kind, Region
+from ups.engine.checkpoint.manifest import FACTS, INDEX, Stamp, own_name, size_words, step_name, verify
+from ups.engine.checkpoint.second_copy import NoCopy, SecondCopy
 from ups.engine.checkpoint.shard_files import dtype_name, read_shards, region, write_shards
 from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
 from ups.engine.checkpoint.together import Together, plain
 from ups.engine.randomness import derived_state
 from ups.types import ConfigError
+from ups.verdict import StorageError
 
 
 def _nothing(what: str) -> None:
@@ -35,7 +37,7 @@ class _Job:
     """A save under way: this rank's copies, and how it ended."""
 
     step: int
-    kinds: dict[str, tuple[str, tuple[int, ...]]]  # of every tensor: its type and its whole shape
+    kinds: dict[str, Kind]  # of every tensor: its type and its whole shape
     regions: dict[str, Region]  # what of them this rank writes
     copies: dict[str, Tensor]  # in CPU memory
     facts: bytes
@@ -66,15 +68,17 @@ class Vault:
         say: Callable[[str], None] = _nothing,
         at: Callable[[str], None] = _nothing,  # called at each point of a save, where a fault may be injected
         patience: float = 3600.0,  # seconds a save may take before it counts as stuck
+        second: Path | None = None,  # a folder for a second copy of the newest checkpoint
     ) -> None:
         self.folder, self.rank, self.world, self.keep = Path(folder), rank, world, keep
         self.ranks = Together(rank, world, group)
         self.say, self.at, self.patience = say, at, patience
         self._staging = Staging()  # reused by every save
-        self._verified: dict[Path, dict[str, Any]] = {}  # the stamps of checkpoints when all of them was hashed
+        self._verified: dict[Path, Stamp] = {}  # the stamps of checkpoints when all of them was hashed
         self._notes: list[str] = []  # said by the next call: the writing thread says nothing itself
         self._warned = False
         self._job: _Job | None = None
+        self.second = NoCopy() if second is None or rank else SecondCopy(second, self._notes.append)
 
     def save(self, snapshot: Snapshot) -> OSError | None:
         """Copy now, write in the background. An earlier save is awaited first; its failure is said and comes back."""
@@ -91,10 +95,12 @@ class Vault:
         return earlier
 
     def wait(self) -> None:
-        """Until the last save is published and verified; OSError if it could not be."""
+        """Until the last save is published and verified; OSError if it could not be. A second copy is awaited too."""
         failure = self._settle()
         if failure is not None:
             raise failure
+        self.ranks.own(self.second.wait)
+        self._say_notes()
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole in the eyes of every rank. Damaged ones are set aside with a sentence.
@@ -112,6 +118,7 @@ class Vault:
                 whole = path
                 break
             damaged[path] = problem
+        whole = self._put_back(whole, damaged) or whole
         if whole is None and damaged:
             self._refuse(damaged)
         for path, problem in damaged.items():
@@ -165,6 +172,7 @@ class Vault:
                 manifest.set_aside(final)
             raise OSError(errno.EIO, f"it did not read back as written: {problem}")
         job.done = True
+        self.second.take(final)
         self._retain(final)
 
     def _open(self, job: _Job) -> tuple[int, int, str]:
@@ -213,15 +221,11 @@ class Vault:
         """Rank 0: say where everything is, and give the checkpoint its name."""
         if self.rank != 0:
             return
-        chunks: dict[str, list[Chunk]] = {name: [] for name in job.kinds}
         files = {name: entry for part in own for name, entry in part.items()}
-        for file, facts in ((file, facts) for part in shards for file, facts in part.items()):
-            files[file] = facts["entry"]
-            for name, (offsets, sizes) in facts["regions"].items():
-                chunks[name].append(Chunk(file, tuple(offsets), tuple(sizes)))
-        layouts = {name: Layout(*kind, tuple(chunks[name])) for name, kind in job.kinds.items()}
+        files |= {name: facts["entry"] for part in shards for name, facts in part.items()}
+        regions = {name: facts["regions"] for part in shards for name, facts in part.items()}
         self.at("before manifest")
-        files[INDEX] = manifest.write(beside / INDEX, index.to_json(layouts))
+        files[INDEX] = manifest.write(beside / INDEX, index.to_json(index.layouts_of(job.kinds, regions)))
         manifest.write_manifest(beside, job.step, self.world, files)
         self.at("after manifest")
         manifest.publish(beside, final)
@@ -246,7 +250,7 @@ class Vault:
 
     def _check(self, path: Path, cold: bool = False) -> str | None:
         """What any rank finds wrong with a checkpoint; the hashing is shared, and done once for files that stay."""
-        stamp = _stamp(path)
+        stamp = manifest.known_by(path)
         known = self._verified.pop(path, {})
         problem = None
         if not all(self.ranks.all(lambda: bool(stamp) and stamp == known)):
@@ -294,6 +298,35 @@ class Vault:
             where = "left where it is"
         self.say(f"checkpoint {path.name} is damaged ({problem}); it was passed over for what came before and {where}.")
 
+    def _put_back(self, whole: Path | None, damaged: dict[Path, str]) -> Path | None:
+        """A second copy that is newer than the newest that is whole here, copied to where all ranks look for it."""
+
+        def put_back() -> str:
+            spare = self.second.newest()
+            if spare is None or (whole is not None and spare.name <= whole.name):
+                return ""
+            return manifest.copy(spare, self.folder).name
+
+        try:
+            name = self.ranks.all(put_back)[0]
+        except OSError as error:
+            raise StorageError(
+                f"{self.second.folder} has the only good copy of the newest checkpoint, and it could not be copied "
+                f"back to {self.folder} ({error.strerror}); free the disk and --resume."
+            ) from error
+        path = self.folder / name
+        if not name or self._check(path) is not None:
+            return None
+        problem = damaged.pop(path, None)
+        if self.rank == 0:
+            fate = f"is damaged ({problem})" if problem else "is gone"
+            self.say(f"checkpoint {name} {fate}; its second copy in {self.second.folder} was taken instead.")
+        return path
+
+    def _say_notes(self) -> None:
+        while self._notes:
+            self.say(self._notes.pop(0))
+
     def _settle(self) -> OSError | None:
         """Await the save under way, say what it left to say, and give its failure, once."""
         job = self._job
@@ -304,20 +337,10 @@ class Vault:
                 self.say(f"{slow}: the disk of {self.folder} may hang.")
                 raise OSError(errno.ETIMEDOUT, slow)
         self._job = None
-        for note in self._notes:
-            self.say(note)
-        self._notes.clear()
+        self._say_notes()
         if job is None or job.done:
             return None
         failure = job.failure or OSError(errno.EIO, "its thread ended with the error printed above")
         failure = OSError(failure.errno, f"the checkpoint of step {job.step} was not saved: {failure.strerror}")
         self.say(f"{failure.strerror}; older ones are untouched.")
         return failure
-
-
-def _stamp(path: Path) -> dict[str, Any]:
-    """By what a checkpoint is known to be the same as before; empty where it cannot be."""
-    try:
-        return {**manifest.stamp(path)}
-    except (OSError, ValueError):
-        return {}
