@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending, Failure, Verdict, classify, read_failures
 
 
@@ -116,3 +116,24 @@ def test_a_verdict_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert (found.ending, found.facts) == (Ending.SUCCESS, {"nrmse": 0.1})
     path.write_text('{"verdict": "FINE"}')
     assert Verdict.read(path) is None
+
+
+def test_a_full_disk_is_known_through_whatever_words_it_was_put_into() -> None:
+    def words(origin: BaseException) -> Ending:
+        try:
+            try:
+                try:
+                    raise origin
+                except (OSError, ValueError) as error:
+                    raise DataError("cannot be written") from error
+            except DataError as error:
+                raise DataError(f"data.burgers: {error}") from None
+        except DataError as error:
+            return classify(error).ending
+
+    assert words(OSError(errno.ENOSPC, "No space left on device")) == Ending.STORAGE
+    assert words(OSError(errno.EDQUOT, "Disk quota exceeded")) == Ending.STORAGE
+    assert words(OSError(errno.ENOENT, "No such file or directory")) == Ending.USER
+    assert words(ValueError("nothing of a disk")) == Ending.USER
+    assert classify(ValueError("I/O error: No space left on device (os error 28)")).ending == Ending.STORAGE
+    assert classify(DataError("your notes say: No space left on device")).ending == Ending.USER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -10,6 +11,7 @@ import shutil
 import stat
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -74,7 +76,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             run._begin(config, resume, overwrite)
         except OSError as error:
             run.close()
-            raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); choose another.") from None
+            remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+            raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); {remedy}.") from None
         except UpsError:
             run.close()
             raise
@@ -158,6 +161,13 @@ class RunDir(AbstractContextManager["RunDir"]):
         """The fingerprint of the config that the run was begun with."""
         return read_json(self.environment).get("fingerprint")
 
+    def copies(self, folder: Path, stage: str) -> Path:
+        """Where in another folder the second copies of a stage's checkpoints lie; no other run's are ever found there.
+
+        A run that is overwritten is another run.
+        """
+        return folder / f"{self.folder.name}-{read_json(self.environment).get('run', '')}" / stage
+
     def close(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
@@ -194,7 +204,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             path = self.folder / name
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         write_atomic(self.config, dump(config))
-        self.write(self.environment, {"fingerprint": fingerprint(config), **environment()})
+        facts = {"fingerprint": fingerprint(config), "run": uuid.uuid4().hex[:12]}
+        self.write(self.environment, {**facts, **environment()})
 
     def _check(self, config: Config, known: str, resume: bool) -> None:
         if known != fingerprint(config):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.types import UpsError
+from ups.types import DataError, UpsError
 
 
 class Ending(IntEnum):
@@ -37,6 +37,8 @@ class Ending(IntEnum):
 # A restart from the last verified checkpoint may mend these; it cannot mend a mistake.
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 
+_FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "os error 28", "errno = 28")
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV}
 # The machine had no process, memory or descriptor to give: others may give theirs back.
 _SHORTAGE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
@@ -58,6 +60,12 @@ _MEMORY_TEXTS = (
 )
 _MACHINE_TEXTS = ("CUDA error", "NCCL", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
 _MACHINE = {"DistBackendError", "AcceleratorError"}
+
+
+class StorageError(DataError):
+    """What must be kept cannot be written."""
+
+    ending = Ending.STORAGE
 
 
 @dataclass(frozen=True)
@@ -83,12 +91,16 @@ def classify(error: BaseException) -> Kind:
     for name, ending in _BY_NAME.items():
         if name in names:
             return Kind(ending)
-    if isinstance(error, OSError) and error.errno in _STORAGE:
+    if _of_the_disk(error):
         return Kind(Ending.STORAGE)
     if isinstance(error, OSError) and error.errno in _SHORTAGE:
         return Kind(Ending.CRASH, transient=True)
     if isinstance(error, UpsError):
-        return Kind(Ending.USER)
+        origin: BaseException | None = error
+        while isinstance(origin, UpsError):
+            origin = origin.__cause__ or origin.__context__
+        full = isinstance(origin, OSError) and origin.errno in _FULL
+        return Kind(Ending.STORAGE if full else Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):
         text = str(error)
         if any(words in text for words in _MEMORY_TEXTS):
@@ -98,6 +110,13 @@ def classify(error: BaseException) -> Kind:
         if names & _MACHINE or any(words in text for words in _MACHINE_TEXTS):
             return Kind(Ending.CRASH, transient=True)
     return Kind(Ending.CRASH)
+
+
+def _of_the_disk(error: BaseException) -> bool:
+    """Whether a disk refused to be written or read. Libraries that write by themselves tell it in their text alone."""
+    if isinstance(error, OSError) and error.errno in _STORAGE:
+        return True
+    return not isinstance(error, UpsError) and any(words in str(error) for words in _FULL_TEXTS)
 
 
 @dataclass(frozen=True)

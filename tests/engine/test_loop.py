@@ -14,15 +14,14 @@ import torch
 from torch import nn
 
 from small_training import Fitting, Waves
-from ups.engine.checkpoint.keeper import StorageError
-from ups.engine.checkpoint.store import CorruptError
+from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
 from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
-from ups.verdict import Ending, classify
+from ups.verdict import Ending, StorageError, classify
 
 # Bitwise laws are stated for one thread: several sum in the order they happen to run.
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -148,7 +147,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(toy: SimpleNamespace,
     straight, _ = run(toy, tmp_path / "straight", "adamw", None)
     with pytest.raises(KeyboardInterrupt):
         run(toy, tmp_path / "broken", "adamw", 12)
-    newest = next(max((tmp_path / "broken").iterdir()).glob("*.distcp"))
+    newest = next(max((tmp_path / "broken").iterdir()).glob("rank-*.safetensors"))
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
@@ -182,21 +181,56 @@ def test_a_checkpoint_of_another_model_is_refused(toy: SimpleNamespace, tmp_path
         Trainer(config(steps=3), toy.Regression(toy.net()), toy.Lines(), store=Vault(tmp_path)).fit()
 
 
-def test_a_full_disk_is_a_note_until_the_last_checkpoint(toy: SimpleNamespace) -> None:
-    class Full:
-        def save(self, saved: object) -> None:  # noqa: ARG002
-            raise OSError(28, "No space left on device")
+class Refusing(NoStore):
+    """A disk that is full for these of the saves, counted from 1; it is known when the next begins, or is awaited."""
 
-        def wait(self) -> None:
-            raise OSError(28, "No space left on device")
+    def __init__(self, *full: int) -> None:
+        self.full, self.saves, self.awaited = full, 0, 0
 
-        def newest(self) -> None:
-            return None
+    def save(self, snapshot: Snapshot) -> OSError | None:  # noqa: ARG002
+        earlier, self.saves = self._failure(), self.saves + 1
+        return earlier
 
-    notes: list[Progress] = []
+    def wait(self) -> None:
+        if failure := self._failure():
+            raise failure
+
+    def _failure(self) -> OSError | None:
+        known, self.awaited = self.awaited == self.saves, self.saves
+        return OSError(28, "No space left on device") if self.saves in self.full and not known else None
+
+
+@pytest.mark.parametrize(
+    ("full", "most", "stops_at", "notes"),
+    [
+        ((1, 2, 3, 4, 5, 6, 7, 8), 2, 10, 1),  # nothing is trained for after the second failure
+        ((1, 2, 3, 4, 5, 6, 7, 8), 3, 15, 2),
+        ((2,), 2, None, 1),
+        ((1, 3, 5), 2, None, 3),  # never two in a row
+        ((1,), 1, 10, 0),
+        ((2, 3), 2, 15, 1),
+    ],
+)
+def test_training_goes_on_after_a_failed_save_and_stops_after_several_in_a_row(
+    toy: SimpleNamespace, full: tuple[int, ...], most: int, stops_at: int | None, notes: int
+) -> None:
+    train = config(steps=40, checkpoint_steps=5, max_failed_saves=most)
+    reports: list[Progress] = []
+    trainer = Trainer(train, toy.Regression(), toy.Lines(), store=Refusing(*full), report=reports.append)
+    if stops_at is None:
+        trainer.fit()
+    else:
+        with pytest.raises(StorageError, match=r"No space left on device.*free the disk and --resume") as error:
+            trainer.fit()
+        assert trainer.step == stops_at
+        assert classify(error.value).ending == Ending.STORAGE
+    assert sum("training goes on without that checkpoint" in report.note for report in reports) == notes
+
+
+def test_the_last_checkpoint_must_be_saved(toy: SimpleNamespace) -> None:
+    train = config(steps=10, checkpoint_steps=None)
     with pytest.raises(StorageError, match="last checkpoint was not saved"):
-        Trainer(config(checkpoint_steps=5), toy.Regression(), toy.Lines(), store=Full(), report=notes.append).fit()
-    assert sum("training goes on" in progress.note for progress in notes) == 4
+        Trainer(train, toy.Regression(), toy.Lines(), store=Refusing(1)).fit()
 
 
 def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: SimpleNamespace) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,3 +93,11 @@ def test_configs_and_states_are_read_without_torch() -> None:
     names = "train, ups.engine.state, ups.engine.ranks.dist_config, ups.engine.checkpoint.manifest, ups.engine.faults"
     code = f"import sys, ups.engine.{names}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("facts", [{"step": "4"}, {"seconds": None}, {"history": [[]]}, {"microbatch": 2.5}])
+def test_facts_that_make_no_sense_are_not_taken_over(facts: dict[str, Any]) -> None:
+    state = TrainingState(step=3)
+    with pytest.raises(ValueError, match="valid"):
+        state.load_state_dict({"samples": 7, **facts})
+    assert state == TrainingState(step=3)

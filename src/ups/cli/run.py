@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.screen import following, show, training
-from ups.types import ConfigError
+from ups.types import ConfigError, UpsError
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
@@ -100,9 +100,14 @@ def run(
     if here:
         from ups.run.datasets import Screen
         from ups.run.run import run_alone as job
+        from ups.run.supervised import refused
+        from ups.rundir import RunDir
 
-        with following() as report:
-            folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
+        try:
+            with following() as report:
+                folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
+        except (OSError, UpsError) as error:
+            return refused(RunDir(Path(settings.out) / settings.name), error)
         show(found.headline(), found.said(), folder.report)
         return 0
     from ups.run.forever import run_forever

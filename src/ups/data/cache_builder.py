@@ -105,7 +105,7 @@ class Builder:
             raise DataError(
                 f"{self.folder.parent}: has {free / 1e9:.3g} GB free, but the cache needs {need / 1e9:.3g} GB more; "
                 "make room, name another cache.folder, or store it as bf16."
-            )
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _go_on(self) -> None:
         """Make every shard that is not made and that nobody else is making; publish if all are there, else wait."""

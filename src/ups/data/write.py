@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -105,9 +106,9 @@ class Writer:
         need, free = self.layout.nbytes(), shutil.disk_usage(self.part.parent).free
         if need > free:
             raise DataError(
-                f"{self.part.parent}: has {free / 1e9:.2f} GB free, but {self.path.name} needs {need / 1e9:.2f} GB; "
+                f"{self.part.parent}: has {free / 1e9:.3g} GB free, but {self.path.name} needs {need / 1e9:.3g} GB; "
                 f"make room, choose another --out, or ask for fewer --samples."
-            )
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._log.seek(0)
         self._log.truncate()
         with h5py.File(self.part, "w", libver=("earliest", "v110")) as file:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter
 
 
 @dataclass
@@ -43,5 +45,9 @@ class TrainingState:
         return dict(vars(self))
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take over what a checkpoint says; what an older one does not know stays."""
-        vars(self).update({name: values[name] for name in vars(self) if name in values})
+        """Take over what a checkpoint says; what an older one does not know stays. ValueError if it is nonsense."""
+        known = {name: values[name] for name in vars(self) if name in values}
+        kinds = get_type_hints(TrainingState)
+        for name, value in known.items():
+            TypeAdapter(kinds[name]).validate_python(value, strict=True)
+        vars(self).update(known)

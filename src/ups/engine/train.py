@@ -62,6 +62,8 @@ class TrainConfig:
     """Steps between checkpoints."""
     checkpoint_seconds: float | None = 300.0
     """Seconds between checkpoints."""
+    max_failed_saves: int = 2
+    """Checkpoints in a row that could not be saved before the run stops, rather than train on for nothing."""
     drift_every: int = 200
     """Steps between two proofs that all ranks hold the same weights; 0: only when saving."""
     max_bad: int = 10
@@ -93,6 +95,7 @@ class TrainConfig:
             "log_every": (self.log_every >= 1, "at least 1"),
             "checkpoint_steps": (self.checkpoint_steps is None or self.checkpoint_steps >= 1, "at least 1"),
             "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
+            "max_failed_saves": (self.max_failed_saves >= 1, "at least 1"),
             "drift_every": (self.drift_every >= 0, "at least 0"),
             "max_bad": (self.max_bad >= 0, "at least 0"),
             "prefetch": (self.prefetch >= 0, "at least 0"),

@@ -92,7 +92,7 @@ class CacheConfig(Config):
 class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "trackers"})
+    incidental = frozenset({"dist", "limits", "out", "device", "trackers", "second_copy"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
@@ -118,6 +118,9 @@ class RunConfig(Config):
     """The stages, in the order in which they are trained; each has a section of its own name."""
     trackers: tuple[str, ...] = ()
     """What is told of the training beside metrics.jsonl, which is always written: csv, tensorboard."""
+    second_copy: str | None = None
+    """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is taken when that
+    in the run's folder is damaged or gone."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)

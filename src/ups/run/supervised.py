@@ -12,20 +12,21 @@ from dataclasses import replace
 from pathlib import Path
 
 from ups.config import dump, fingerprint
-from ups.engine.checkpoint.manifest import newest_verified
+from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.run.config import RunConfig
 from ups.run.datasets import Screen
 from ups.run.phases import STARTED, process_started
+from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
-from ups.supervise.supervisor import Supervisor
+from ups.supervise.supervisor import Supervisor, with_remedy
 from ups.tracking import open_trackers
-from ups.types import ConfigError
-from ups.verdict import Ending, Verdict, read_json
+from ups.types import ConfigError, UpsError
+from ups.verdict import Ending, Verdict, classify, now, read_json
 
 
 def say(sentence: str) -> None:
@@ -51,7 +52,10 @@ def supervise(
     words = (sys.executable, "-m", command, str(home))
     job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
-    folder = join(config, node, rendezvous) if node else _open(config, say, resume=resume, overwrite=overwrite)
+    try:
+        folder = join(config, node, rendezvous) if node else _open(config, say, resume=resume, overwrite=overwrite)
+    except UpsError as error:
+        return refused(RunDir(home), error, say)
     try:
         if not node:
             write_atomic(folder.job, dump(config))
@@ -63,7 +67,10 @@ def supervise(
             progress=lambda: progress(folder, config),
             launcher=starter,
             relay=_relay,
+            advice=lambda: freeable(folder),
         ).supervise()
+    except OSError as error:
+        return refused(folder, error, say)
     finally:
         folder.close()
     if verdict.ending != Ending.SUCCESS and not node:
@@ -75,6 +82,23 @@ def supervise(
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
         say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
+    return verdict.ending
+
+
+def refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None] = say) -> Ending:
+    """How a run ends that its disk has refused to hold; any other error is raised again."""
+    if classify(error).ending != Ending.STORAGE:
+        raise error
+    words = str(error) if isinstance(error, UpsError) else f"{folder.folder}: {error}"
+    cause = with_remedy(words, freeable(folder))
+    verdict = Verdict(Ending.STORAGE, cause, kind=type(error).__name__, time=now())
+    for room in (folder.reserve, folder.job):  # the verdict takes their place
+        room.unlink(missing_ok=True)
+    try:
+        verdict.write(folder.verdict)
+    except OSError as refusal:
+        say(f"{folder.verdict}: the verdict could not be written ({refusal.strerror}).")
+    say(f"{verdict.ending.name}: {verdict.cause}")
     return verdict.ending
 
 
@@ -120,8 +144,8 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
 
 
 def progress(folder: RunDir, config: RunConfig) -> int:
-    """Steps that are safe: those of the newest verified checkpoint of every stage, together."""
-    found = [newest_verified(folder.checkpoints(name)) for name in config.plan]
+    """Steps that are kept: those of the newest checkpoint of every stage, together; the ranks verify them."""
+    found = [newest_whole(folder.checkpoints(name)) for name in config.plan]
     return sum(int(path.name.removeprefix("step-")) for path in found if isinstance(path, Path))
 
 

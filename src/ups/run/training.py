@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -83,8 +84,9 @@ class Training:
         validations = validations_of(state, [data.task.name for data in self.sets], config.mix, ahead)
         windows = windows_of(config, self.sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
-        say = self.screen.say
-        vault = checkpoints()(self.folder.checkpoints(name), dist.rank, dist.world, dist.saver, say=say)
+        second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
+        place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
+        vault, say = checkpoints()(*place, say=self.screen.say, second=second), self.screen.say
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
                 settings.train,

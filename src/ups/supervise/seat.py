@@ -73,7 +73,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
             self.pulse.close()
             raise SystemExit(int(ending)) from None
         ending = self.fail(error)
-        if not isinstance(error, UpsError):
+        if not isinstance(error, UpsError) and ending != Ending.STORAGE:
             sys.excepthook(type(error), error, at)
         elif ending != Ending.USER:  # one sentence here, the rest in the record; the supervisor tells a user's mistake
             print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)

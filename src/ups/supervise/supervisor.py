@@ -27,8 +27,17 @@ from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
 from ups.verdict import Ending, Verdict, classify, now, read_json
 
+RESERVE = 64 * 1024  # bytes
 PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
+
+
+def with_remedy(cause: str, advice: str) -> str:
+    """Why a disk was full, what to do, and what could be deleted."""
+    words = cause if cause.endswith(".") else f"{cause}."
+    if not any(verb in words for verb in ("free", "make room")):
+        words = f"{words} Free some space and --resume."
+    return f"{words} {advice}".strip()
 
 
 class Supervisor:
@@ -36,8 +45,8 @@ class Supervisor:
 
     `progress()` is the step of the newest verified checkpoint: starts of the ranks that do not raise it are counted,
     and too many in a row end the run. `launcher`: what `launcher_of` chooses for the job, by default. `relay` gets
-    what rank 0 prints. To be called from the main thread: ranks die with the thread that started them, and requests to
-    stop (SIGTERM, SIGUSR1, SIGINT, SIGHUP) arrive there.
+    what rank 0 prints. `advice()` says what could be deleted where the disk is full. To be called from the main thread:
+    ranks die with the thread that started them, and requests to stop (SIGTERM, SIGUSR1, SIGINT, SIGHUP) arrive there.
     """
 
     def __init__(
@@ -50,11 +59,12 @@ class Supervisor:
         progress: Callable[[], int] = lambda: 0,
         launcher: Launcher | None = None,
         relay: Callable[[bytes], None] | None = None,
+        advice: Callable[[], str] = str,
     ) -> None:
         refuse_nesting()
         self.job, self.run, self.limits = job, RunDir(home.resolve()), limits or Limits()
         self.launcher = launcher or launcher_of(job)
-        self._print, self._progress, self._relay = say, progress, relay
+        self._print, self._progress, self._relay, self._advice = say, progress, relay, advice
         self._stops = StopRequests([])
         self._stays = Stays(self.run.stays(job.node), job.ranks)
         self._token = secrets.token_hex(8)  # by which its processes are found again, whoever their parent became
@@ -73,6 +83,8 @@ class Supervisor:
             finally:
                 sweep(self._token)
             verdict = replace(verdict, time=now(), attempts=tuple(self._attempts))
+            if verdict.ending == Ending.STORAGE:
+                verdict = replace(verdict, cause=with_remedy(verdict.cause, self._advice()))
             return self._publish(verdict, before)
 
     def _until_the_end(self) -> Verdict:
@@ -218,9 +230,14 @@ class Supervisor:
             self.run.verdict.unlink(missing_ok=True)
         if self.job.nodes > 1 and self.job.node == 0 and port_taken(self.job.rendezvous):
             raise ConfigError(f"{self.job.rendezvous}: the port is in use here; choose another for --rendezvous.")
-        with contextlib.suppress(OSError):  # on a full disk the verdict takes this place
-            self.run.reserve.write_bytes(bytes(64 * 1024))
+        self._reserve()
         StartDir.sweep()
+
+    def _reserve(self) -> None:
+        """Room that the verdict takes on a full disk: of this supervisor, or, where there is none then, of the next."""
+        with contextlib.suppress(OSError):
+            if not self.run.reserve.exists() or self.run.reserve.stat().st_blocks * 512 < RESERVE:
+                self.run.reserve.write_bytes(bytes(RESERVE))
 
     def _clear_orphans(self) -> None:
         """Ranks of this run whose supervisor is gone are ended; a living supervisor is not to be disturbed."""
@@ -267,6 +284,8 @@ class Supervisor:
                     verdict.write(ours)
                 return self._verdict_of_first_node(before) or verdict
             verdict.write(self.run.verdict)
+            if verdict.ending != Ending.SUCCESS:
+                self._reserve()
         except OSError as error:
             self._say(f"{ours}: the verdict could not be written ({error.strerror}); it was: {verdict.cause}")
             if verdict.ending == Ending.SUCCESS:

@@ -9,18 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.engine.checkpoint.store import Snapshot, Store
+from ups.engine.checkpoint.store import CorruptError, Snapshot, Store
+from ups.engine.checkpoint.together import line
 from ups.engine.learner import Learner, tensors_in
 from ups.engine.randomness import random_state, set_random_state
 from ups.engine.ranks.control import LostPeer
-from ups.types import DataError
-from ups.verdict import Ending
-
-
-class StorageError(DataError):
-    """What must be kept cannot be written."""
-
-    ending = Ending.STORAGE
+from ups.verdict import StorageError
 
 
 class Keeper:
@@ -28,6 +22,7 @@ class Keeper:
 
     def __init__(self, learner: Learner, store: Store, say: Callable[[str], None]) -> None:
         self.learner, self.store, self.say = learner, store, say
+        self.failures = 0  # saves in a row
 
     def tensors(self, best: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Every tensor that the next step depends on, by part and name; in place, so that loading fills them."""
@@ -52,14 +47,33 @@ class Keeper:
         return parallel.whole(name, value) if value.shape == parallel.parameters[name].shape and value.ndim else value
 
     def save(self) -> None:
-        """Begin to save; what could not be saved is said, and training goes on."""
+        """Begin to save; a save that failed is said, and training goes on unless too many have failed in a row."""
         learner, state = self.learner, self.learner.state
         facts: dict[str, Any] = state.state_dict()
         facts |= {"stage": learner.stage.name, "bad": learner.meter.bad.tolist(), "judged": bool(learner.best)}
         try:
-            self.store.save(Snapshot(state.step, self.tensors(), facts, random_state(learner.dist.device)))
+            earlier = self.store.save(Snapshot(state.step, self.tensors(), facts, random_state(learner.dist.device)))
+            if earlier is not None:
+                self._failed(earlier)
+            if self.failures:  # the disk is in doubt, so it is known at once whether this one fails too
+                self.store.wait()
+                self.failures = 0
         except OSError as error:
-            self.say(f"the checkpoint of step {state.step} could not be saved ({error}); training goes on.")
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """Stop if this was one failure too many."""
+        if error.errno == errno.ECONNABORTED:
+            raise LostPeer(f"a checkpoint could not be saved: {error.strerror}.") from error
+        self.failures += 1
+        most = self.learner.config.max_failed_saves
+        if self.failures >= most:
+            times = "once" if self.failures == 1 else f"{self.failures} times in a row"
+            raise StorageError(
+                f"checkpoints could not be saved {times} ({error.strerror}), and the training was stopped rather than "
+                "go on for nothing; free the disk and --resume."
+            ) from error
+        self.say(f"training goes on without that checkpoint; after {most} in a row that cannot be saved it stops.")
 
     def wait(self) -> None:
         """Until the newest checkpoint is on the disk and verified."""
@@ -68,7 +82,9 @@ class Keeper:
         except OSError as error:
             if error.errno == errno.ECONNABORTED:
                 raise LostPeer(f"the last checkpoint could not be saved: {error.strerror}.") from error
-            raise StorageError(f"the last checkpoint was not saved ({error}); free the disk and resume.") from error
+            raise StorageError(
+                f"the last checkpoint was not saved ({error.strerror}); free the disk and --resume."
+            ) from error
 
     def resume(self) -> bool:
         """Go on from the newest checkpoint that all ranks find whole; false if there is none."""
@@ -77,8 +93,17 @@ class Keeper:
             return False
         best = self._blank()
         self.store.load(checkpoint, self.tensors(best))
-        learner.best = best if checkpoint.facts["judged"] else {}
-        learner.meter.bad.copy_(torch.tensor(checkpoint.facts["bad"]))
-        learner.state.load_state_dict(checkpoint.facts)
-        set_random_state(checkpoint.own, learner.dist.device)
+        try:
+            facts = checkpoint.facts
+            if facts["step"] != checkpoint.step:
+                raise ValueError(f"it is called {checkpoint.step} and says {facts['step']}")
+            learner.best = best if facts["judged"] else {}
+            learner.meter.bad.copy_(torch.tensor(facts["bad"]))
+            learner.state.load_state_dict(facts)
+            set_random_state(checkpoint.own, learner.dist.device)
+        except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise CorruptError(
+                f"{checkpoint.path}: what it says of the training makes no sense ({line(error)}); delete this folder "
+                "to go on from the checkpoint before it."
+            ) from error
         return True

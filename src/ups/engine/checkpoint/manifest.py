@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
 import shutil
+import stat
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from ups.engine.checkpoint import index
+from ups.engine.checkpoint.index import Layout
 from ups.files import sha256, sum_of, sync
 
-FORMAT = 2
+FORMAT = 3
 THREADS = min(8, os.cpu_count() or 1)  # that hash files
-MANIFEST, FACTS, INDEX = "manifest.json", "facts.json", ".metadata"
+MOST = 2**28  # bytes of a file of JSON
+MANIFEST, FACTS, INDEX = "manifest.json", "facts.json", "index.json"
 NAME = re.compile(r"step-(\d{9})")
 LEFTOVER = re.compile(r"step-\d{9}\.tmp-[0-9a-f]+")
 ASIDE = re.compile(r"step-(\d{9})\.damaged-[0-9a-f]+")
+
+
+Stamp = dict[str, tuple[int, int, int, int]]
 
 
 def step_name(step: int) -> str:
@@ -30,6 +38,10 @@ def step_name(step: int) -> str:
 def own_name(rank: int) -> str:
     """The file of what belongs to one rank alone."""
     return f"own-{rank}.json"
+
+
+def size_words(count: float) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 def listing(folder: Path) -> list[Path]:
@@ -44,59 +56,145 @@ def aside(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if ASIDE.fullmatch(p.name)) if folder.is_dir() else []
 
 
-def newest_verified(folder: Path) -> Path | None:
-    """The newest checkpoint of a folder that is what its manifest says."""
-    return next((path for path in listing(folder) if verify(path) is None), None)
+def newest_whole(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder that has all its files in their sizes; what is in them is not looked at."""
+    return next((path for path in listing(folder) if verify(path, hashing=False) is None), None)
 
 
-def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False) -> str | None:
+def verify(path: Path, part: int = 0, parts: int = 1, cold: bool = False, hashing: bool = True) -> str | None:
     """None if a checkpoint is whole: every file listed, of the right size and SHA-256, and no other; or what is wrong.
 
     The hashing, not the rest, can be shared: of `parts` callers the one numbered `part` hashes its share of the files.
     `cold` asks the system to forget what it remembers of them, so that they are read from the disk.
     """
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
+        manifest = read_manifest(path)
         if manifest["format"] != FORMAT:
             return f"its format is {manifest['format']} and this version reads {FORMAT}"
         if manifest["sum"] != sum_of(manifest):
             return f"{MANIFEST} is not what was written"
         if path.name != step_name(manifest["step"]):
             return f"its manifest is of step {manifest['step']}"
-        files, there = manifest["files"], {p.name: p.lstat().st_size for p in path.iterdir() if p.name != MANIFEST}
-        needed = {*files, INDEX, FACTS, *map(own_name, range(manifest["world"]))}
-        if missing := sorted(needed - set(there)):
-            return f"{missing[0]} is missing"
-        if foreign := sorted(set(there) - set(files)):
+        files, world = manifest["files"], int(manifest["world"])
+        sizes = {name: size for name, (size, *_) in stamp(path).items() if name != MANIFEST}
+        if not 1 <= world <= len(files):
+            return f"{MANIFEST} cannot be read"
+        if missing := sorted({*files, INDEX, FACTS, *map(own_name, range(world))} - set(sizes)):
+            return f"{missing[0][:80]} is missing"
+        if foreign := sorted(set(sizes) - set(files)):
             return f"{foreign[0]} does not belong to it"
         for name, listed in files.items():
-            if there[name] != listed["bytes"]:
-                return f"{name} has {there[name]} bytes and was written with {listed['bytes']}"
-        mine = sorted(files, key=lambda n: (-there[n], n))[part::parts]
-        with ThreadPoolExecutor(THREADS) as pool:
-            for name, digest in zip(mine, pool.map(lambda n: sha256(path / n, cold), mine), strict=True):
-                if digest != files[name]["sha256"]:
-                    return f"{name} is not what was written"
+            if sizes[name] != listed["bytes"]:
+                return f"{name} has {sizes[name]} bytes and was written with {listed['bytes']}"
+        if hashing and (problem := _wrong_sum(path, files, part, parts, cold)):
+            return problem
+        for name in sorted({FACTS, *map(own_name, range(world))})[part::parts]:
+            read_json(path / name)
+        _check_shards(path, read_index(path), sizes)
     except FileNotFoundError as error:
         return f"{Path(error.filename).name} is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except DamageError as error:
+        return str(error)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} cannot be read"
     return None
+
+
+def _wrong_sum(path: Path, files: Mapping[str, Any], part: int, parts: int, cold: bool) -> str | None:
+    mine = sorted(files, key=lambda name: (-files[name]["bytes"], name))[part::parts]
+    with ThreadPoolExecutor(THREADS) as pool:
+        for name, digest in zip(mine, pool.map(lambda n: sha256(path / n, cold), mine), strict=True):
+            if digest != files[name]["sha256"]:
+                return f"{name} is not what was written"
+    return None
+
+
+def _check_shards(path: Path, layouts: Mapping[str, Layout], sizes: Mapping[str, int]) -> None:
+    """The files of tensors are those that the index implies: no byte of them is taken for anything else."""
+    shards = index.shards_of(layouts)
+    for name in sorted(set(shards) ^ {name for name in sizes if index.SHARD.fullmatch(name)}):
+        raise DamageError(f"{name} is {'not there' if name in shards else f'not in {INDEX}'}")
+    for name, shard in shards.items():
+        if sizes[name] != shard.size:
+            raise DamageError(f"{name} has {sizes[name]} bytes and {INDEX} asks for {shard.size}")
+        with (path / name).open("rb", buffering=0) as file:
+            if file.read(len(shard.header)) != shard.header:
+                raise DamageError(f"{name} does not begin as {INDEX} says")
+
+
+class DamageError(ValueError):
+    """What is wrong with a checkpoint, in words."""
+
+
+def known_by(path: Path) -> Stamp:
+    """By what a checkpoint is known to be the same as before; empty where it cannot be."""
+    try:
+        return stamp(path)
+    except (OSError, DamageError):
+        return {}
+
+
+def stamp(path: Path) -> Stamp:
+    """Size, times of change and inode of each file in a checkpoint; they change with whatever is done to it."""
+    if path.is_symlink() or not path.is_dir():
+        raise DamageError("it is not a folder of its own")
+    stats = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(path)}
+    for name, status in stats.items():
+        if not stat.S_ISREG(status.st_mode):
+            raise DamageError(f"{name} is not a file of its own")
+    return {name: (s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for name, s in stats.items()}
+
+
+def read_json(path: Path, hook: Callable[[dict[str, Any]], Any] | None = None) -> dict[str, Any]:
+    """What a file of JSON says; DamageError if it is none. `hook` as of json.loads."""
+    try:
+        values = json.loads(read_small(path), object_hook=hook)
+    except DamageError:
+        raise
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise DamageError(f"{path.name} cannot be read")
+    return values
+
+
+def read_small(path: Path) -> bytes:
+    """The bytes of a file of JSON, of which nobody would have written more than MOST."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise DamageError(f"{path.name} is not a file of its own")
+    if status.st_size > MOST:
+        raise DamageError(f"{path.name} has {status.st_size} bytes, which is too many")
+    return path.read_bytes()
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    return read_json(path / MANIFEST)
+
+
+def read_index(path: Path) -> dict[str, Layout]:
+    """Where the tensors of a checkpoint are; DamageError if that is impossible."""
+    try:
+        return index.from_json(read_small(path / INDEX))
+    except DamageError:
+        raise
+    except ValueError as error:
+        raise DamageError(f"{INDEX}: {error}") from None
 
 
 def of_other_format(path: Path) -> bool:
     """Whether a checkpoint says it was written in a format other than this version's."""
     try:
-        return bool(json.loads((path / MANIFEST).read_bytes())["format"] != FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(read_manifest(path)["format"] != FORMAT)
+    except (OSError, ValueError, KeyError, RecursionError):
         return False
 
 
 def world_of(path: Path) -> int:
     """How many ranks wrote a verified checkpoint."""
-    return int(json.loads((path / MANIFEST).read_bytes())["world"])
+    return int(read_manifest(path)["world"])
 
 
 def entry(size: int, digest: str) -> dict[str, Any]:
@@ -128,6 +226,32 @@ def publish(beside: Path, final: Path) -> None:
         set_aside(final)
     beside.rename(final)
     sync(final.parent)
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """A checkpoint again in another folder, read back and verified there; OSError if that cannot be had."""
+    final, size = folder / path.name, sum(size for size, *_ in stamp(path).values())
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(folder)
+    if final.exists() and verify(final) is None:
+        return final
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise OSError(errno.ENOSPC, f"it needs {size_words(size)} and the disk has {size_words(free)} free")
+    beside = folder / f"{path.name}.tmp-{uuid.uuid4().hex}"
+    try:
+        beside.mkdir()
+        for file in sorted(path.iterdir()):
+            sync(Path(shutil.copyfile(file, beside / file.name, follow_symlinks=False)))
+        sync(beside)
+        publish(beside, final)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    problem = verify(final, cold=True)
+    if problem is not None:
+        drop(final)
+        raise OSError(errno.EIO, f"it did not read back as written: {problem}")
+    return final
 
 
 def set_aside(path: Path) -> Path:

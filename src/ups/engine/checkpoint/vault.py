@@ -10,22 +10,22 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.tensor import DTensor
 
-from ups.engine.checkpoint import manifest
-from ups.engine.checkpoint.dcp_format import joined, line, pack, plain, read_shards, unpack, write_shards
-from ups.engine.checkpoint.manifest import FACTS, own_name, step_name, verify
+from ups.engine.checkpoint import index, manifest
+from ups.engine.checkpoint.index import Kind, Region
+from ups.engine.checkpoint.manifest import FACTS, INDEX, Stamp, own_name, size_words, step_name, verify
+from ups.engine.checkpoint.second_copy import NoCopy, SecondCopy
+from ups.engine.checkpoint.shard_files import dtype_name, read_shards, region, write_shards
+from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
+from ups.engine.checkpoint.together import Together, plain
 from ups.engine.randomness import derived_state
 from ups.types import ConfigError
-
-T = TypeVar("T")
+from ups.verdict import StorageError
 
 
 def _nothing(what: str) -> None:
@@ -37,8 +37,9 @@ class _Job:
     """A save under way: this rank's copies, and how it ended."""
 
     step: int
-    state: dict[str, Tensor]  # what DCP plans by: DTensors as they are, plain tensors as copies
-    copies: dict[str, Tensor]  # what DCP writes: this rank's part, in CPU memory
+    kinds: dict[str, Kind]  # of every tensor: its type and its whole shape
+    regions: dict[str, Region]  # what of them this rank writes
+    copies: dict[str, Tensor]  # in CPU memory
     facts: bytes
     own: bytes
     thread: threading.Thread | None = None
@@ -49,14 +50,12 @@ class _Job:
 class Vault:
     """The checkpoints in `folder`, one folder `step-N` each; at least the `keep` newest verified ones stay.
 
-    `save` copies this rank's part to (pinned) CPU memory and returns; a thread writes it with torch's distributed
-    checkpoint: shards, then a manifest with the SHA-256 of every file, then the rename to `step-N`, then all of it read
-    back, and only then are older ones deleted. Nothing is ever overwritten, so a kill at any moment leaves the older
-    ones untouched. `group` is a gloo group that nothing else uses (None for one process); its timeout bounds every
-    wait for another rank, so it has to exceed the time one rank may need to write its part.
+    `save` copies this rank's part to (pinned) CPU memory and returns; a thread writes it: shards, then an index of
+    where each piece of each tensor is and a manifest with the SHA-256 of every file, then the rename to `step-N`, then
+    all of it is read back, and only then are older ones deleted. Nothing is ever overwritten, so a kill at any moment
+    leaves the older ones untouched. The timeout of `group` has to exceed the time one rank may need to write its part.
 
-    Facts and `own` are JSON. DCP's own index `.metadata` is a pickle: it is read only after its hash was verified,
-    which protects against damage, not against someone who may write to the folder.
+    Nothing in a checkpoint is code: it is JSON, and bytes of numbers in the layout of safetensors.
     """
 
     def __init__(
@@ -69,34 +68,39 @@ class Vault:
         say: Callable[[str], None] = _nothing,
         at: Callable[[str], None] = _nothing,  # called at each point of a save, where a fault may be injected
         patience: float = 3600.0,  # seconds a save may take before it counts as stuck
+        second: Path | None = None,  # a folder for a second copy of the newest checkpoint
     ) -> None:
-        if (group is None) != (world == 1):
-            raise ValueError("a group is needed by several ranks, and only by them")
-        self.folder, self.rank, self.world, self.group, self.keep = Path(folder), rank, world, group, keep
+        self.folder, self.rank, self.world, self.keep = Path(folder), rank, world, keep
+        self.ranks = Together(rank, world, group)
         self.say, self.at, self.patience = say, at, patience
-        self._staging: dict[str, Tensor] = {}  # reused by every save
+        self._staging = Staging()  # reused by every save
+        self._verified: dict[Path, Stamp] = {}  # the stamps of checkpoints when all of them was hashed
         self._notes: list[str] = []  # said by the next call: the writing thread says nothing itself
         self._warned = False
         self._job: _Job | None = None
+        self.second = NoCopy() if second is None or rank else SecondCopy(second, self._notes.append)
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Copy now, write in the background. An earlier save is awaited first, and its failure said."""
-        self._settle()
+    def save(self, snapshot: Snapshot) -> OSError | None:
+        """Copy now, write in the background. An earlier save is awaited first; its failure is said and comes back."""
+        earlier = self._settle()
         own = json.dumps(snapshot.own, default=pack).encode()
-        mine = self._mine(snapshot.tensors)
-        copies = self._copied(mine)
-        state = {name: t.detach() if isinstance(t, DTensor) else copies[name] for name, t in mine.items()}
-        job = _Job(snapshot.step, state, copies, json.dumps(snapshot.facts).encode(), own)
+        tensors = share(snapshot.tensors, self.rank, self.world)
+        kinds = {name: (dtype_name(t), tuple(t.shape)) for name, t in snapshot.tensors.items()}
+        regions = {name: region(t) for name, t in tensors.items()}
+        job = _Job(snapshot.step, kinds, regions, self._staging.take(tensors), json.dumps(snapshot.facts).encode(), own)
         # A daemon, so that a rank that has to leave does so; whoever wants the checkpoint calls `wait`.
         job.thread = threading.Thread(target=self._write, args=(job,), daemon=True, name=f"save {snapshot.step}")
         self._job = job
         job.thread.start()
+        return earlier
 
     def wait(self) -> None:
-        """Until the last save is published and verified; OSError if it could not be."""
+        """Until the last save is published and verified; OSError if it could not be. A second copy is awaited too."""
         failure = self._settle()
         if failure is not None:
             raise failure
+        self.ranks.own(self.second.wait)
+        self._say_notes()
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole in the eyes of every rank. Damaged ones are set aside with a sentence.
@@ -107,70 +111,47 @@ class Vault:
         self._settle()
         damaged: dict[Path, str] = {}
         whole: Path | None = None
-        paths = self._all(self._tidy)[0]
-        for path in paths:
+        names = self.ranks.all(self._tidy)[0]
+        for path in (self.folder / name for name in names):
             problem = self._check(path)
             if problem is None:
                 whole = path
                 break
             damaged[path] = problem
+        whole = self._put_back(whole, damaged) or whole
         if whole is None and damaged:
             self._refuse(damaged)
         for path, problem in damaged.items():
             if self.rank == 0:
                 self._pass_over(path, problem)
-        return None if whole is None else self._all(lambda: self._opened(whole))[self.rank]
+        if whole is None:
+            return None
+        try:
+            return self.ranks.own(lambda: self._opened(whole))
+        except OSError as error:
+            if error.errno != errno.EBADMSG:
+                raise
+            raise CorruptError(
+                f"{whole}: {error.strerror}; delete this folder to go on from the checkpoint before it."
+            ) from None
 
     def load(self, checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
         """Read a checkpoint into `tensors`, in place, each rank its part; ConfigError if it is another model's."""
         self._settle()
-        wrong = next(filter(None, self._all(lambda: read_shards(checkpoint.path, tensors))), None)
+        wrong = next(filter(None, self.ranks.all(lambda: read_shards(checkpoint.path, tensors))), None)
         if wrong is not None:
             raise ConfigError(wrong)
-
-    # The snapshot.
-
-    def _mine(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this rank writes: its shards, and its share of what all ranks hold alike."""
-        load, mine = [0] * self.world, dict[str, Tensor]()
-        for name in sorted(tensors, key=lambda n: (-tensors[n].nbytes, n)):
-            tensor = tensors[name]
-            if not isinstance(tensor, DTensor):
-                writer = load.index(min(load))
-                load[writer] += tensor.nbytes + 1
-                if writer != self.rank:
-                    continue
-            mine[name] = tensor
-        return mine
-
-    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies in CPU memory that is kept for the next time, pinned for those that come from a GPU."""
-        before, self._staging, moving = self._staging, {}, False
-        for name, tensor in tensors.items():
-            local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
-            copy = before.get(name)
-            if copy is None or copy.shape != local.shape or copy.dtype != local.dtype:
-                copy = torch.empty(local.shape, dtype=local.dtype, pin_memory=local.is_cuda)
-            self._staging[name] = copy.copy_(local, non_blocking=local.is_cuda)
-            moving |= local.is_cuda
-        if moving:
-            torch.cuda.current_stream().synchronize()
-        return self._staging
 
     # The writing thread.
 
     def _write(self, job: _Job) -> None:
         try:
             self._publish(job)
-        except OSError as error:
-            job.failure = error
-        except CheckpointException as error:
+        except (OSError, RuntimeError, ValueError) as error:
             job.failure = plain(error)
-        except RuntimeError as error:  # of the process group, inside DCP
-            job.failure = OSError(errno.ECONNABORTED, f"the ranks lost each other ({line(error)})")
 
     def _publish(self, job: _Job) -> None:
-        opening = self._all(lambda: self._open(job))
+        opening = self.ranks.all(lambda: self._open(job))
         steps, sizes, names = zip(*opening, strict=True)
         if len(set(steps)) > 1:
             raise OSError(errno.EINVAL, f"the ranks save different steps: {', '.join(map(str, steps))}")
@@ -179,10 +160,9 @@ class Vault:
             return
         beside, final = self.folder / names[0], self.folder / step_name(job.step)
         try:
-            own = self._all(lambda: self._own(job, beside, sum(sizes)))
-            shards = self._shards(job, beside)
-            files = {name: entry for part in (*own, *shards) for name, entry in part.items()}
-            self._all(lambda: self._name(job, beside, final, files))
+            own = self.ranks.all(lambda: self._own(job, beside, sum(sizes)))
+            shards = self.ranks.all(lambda: self._shards(job, beside))
+            self.ranks.all(lambda: self._name(job, beside, final, own, shards))
         finally:
             if self.rank == 0:
                 shutil.rmtree(beside, ignore_errors=True)
@@ -192,6 +172,7 @@ class Vault:
                 manifest.set_aside(final)
             raise OSError(errno.EIO, f"it did not read back as written: {problem}")
         job.done = True
+        self.second.take(final)
         self._retain(final)
 
     def _open(self, job: _Job) -> tuple[int, int, str]:
@@ -208,16 +189,16 @@ class Vault:
     def _own(self, job: _Job, beside: Path, need: int) -> dict[str, Any]:
         """Check the disk, write what is this rank's alone, and from rank 0 the facts.
 
-        It fails on a rank that does not see rank 0's folder, before DCP would make one of its own.
+        It fails on a rank that does not see rank 0's folder.
         """
         free = shutil.disk_usage(beside).free
         if free < need:
-            raise OSError(errno.ENOSPC, f"it needs {_size(need)} and the disk has {_size(free)} free")
+            raise OSError(errno.ENOSPC, f"it needs {size_words(need)} and the disk has {size_words(free)} free")
         if free < 2 * need and not self._warned and self.rank == 0:
             self._warned = True
             self._notes.append(
-                f"the disk of {self.folder} has {_size(free)} free and two checkpoints need {_size(2 * need)}; "
-                "free some space, or soon none can be saved."
+                f"the disk of {self.folder} has {size_words(free)} free and two checkpoints need "
+                f"{size_words(2 * need)}; free some space, or soon none can be saved."
             )
         written = {own_name(self.rank): manifest.write(beside / own_name(self.rank), job.own)}
         if self.rank == 0:
@@ -225,28 +206,35 @@ class Vault:
         self.at("before shard")
         return written
 
-    def _shards(self, job: _Job, beside: Path) -> list[dict[str, Any]]:
-        """Every rank's tensors, through DCP, which tells every rank of a failure of any."""
-        entries = write_shards(beside, job.state, job.copies, self.group)
+    def _shards(self, job: _Job, beside: Path) -> dict[str, Any]:
+        """Write this rank's pieces; by file, its entry in the manifest and the regions of the tensors it has."""
+        files = write_shards(beside, self.rank, job.copies)
+        self.at("after shard")
+        return {
+            file: {"entry": entry, "regions": {name: job.regions[name] for name in names}}
+            for file, (entry, names) in files.items()
+        }
 
-        def written() -> dict[str, Any]:
-            self.at("after shard")
-            return entries
-
-        return self._all(written)
-
-    def _name(self, job: _Job, beside: Path, final: Path, files: Mapping[str, Any]) -> None:
-        if self.rank == 0:
-            self.at("before manifest")
-            manifest.write_manifest(beside, job.step, self.world, files)
-            self.at("after manifest")
-            manifest.publish(beside, final)
-            self.at("after rename")
+    def _name(
+        self, job: _Job, beside: Path, final: Path, own: list[dict[str, Any]], shards: list[dict[str, Any]]
+    ) -> None:
+        """Rank 0: say where everything is, and give the checkpoint its name."""
+        if self.rank != 0:
+            return
+        files = {name: entry for part in own for name, entry in part.items()}
+        files |= {name: facts["entry"] for part in shards for name, facts in part.items()}
+        regions = {name: facts["regions"] for part in shards for name, facts in part.items()}
+        self.at("before manifest")
+        files[INDEX] = manifest.write(beside / INDEX, index.to_json(index.layouts_of(job.kinds, regions)))
+        manifest.write_manifest(beside, job.step, self.world, files)
+        self.at("after manifest")
+        manifest.publish(beside, final)
+        self.at("after rename")
 
     def _retain(self, fresh: Path) -> None:
         """Delete what is older than the `keep` newest verified ones, of which `fresh` is one."""
-        paths, good = self._all(lambda: manifest.listing(self.folder))[0], 0
-        for path in paths if len(paths) > self.keep else []:
+        names, good = self.ranks.all(lambda: [path.name for path in manifest.listing(self.folder)])[0], 0
+        for path in [self.folder / name for name in names] if len(names) > self.keep else []:
             good += path == fresh or self._check(path) is None
             if good == self.keep:
                 if self.rank == 0:
@@ -260,41 +248,29 @@ class Vault:
 
     # All ranks together.
 
-    def _all(self, work: Callable[[], T]) -> list[T]:
-        """Every rank's result of `work`, by rank; where it failed on any, the same OSError on all."""
-        mine: tuple[T | None, OSError | None] = (None, None)
-        try:
-            mine = (work(), None)
-        except (OSError, RuntimeError, ValueError, CheckpointException) as error:
-            mine = (None, plain(error))
-        everyone: list[Any] = [mine]
-        if self.group is not None:
-            everyone = [None] * self.world
-            try:
-                dist.all_gather_object(everyone, mine, group=self.group)
-            except RuntimeError as error:  # it timed out, or another rank is gone
-                raise OSError(errno.ECONNABORTED, f"the ranks lost each other ({line(error)})") from error
-        failures = {rank: failure for rank, (_, failure) in enumerate(everyone) if failure is not None}
-        if failures:
-            raise joined(failures, self.world)
-        return [result for result, _ in everyone]
-
     def _check(self, path: Path, cold: bool = False) -> str | None:
-        """What any rank finds wrong with a checkpoint; the hashing is shared."""
-        return next(filter(None, self._all(lambda: verify(path, self.rank, self.world, cold))), None)
+        """What any rank finds wrong with a checkpoint; the hashing is shared, and done once for files that stay."""
+        stamp = manifest.known_by(path)
+        known = self._verified.pop(path, {})
+        problem = None
+        if not all(self.ranks.all(lambda: bool(stamp) and stamp == known)):
+            problem = next(filter(None, self.ranks.all(lambda: verify(path, self.rank, self.world, cold))), None)
+        if problem is None:
+            self._verified[path] = stamp
+        return problem
 
-    def _tidy(self) -> list[Path]:
+    def _tidy(self) -> list[str]:
         """The checkpoints there are, newest first, after rank 0 has cleared what killed saves left."""
         if self.rank == 0 and self.folder.is_dir():
             manifest.clear_leftovers(self.folder)
-        return manifest.listing(self.folder)
+        return [path.name for path in manifest.listing(self.folder)]
 
     def _opened(self, path: Path) -> Checkpoint:
-        world, facts = manifest.world_of(path), json.loads((path / FACTS).read_bytes())
+        world, facts = manifest.world_of(path), manifest.read_json(path / FACTS)
         if world == self.world:
-            own = json.loads((path / own_name(self.rank)).read_bytes(), object_hook=unpack)
+            own = manifest.read_json(path / own_name(self.rank), unpack)
         else:
-            own = derived_state((path / own_name(0)).read_bytes(), self.world, self.rank)
+            own = derived_state(manifest.read_small(path / own_name(0)), self.world, self.rank)
             if self.rank == 0:
                 self.say(
                     f"checkpoint {path.name} was saved by {world} ranks and goes on with {self.world}: "
@@ -304,9 +280,9 @@ class Vault:
 
     def _refuse(self, damaged: Mapping[Path, str]) -> None:
         """Stop where going on would mean to begin again in silence."""
-        aside = self._all(lambda: manifest.aside(self.folder))[0]
+        aside = self.ranks.all(lambda: len(manifest.aside(self.folder)))[0]
         newest = next(iter(damaged))
-        if len(damaged) + len(aside) > 1 or self._all(lambda: manifest.of_other_format(newest))[0]:
+        if len(damaged) + aside > 1 or self.ranks.all(lambda: manifest.of_other_format(newest))[0]:
             raise CorruptError(
                 f"{self.folder}: holds checkpoints, and none can be read back ({newest.name}: {damaged[newest]}); "
                 "put back a copy of one, or delete this folder to begin the stage again."
@@ -322,24 +298,49 @@ class Vault:
             where = "left where it is"
         self.say(f"checkpoint {path.name} is damaged ({problem}); it was passed over for what came before and {where}.")
 
+    def _put_back(self, whole: Path | None, damaged: dict[Path, str]) -> Path | None:
+        """A second copy that is newer than the newest that is whole here, copied to where all ranks look for it."""
+
+        def put_back() -> str:
+            spare = self.second.newest()
+            if spare is None or (whole is not None and spare.name <= whole.name):
+                return ""
+            return manifest.copy(spare, self.folder).name
+
+        try:
+            name = self.ranks.all(put_back)[0]
+        except OSError as error:
+            raise StorageError(
+                f"{self.second.folder} has the only good copy of the newest checkpoint, and it could not be copied "
+                f"back to {self.folder} ({error.strerror}); free the disk and --resume."
+            ) from error
+        path = self.folder / name
+        if not name or self._check(path) is not None:
+            return None
+        problem = damaged.pop(path, None)
+        if self.rank == 0:
+            fate = f"is damaged ({problem})" if problem else "is gone"
+            self.say(f"checkpoint {name} {fate}; its second copy in {self.second.folder} was taken instead.")
+        return path
+
+    def _say_notes(self) -> None:
+        while self._notes:
+            self.say(self._notes.pop(0))
+
     def _settle(self) -> OSError | None:
         """Await the save under way, say what it left to say, and give its failure, once."""
         job = self._job
         if job is not None and job.thread is not None:
             job.thread.join(self.patience)
             if job.thread.is_alive():
-                raise OSError(errno.ETIMEDOUT, f"the checkpoint of step {job.step} has been written for too long")
+                slow = f"the checkpoint of step {job.step} has been written for too long"
+                self.say(f"{slow}: the disk of {self.folder} may hang.")
+                raise OSError(errno.ETIMEDOUT, slow)
         self._job = None
-        for note in self._notes:
-            self.say(note)
-        self._notes.clear()
+        self._say_notes()
         if job is None or job.done:
             return None
         failure = job.failure or OSError(errno.EIO, "its thread ended with the error printed above")
         failure = OSError(failure.errno, f"the checkpoint of step {job.step} was not saved: {failure.strerror}")
         self.say(f"{failure.strerror}; older ones are untouched.")
         return failure
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"

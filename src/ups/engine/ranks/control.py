@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ups.engine.ranks.exchange import MOST, from_json, to_json
 from ups.types import UpsError
 
 T = TypeVar("T")
@@ -96,9 +96,11 @@ class Control:
         lists, and names of a mapping are text."""
         if self.group is None:
             return [value]
-        mine = json.dumps(value).encode()
+        mine = to_json(value)
         sizes = [ballot[7] for ballot in self._vote(GATHER, "gather", extra=len(mine))]
-        return [json.loads(data[:size]) for data, size in zip(self._bytes(mine, max(sizes)), sizes, strict=True)]
+        if min(sizes) < 0 or max(sizes) > MOST:
+            raise ValueError(f"a rank wants to send {max(sizes)} bytes at once, and at most {MOST} are taken")
+        return [from_json(data[:size]) for data, size in zip(self._bytes(mine, max(sizes)), sizes, strict=True)]
 
     def agree(self, value: float) -> float:
         """Rank 0's number."""

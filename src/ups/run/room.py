@@ -1,0 +1,47 @@
+"""What of a run's folder could be deleted to make room, and what of it that would give."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ups.engine.checkpoint.manifest import NAME, listing, size_words
+from ups.rundir import RunDir
+
+WORTH = 10_000  # bytes below which nothing is named
+
+
+def freeable(run: RunDir) -> str:
+    """A sentence on what could be deleted and how much each would free; empty where there is nothing."""
+    stages = [path for path in _entries(run.checkpoints()) if path.is_dir()]
+    outdated = [path for stage in stages for path in listing(stage)[1:]]
+    others = [path for stage in stages for path in _entries(stage) if not NAME.fullmatch(path.name)]
+    attempts = run.attempts()
+    kinds: dict[str, list[Path]] = {
+        "older checkpoints": outdated,
+        "damaged checkpoints set aside and leftovers of saves": others,
+        f"what is made again when it is needed ({run.cache('').name}/)": [run.cache("")],
+        "logs of earlier attempts": [attempts[number] for number in sorted(attempts)[:-1]],
+        f"traces ({run.profile.name}/)": [run.profile],
+    }
+    sizes = {words: sum(map(bytes_of, paths)) for words, paths in kinds.items()}
+    rows = [f"{size_words(size)} of {words}" for words, size in sizes.items() if size >= WORTH]
+    return f"In {run.folder} could be deleted: {', '.join(rows)}." if rows else ""
+
+
+def bytes_of(path: Path) -> int:
+    """What a file, or all in a folder, takes up on the disk; links are not followed."""
+    total = 0
+    with contextlib.suppress(OSError):
+        total = path.lstat().st_blocks * 512
+        if path.is_dir() and not path.is_symlink():
+            total += sum(map(bytes_of, _entries(path)))
+    return total
+
+
+def _entries(folder: Path) -> Iterable[Path]:
+    with contextlib.suppress(OSError):
+        return [Path(entry.path) for entry in os.scandir(folder)]
+    return []
