@@ -176,6 +176,7 @@ def test_out_of_memory_halves_the_microbatch_until_it_fits(supervise: Supervise,
 def test_out_of_memory_at_microbatch_1_is_the_end(supervise: Supervise) -> None:
     verdict = supervise("no-memory", ranks=1)
     assert (verdict.ending, len(verdict.attempts)) == (Ending.OOM, 4)
+    assert verdict.cause.endswith("or give the job more memory (ulimit -v, its container, its machine).")
 
 
 @pytest.mark.parametrize("scenario", ["abort", "linger"])
