@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from ranks import warm_up
+
+GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def server() -> None:
     warm_up()
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group (version 1) of 64 MB in which the kernel really kills."""
+    if os.geteuid() != 0 or not (GROUPS / "memory.oom_control").exists() or not os.access(GROUPS, os.W_OK):
+        pytest.skip("needs root and the memory controller of control groups, version 1")
+    folder = GROUPS / f"ups-test-{uuid.uuid4().hex[:8]}"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(str(64 << 20))
+    yield folder
+    for _ in range(50):
+        if not (folder / "cgroup.procs").read_text().split():
+            break
+        time.sleep(0.1)
+    folder.rmdir()

@@ -27,6 +27,98 @@ class StatedError(RuntimeError):
     ending = Ending.CORRUPT
 
 
+def from_memory() -> DataError:
+    """A reader's own words for what a library could not do for want of memory."""
+    try:
+        try:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        except OSError as low:
+            raise DataError("u.hdf5 could not be read.") from low
+    except DataError as error:
+        return error
+
+
+# What really came of a training under a limit on its address space, and what libraries and drivers say.
+SHORT: list[tuple[BaseException, str]] = [
+    (RuntimeError("could not create a primitive"), "host"),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory"), "host"),
+    (RuntimeError("std::bad_alloc"), "host"),
+    (RuntimeError("$ Torch: unable to mmap memory: you tried to mmap 4GB."), "host"),
+    (RuntimeError("unable to write to file </torch_12_3>: No space left on device (28)"), "host"),
+    (RuntimeError("DataLoader worker (pid 3) is killed by signal: Bus error. It is possible that dataloader's workers "
+                  "are out of shared memory. Please try to raise your shared memory limit."), "host"),
+    (RuntimeError("Caught _ArrayMemoryError in DataLoader worker process 0.\nUnable to allocate 49.5 MiB"), "host"),
+    (OSError(errno.ENOMEM, "Cannot allocate memory"), "host"),
+    (OSError("Can't read data (memory allocation failed for raw data buffer)"), "host"),
+    (MemoryError("Unable to allocate 49.5 MiB for an array with shape (32768, 198) and data type float64"), "host"),
+    (SystemError("error return without exception set: out of memory"), "host"),
+    (from_memory(), "host"),
+    (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "device"),
+    (RuntimeError("CUDA error: out of memory"), "device"),
+    (RuntimeError("CUDA driver error: out of memory"), "device"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "device"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), "device"),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), "device"),
+    (RuntimeError("cuFFT error: CUFFT_ALLOC_FAILED"), "device"),
+    (RuntimeError("NCCL error: unhandled cuda error. Cuda failure 'out of memory'"), "device"),
+]  # fmt: skip
+# Words that are also those of memory, of something else.
+NOT_SHORT: list[BaseException] = [
+    ImportError("/lib/aarch64-linux-gnu/libgomp.so.1: cannot allocate memory in static TLS block"),
+    RuntimeError("CUDA error: an illegal memory access was encountered"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasGemmEx`"),
+    RuntimeError("expected memory format channels_last"),
+    RuntimeError("Cannot allocate buffer larger than kint32max for StringOutputStream"),
+    RuntimeError("you tried to share memory with a view"),
+    KeyError("out of memory"),
+    ConfigError("train.microbatch: the model ran out of memory before; choose another."),
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError("Unable to synchronously create dataset (file allocation failed)"),
+    ValueError("could not create a primitive"),
+]
+# Said for want of memory, and otherwise too.
+PERHAPS: list[BaseException] = [
+    RuntimeError("can't start new thread"),
+    RuntimeError("Resource temporarily unavailable"),
+    RuntimeError("could not create a primitive descriptor for the matmul primitive. Run workload with environment …"),
+    RuntimeError("could not create a memory object"),
+    RuntimeError("could not execute a primitive"),
+    RuntimeError("could not parse FRAGMENT"),
+    ImportError("_conv.so: failed to map segment from shared object"),
+    BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+]
+
+
+@pytest.mark.parametrize(("error", "where"), SHORT, ids=lambda v: str(v)[:40])
+def test_every_way_of_saying_that_memory_ran_out_is_out_of_memory_and_says_whose(
+    error: BaseException, where: str
+) -> None:
+    kind = classify(error)
+    assert kind.short is not None
+    assert (kind.ending, kind.short.where, kind.first_hand) == (Ending.OOM, where, True)
+    record = Failure.of(error, rank=1, step=3, phase="forward", microbatch=8)
+    assert record.memory == where
+    assert f"rank 1, forward of step 3: out of {where} memory: " in record.verdict().cause
+
+
+@pytest.mark.parametrize("error", NOT_SHORT, ids=lambda v: str(v)[:40])
+def test_words_about_memory_that_is_not_short_are_not_taken_for_it(error: BaseException) -> None:
+    assert classify(error).short is None
+    assert classify(error).ending != Ending.OOM
+
+
+@pytest.mark.parametrize("error", PERHAPS, ids=lambda v: str(v)[:40])
+def test_what_may_have_another_reason_counts_where_a_limit_has_been_reached(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert classify(error).ending != Ending.OOM
+    monkeypatch.setattr("ups.host_memory.address_space", lambda: (1_750_000_000, 1_800_000_000))
+    assert classify(error).ending == Ending.OOM
+    sentence = Failure.of(error, rank=0, step=0, phase="start").sentence
+    assert "1.75 GB of the 1.80 GB that ulimit -v allows" in sentence
+    assert all(classify(other).ending != Ending.OOM for other in NOT_SHORT), "the limit alone says nothing"
+
+
 KINDS = [
     (ValueError("x"), Ending.CRASH, True, False),
     (ConfigError("x"), Ending.USER, True, False),

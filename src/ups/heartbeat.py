@@ -80,6 +80,8 @@ class Pulse:
         self._map = None if path is None else _create(path)
         self._count, self._steps, self._op = 0, 0, b""
         self._done = self._waits = False
+        self.busy: dict[str, float] = {}  # seconds by phase, those apart in which the rank waited for its peers
+        self._waited, self._waits_since = 0.0, 0.0
         self._seen = [0] * len(PHASES)
         self._longest = [0.0] * len(PHASES)
         self._write()
@@ -91,6 +93,9 @@ class Pulse:
             left = _INDEX[self.phase]
             self._seen[left] += 1
             self._longest[left] = max(self._longest[left], now - self._since)
+        self._stop_waiting(now)
+        self.busy[self.phase] = self.busy.get(self.phase, 0.0) + now - self._since - self._waited
+        self._waited = 0.0
         if step is not None and step != self.step:
             self._steps = 0 if step < self.step else self._steps + 1
             self.step = step
@@ -111,8 +116,15 @@ class Pulse:
 
     def wait(self, op: str) -> None:
         """Note that the rank waits for its peers in `op`; or no longer, if it is empty."""
-        self._op, self._waits = op.encode()[:32], bool(op)
+        now = self._clock()
+        self._stop_waiting(now)
+        self._op, self._waits, self._waits_since = op.encode()[:32], bool(op), now
         self._write()
+
+    def _stop_waiting(self, now: float) -> None:
+        if self._waits:
+            self._waited += now - self._waits_since
+        self._waits = False
 
     def close(self) -> None:
         """Note that the rank leaves on purpose: an exit without an error after this is not a disappearance."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
+from ups.shortage import Shortage, shortage
 from ups.types import DataError, UpsError
 
 
@@ -40,24 +41,15 @@ RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "os error 28", "errno = 28")
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV}
-# The machine had no process, memory or descriptor to give: others may give theirs back.
-_SHORTAGE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+# The machine had no process or descriptor to give: others may give theirs back.
+_LENT = {errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 _BY_NAME = {
-    "OutOfMemoryError": Ending.OOM,
-    "MemoryError": Ending.OOM,
     "DesyncError": Ending.DIVERGED,
     "KeyboardInterrupt": Ending.INTERRUPTED,
 }
 _ECHOES = {"LostPeer", "PeerFailed", "PeerError", "DistNetworkError", "DistStoreError"}
 _TAKEN = "EADDRINUSE"
 _ECHO_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Timed out waiting")
-_MEMORY_TEXTS = (
-    "out of memory",
-    "not enough memory",
-    "can't allocate memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
 _MACHINE_TEXTS = ("CUDA error", "NCCL", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
 _MACHINE = {"DistBackendError", "AcceleratorError"}
 
@@ -70,11 +62,13 @@ class StorageError(DataError):
 
 @dataclass(frozen=True)
 class Kind:
-    """What an exception means. `first_hand`: it is no echo of a peer's end; `transient`: a restart may help."""
+    """What an exception means. `first_hand`: it is no echo of a peer's end; `transient`: a restart may help. `short`:
+    the memory that ran out."""
 
     ending: Ending
     first_hand: bool = True
     transient: bool = False
+    short: Shortage | None = None
 
 
 def classify(error: BaseException) -> Kind:
@@ -82,7 +76,10 @@ def classify(error: BaseException) -> Kind:
     names = {kind.__name__ for kind in type(error).__mro__}
     own = getattr(error, "ending", None)
     if isinstance(own, Ending):
-        return Kind(own, first_hand=getattr(error, "first_hand", not names & _ECHOES))
+        own_hand = getattr(error, "first_hand", not names & _ECHOES)
+        return Kind(own, first_hand=own_hand, short=getattr(error, "short", None))
+    if (short := shortage(error)) is not None:
+        return Kind(Ending.OOM, short=short)
     if names & _ECHOES:
         # A port that somebody else has is this rank's own trouble, although its kind is that of a lost connection.
         if _TAKEN in str(error):
@@ -93,7 +90,7 @@ def classify(error: BaseException) -> Kind:
             return Kind(ending)
     if _of_the_disk(error):
         return Kind(Ending.STORAGE)
-    if isinstance(error, OSError) and error.errno in _SHORTAGE:
+    if isinstance(error, OSError) and error.errno in _LENT:
         return Kind(Ending.CRASH, transient=True)
     if isinstance(error, UpsError):
         origin: BaseException | None = error
@@ -103,8 +100,6 @@ def classify(error: BaseException) -> Kind:
         return Kind(Ending.STORAGE if full else Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):
         text = str(error)
-        if any(words in text for words in _MEMORY_TEXTS):
-            return Kind(Ending.OOM)
         if isinstance(error, ConnectionError) or any(words in text for words in _ECHO_TEXTS):
             return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
         if names & _MACHINE or any(words in text for words in _MACHINE_TEXTS):
@@ -135,6 +130,7 @@ class Failure:
     clock: float
     time: str
     microbatch: int = 0
+    memory: str = ""
 
     @classmethod
     def of(cls, error: BaseException, rank: int, step: int, phase: str, microbatch: int = 0) -> Failure:
@@ -143,6 +139,8 @@ class Failure:
         kind = classify(error)
         text = "".join(traces.format_exception(error))
         sentence = " ".join(str(error).split()) or type(error).__name__
+        if kind.short is not None and kind.short.evidence:
+            sentence += f" ({kind.short.evidence})"
         return cls(
             rank=rank,
             step=step,
@@ -156,6 +154,7 @@ class Failure:
             clock=time.monotonic(),
             time=now(),
             microbatch=microbatch,
+            memory=kind.short.where if kind.short else "",
         )
 
     def write(self, path: Path) -> None:
@@ -163,7 +162,8 @@ class Failure:
 
     def verdict(self) -> Verdict:
         """The verdict on this failure. A user's mistake is told in its own words: it would be one on any rank."""
-        where = f"rank {self.rank}, {self.phase} of step {self.step}: {self.kind}: "
+        where = f"rank {self.rank}, {self.phase} of step {self.step}: "
+        where += f"out of {self.memory} memory: {self.kind}: " if self.memory else f"{self.kind}: "
         return Verdict(
             self.ending,
             self.sentence if self.ending == Ending.USER else where + self.sentence,
@@ -175,6 +175,7 @@ class Failure:
             transient=self.transient,
             echo=not self.first_hand,
             microbatch=self.microbatch,
+            memory=self.memory,
         )
 
 
@@ -193,7 +194,7 @@ class Verdict:
     """How a run ended, its cause in one sentence, and the rank that failed first; verdict.json holds one.
 
     `attempts` has one entry per start of the ranks. `transient`: a restart may mend it although the ending alone does
-    not say so. `echo`: nobody here failed first.
+    not say so. `echo`: nobody here failed first. `memory`: whose ran out, the host's or the device's.
     """
 
     ending: Ending
@@ -206,6 +207,7 @@ class Verdict:
     transient: bool = False
     echo: bool = False
     microbatch: int = 0
+    memory: str = ""
     time: str = ""
     attempts: tuple[Mapping[str, Any], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -215,7 +217,9 @@ class Verdict:
         """The verdict on an exception that ended a run in this process, which has no ranks."""
         record = Failure.of(error, rank=0, step=0, phase="")
         words = record.sentence if record.ending == Ending.USER else f"{record.kind}: {record.sentence}"
-        return cls(record.ending, words, kind=record.kind, traceback=record.traceback)
+        if record.memory:
+            words = f"out of {record.memory} memory: {words}"
+        return cls(record.ending, words, kind=record.kind, traceback=record.traceback, memory=record.memory)
 
     @property
     def restarts(self) -> bool:
@@ -232,6 +236,7 @@ class Verdict:
             "phase": self.phase,
             "step": self.step,
             "kind": self.kind,
+            **({"memory": self.memory} if self.memory else {}),
             "traceback": self.traceback,
             "attempts": list(self.attempts),
         }
@@ -246,7 +251,7 @@ class Verdict:
         values = read_json(path)
         if values.get("verdict") not in Ending.__members__:
             return None
-        names = {"rank", "phase", "step", "kind", "traceback", "time"} & values.keys()
+        names = {"rank", "phase", "step", "kind", "memory", "traceback", "time"} & values.keys()
         about = {name: values.pop(name) for name in names}
         ending, attempts = Ending[values.pop("verdict")], tuple(values.pop("attempts", ()))
         cause = str(values.pop("cause", ""))

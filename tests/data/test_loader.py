@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import os
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +24,7 @@ from ups.data.windows import Samples, Windows
 from ups.physics import TASKS
 from ups.tensors import TENSORS, Window
 from ups.types import DataError
+from ups.verdict import Ending, classify
 
 
 class Rank(NamedTuple):
@@ -60,6 +64,26 @@ def test_any_number_of_workers_gives_the_same_sequence_from_any_step_from_files_
             assert loader.count(0) == 5
     with loaded(windows, 0) as plain:
         assert plain is windows
+
+
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_out_of_memory_and_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_kernel: bool
+) -> None:
+    raw = advection(tmp_path, "0.4", 6)
+    windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
+    counts = itertools.count() if by_kernel else itertools.repeat(3)
+    monkeypatch.setattr("ups.data.loader.kills", lambda: next(counts))
+    with loaded(windows, 1) as loader:
+        assert isinstance(loader, Loader)
+        loader.batch(0)
+        worker = loader._batches._workers[0]  # type: ignore[union-attr]
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.join()
+        with pytest.raises((MemoryError, RuntimeError)) as caught:  # what it had built ahead may still come
+            all(loader.batch(step) for step in range(1, 9))
+        assert classify(caught.value).ending == (Ending.OOM if by_kernel else Ending.CRASH)
+        assert same(loader.batch(4), windows.batch(4)), "asked again, new workers build it"
 
 
 def test_what_a_worker_cannot_read_is_the_sentence_of_one_process(tmp_path: Path) -> None:

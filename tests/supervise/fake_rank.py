@@ -19,6 +19,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LAST = RANK == WORLD - 1
 STEPS, AT = 10, 5
 LONG = dict.fromkeys(("slow", "idle", "preempted", "stubborn", "workers"), 1000)
+_held: list[bytearray] = []
 LONG["pair"] = int(WORD or 400) if SCENARIO == "pair" else 0
 
 
@@ -59,6 +60,10 @@ def act(seat: Seat) -> None:
         ctypes.PyDLL(None).sleep(100)  # a C call that keeps the interpreter locked
     if SCENARIO == "memory" and seat.pulse.microbatch > 2:
         raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if SCENARIO == "hungry" and seat.pulse.microbatch > 2:  # in a control group that is too small for more
+        Path(WORD, "cgroup.procs").write_text(str(os.getpid()))
+        time.sleep(0.5)
+        _held.extend(bytearray(b"x" * (1 << 20)) for _ in range(500))
     if SCENARIO == "no-memory":
         raise MemoryError
     if SCENARIO == "orphans":
@@ -128,7 +133,7 @@ def train(seat: Seat) -> None:
             raise SystemExit(int(Ending.PREEMPTED))
         if step == AT and faulty:
             done = SCENARIO.endswith("-once") and seat.attempt > 1
-            done = done or (SCENARIO == "memory" and seat.pulse.microbatch <= 2)
+            done = done or (SCENARIO in ("memory", "hungry") and seat.pulse.microbatch <= 2)
             if LAST and not done:
                 act(seat)
             elif not done:

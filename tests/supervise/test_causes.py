@@ -58,7 +58,12 @@ def test_an_abort_after_an_echo_is_still_an_echo() -> None:
 
 
 def test_a_kill_by_the_kernel_for_lack_of_memory_is_out_of_memory() -> None:
-    verdict = first_cause([], {1: Exit(1, -signal.SIGKILL, 2.0)}, BEATS, out_of_memory=True)
+    verdict = first_cause(
+        [],
+        {1: Exit(1, -signal.SIGKILL, 2.0)},
+        BEATS,
+        short={1: "was killed by the kernel because the host ran out of memory"},
+    )
     assert (verdict.ending, verdict.microbatch) == (Ending.OOM, 8)
 
 

@@ -176,6 +176,7 @@ def test_out_of_memory_halves_the_microbatch_until_it_fits(supervise: Supervise,
 def test_out_of_memory_at_microbatch_1_is_the_end(supervise: Supervise) -> None:
     verdict = supervise("no-memory", ranks=1)
     assert (verdict.ending, len(verdict.attempts)) == (Ending.OOM, 4)
+    assert verdict.cause.endswith("or give the job more memory (ulimit -v, its container, its machine).")
 
 
 @pytest.mark.parametrize("scenario", ["abort", "linger"])
@@ -259,7 +260,7 @@ def test_on_a_full_disk_every_other_failure_is_its_shadow(
     verdict = supervise("code", "1", ranks=1)
     assert (verdict.ending, len(verdict.attempts)) == (Ending.STORAGE, 1)
     assert "disk is full" in str(written(tmp_path)["cause"])
-    assert not (tmp_path / "run/.reserve").exists()
+    assert (tmp_path / "run/.reserve").exists(), "room for the verdict of the next start, which may find none"
 
 
 def test_another_launcher_is_refused_by_name() -> None:

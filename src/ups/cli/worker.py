@@ -56,7 +56,9 @@ def main(folder: Path) -> None:
             if report is not None:
                 show(report.headline(), report.said(), run.folder.report)
                 place.ready.unlink(missing_ok=True)
-                seat.succeed(report=run.folder.report.name)
+                stages = run.folder.read(run.folder.stages)
+                slow = {name: row["stragglers"] for name, row in stages.items() if row.get("stragglers")}
+                seat.succeed(report=run.folder.report.name, **({"stragglers": slow} if slow else {}))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from ups.data.windows import Windows
+from ups.host_memory import kills
+from ups.shortage import shortage
 from ups.tensors import TENSORS, Window
 from ups.types import UpsError
 
@@ -35,6 +37,8 @@ class _Numbered(Dataset[Packed]):
         try:
             window = self.windows.window(which, chosen)
         except UpsError as error:  # sent as a value: raised in a worker, it would arrive wrapped in a traceback
+            if shortage(error) is not None:  # and without what it was raised from
+                raise MemoryError(str(error)) from error
             return {"failed": error}
         tensors = {name: getattr(window, name) for name in TENSORS}
         arrays = {name: value.numpy() for name, value in tensors.items() if value is not None}
@@ -53,12 +57,21 @@ class Loader:
         self.windows, self.workers = windows, workers
         self._batches: Iterator[Packed] | None = None
         self._next = 0
+        self._kills = 0  # by the kernel, for want of memory, before the window under way
 
     def batch(self, step: int) -> Window:
-        if self._batches is None or step != self._next:
+        """The window of a step. Where it could not be built, to ask again starts the workers anew."""
+        self._kills = kills()
+        try:
+            if self._batches is None or step != self._next:
+                self.close()
+                self._batches, self._next = self._start(step), step
+            packed = dict(next(self._batches))
+        except (RuntimeError, OSError, MemoryError) as error:
             self.close()
-            self._batches, self._next = self._start(step), step
-        packed = dict(next(self._batches))
+            if "DataLoader worker" in str(error) and kills() > self._kills:
+                raise MemoryError(f"the kernel killed a loader worker for want of host memory: {error}") from error
+            raise
         self._next += 1
         if "failed" in packed:
             raise packed["failed"]

@@ -19,7 +19,7 @@ from typing import Any
 
 from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.files import sync
-from ups.supervise import host_memory
+from ups.host_memory import available
 from ups.supervise.job import refuse_nesting
 from ups.supervise.network import port_taken
 from ups.types import ConfigError
@@ -40,7 +40,7 @@ def environment() -> Finding:
 
 def memory(ranks: int) -> Finding:
     """RAM that can still be had."""
-    free, total = host_memory.available()
+    free, total = available()
     words = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
     facts = {"free": free, "total": total}
     if free < 0.5 * GIB * ranks:

@@ -20,7 +20,7 @@ from ups.engine.loop import Trainer
 from ups.engine.preemption import Preempted, StopFlag
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
-from ups.engine.ranks.drift import digest
+from ups.engine.ranks.drift import digests
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 from ups.run.check import Outline, new_simulator, outlines
@@ -234,7 +234,7 @@ def train(
         result = {
             "rows": ranks.gather(tracker.rows)[0],
             "recovered": outcome.recovered,
-            "digests": {name: digest(t) for name, t in trainer.weights().items()},
+            "digests": digests(trainer.weights()),
         }
         if ranks.device.type == "cuda":
             torch.cuda.synchronize()

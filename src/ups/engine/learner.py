@@ -100,6 +100,16 @@ class Learner:
         self.ema.update(ok)
         self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
 
+    def lasting(self) -> dict[str, Tensor]:
+        """What every step builds on, by name: weights, moments, averages."""
+        moments = {f"{key.replace('/', ' (')})": value for key, value in self.optimizer.state_dict().items()}
+        averages = {f"{name} (averaged)": value for name, value in self.ema.average.items()}
+        return {**self.parallel.parameters, **moments, **averages}
+
+    def passing(self) -> dict[str, Tensor]:
+        """The gradient of the last step, as all ranks together made it."""
+        return {f"{name} (reduced gradient)": value for name, value in self.optimizer.gradients().items()}
+
     @torch.no_grad()
     def take_best(self) -> None:
         """The weights become the best averaged ones."""

@@ -19,11 +19,12 @@ from ups.engine.preemption import STOP, Preempted, StopFlag
 from ups.engine.probe import probe
 from ups.engine.profile import profile
 from ups.engine.ranks.dist import Dist
-from ups.engine.ranks.drift import check_drift
+from ups.engine.ranks.drift import Drift
 from ups.engine.ranks.parallelize import parallelize
 from ups.engine.ranks.vote import RETRIES, Consensus
 from ups.engine.stage import Batches, Stage, Tracker
 from ups.engine.state import TrainingState
+from ups.engine.stragglers import Stragglers
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
 from ups.engine.validation import Timetable, measure
 from ups.heartbeat import Pulse
@@ -67,10 +68,13 @@ class Trainer:
         self.pace = Pace(device)
         alone = self.dist.world == 1 and self.dist.config.strategy == "ddp" and config.activations == "keep"
         self.graph: Graphs | None = graphed(self.learner.whole_step, config.graph, device, alone, self._say)
-        self.state.microbatch = min((n for n in (config.microbatch, limit) if n is not None), default=None)
+        self.limits = (config.microbatch, limit)
+        self.state.take_at_most(*self.limits)
         self.consensus = Consensus(
             self.dist, self.parallel, self.pulse, self.state, stop, self._say, self._seconds, batches.count
         )
+        self.drift = Drift(self.dist, self.parallel.digests, self.learner, config.on_drift == "mend", self._say)
+        self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
         self.keeper = Keeper(self.learner, store or NoStore(), self._say)
         self.timetable = Timetable(config, self.state, batches.frames())
         self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
@@ -141,6 +145,7 @@ class Trainer:
         with self.watch("resume"):
             resumed = self.consensus.together("start", self.keeper.resume)
         self.earlier = state.seconds
+        state.take_at_most(*self.limits)  # a checkpoint may be older than what is known of memory
         if resumed:
             self._say(f"stage '{self.stage.name}' goes on from the checkpoint of step {state.step}.")
         with self.watch("probe"):
@@ -148,6 +153,7 @@ class Trainer:
         self.born = time.perf_counter()
         state.seconds = self.dist.agree(self._seconds())
         self.logged, self.saved = (state.step, state.samples, state.seconds, 0.0), (state.step, state.seconds)
+        self.stragglers.start(state.step)
         self.pulse.note(state.microbatch or math.ceil(self.batches.count(0) / self.dist.world))
 
     def _step(self, windows: Prefetch, progress: float) -> bool:
@@ -163,7 +169,9 @@ class Trainer:
             self.pulse.beat("data", state.step)
             if not batch:
                 batch.append(self._next(windows, progress))
+            self.stragglers.clock.begin()
             self.graph(batch[0]) if self.graph else learner.compute(batch[0])
+            self.stragglers.clock.end()
 
         stop = self.consensus.repeated(attempt, lambda: learner.moved)
         if not self.graph:
@@ -197,16 +205,18 @@ class Trainer:
     def _tell(self) -> int:
         """The numbers since the last line of the log; how many steps in a row were not finite at worst."""
         state, meter = self.state, self.learner.meter
-        values = meter.read(self.dist)
         step, samples, then, waited = self.logged
+        mine = self.stragglers.mine(state.step, self.watch.seconds.get("steps", 0.0))
+        values, of_ranks = meter.read(self.dist, mine)
+        values |= self.stragglers.judge(of_ranks, state.step)
         worst, skipped = meter.skipped()
         if state.step > step:
             self.loss = values.get("loss", math.nan)
             spent = max(self._seconds() - then, 1e-9)
             self.speed, self.input_wait = (state.samples - samples) / spent, (self.waited - waited) / spent
-            counts = {"input_wait": self.input_wait, "skipped": skipped, "recovered": state.recovered}
-            lr = float(self.learner.optimizer.lr)
-            self._track({**values, "lr": lr, "samples_per_second": self.speed, **counts})
+            values |= {"lr": float(self.learner.optimizer.lr), "samples_per_second": self.speed}
+            values |= {"input_wait": self.input_wait, "skipped": skipped, "recovered": state.recovered}
+            self._track({**values, "mended": len(state.mended)})
         self.logged = (state.step, state.samples, state.seconds, self.waited)
         self.report(self._status())
         return worst
@@ -264,6 +274,8 @@ class Trainer:
             best_step=state.best_step,
             skipped=skipped,
             recovered=state.recovered,
+            mended=state.mended,
+            stragglers=self.stragglers.named,
             memory=peak_memory(self.dist.device),
             verdict=verdict,
             input_wait=self.waited / max(seconds - self.earlier, 1e-9),
@@ -293,10 +305,10 @@ class Trainer:
                 self.keeper.wait()
 
     def _check_drift(self) -> None:
-        """Prove that all ranks hold the same weights."""
+        """Prove that all ranks hold the same weights, moments and averages."""
         if self.dist.world > 1:
             with self.watch("drift"):
-                check_drift(self.dist, self.parallel.digests(), self.state.step)
+                self.drift.check()
 
     def _seconds(self) -> float:
         return self.earlier + time.perf_counter() - self.born

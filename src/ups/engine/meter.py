@@ -7,11 +7,16 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from ups.engine.ranks.dist import Dist
+
+Totals = Mapping[str, tuple[float, float]]
+NOTHING: Totals = MappingProxyType({})
+BESIDE = "beside "
 
 
 class Meter:
@@ -40,9 +45,11 @@ class Meter:
         torch.maximum(self.most, self.row, out=self.most)
         self.total.add_(bad)
 
-    def read(self, dist: Dist) -> dict[str, float]:
+    def read(self, dist: Dist, beside: Totals = NOTHING) -> tuple[dict[str, float], Totals]:
         """Means since the last reading over ranks: each term over all tasks, the `loss` also per task; waits for the
-        device. Each rank's terms are scaled so that their mean over ranks is the mean over samples."""
+        device. Each rank's terms are scaled so that their mean over ranks is the mean over samples.
+
+        What ranks have `beside` it travels in the same exchange: its sums over ranks."""
         totals: dict[str, tuple[float, float]] = {}
         for (task, names), sums in self.sums.items():
             *values, count = sums.tolist()
@@ -54,7 +61,9 @@ class Meter:
                     total = totals.get(name, (0.0, 0.0))
                     totals[name] = (total[0] + value, total[1] + count)
             sums.zero_()
-        return {name: value / count for name, (value, count) in dist.sums(totals).items()}
+        means = dist.sums({**totals, **{f"{BESIDE}{name}": row for name, row in beside.items()}})
+        own = {name.removeprefix(BESIDE): means.pop(name) for name in list(means) if name.startswith(BESIDE)}
+        return {name: value / count for name, (value, count) in means.items()}, own
 
     def skipped(self) -> tuple[int, int]:
         """How many steps in a row were bad at worst, and how many in all."""

@@ -28,6 +28,8 @@ class TrainingState:
     """The step of the best score."""
     recovered: int = 0
     """Attempts that ran out of memory and were repeated."""
+    mended: list[int] = field(default_factory=list)
+    """Ranks that have taken over what the others held, because theirs had come to differ."""
     microbatch: int | None = None
     """Most samples in memory at once; None: a rank's share of the batch."""
     score: float = math.inf
@@ -40,6 +42,10 @@ class TrainingState:
     """Of training in all processes so far, by rank 0's clock at the last vote: what budgets are held against."""
     validation_seconds: float = 0.0
     """Of the last validation, by rank 0's clock, where it was timed; else 0."""
+
+    def take_at_most(self, *sizes: int | None) -> None:
+        """Keep the microbatch within these, where they are given."""
+        self.microbatch = min((n for n in (self.microbatch, *sizes) if n is not None), default=None)
 
     def state_dict(self) -> dict[str, Any]:
         return dict(vars(self))

@@ -66,6 +66,12 @@ class TrainConfig:
     """Checkpoints in a row that could not be saved before the run stops, rather than train on for nothing."""
     drift_every: int = 200
     """Steps between two proofs that all ranks hold the same weights; 0: only when saving."""
+    on_drift: Literal["stop", "mend"] = "stop"
+    """When ranks hold different weights or moments: stop, naming who is wrong, so that the run can go on from the last
+    checkpoint to the bits of an undisturbed one; or, with strategy ddp on three or more ranks, let the one that differs
+    take over what the others hold, once, and go on: the gradients it has given since the fault stay in the weights."""
+    straggler: float = 0.25
+    """A rank whose own work takes this part longer than the median rank's, for long enough, is named; 0: never."""
     max_bad: int = 10
     """Steps in a row that may be skipped for a non-finite loss or gradient."""
     prefetch: int = 2
@@ -97,6 +103,7 @@ class TrainConfig:
             "checkpoint_seconds": (self.checkpoint_seconds is None or self.checkpoint_seconds > 0, "above 0"),
             "max_failed_saves": (self.max_failed_saves >= 1, "at least 1"),
             "drift_every": (self.drift_every >= 0, "at least 0"),
+            "straggler": (self.straggler >= 0, "at least 0"),
             "max_bad": (self.max_bad >= 0, "at least 0"),
             "prefetch": (self.prefetch >= 0, "at least 0"),
         }
@@ -150,6 +157,8 @@ class Outcome:
     memory: int
     verdict: str  # which budget ended it, in words
     input_wait: float = 0.0  # share of the seconds of the last process in which no window was ready
+    mended: list[int] = field(default_factory=list)  # ranks that held other weights and took over the others'
+    stragglers: list[dict[str, Any]] = field(default_factory=list)  # ranks that held the others up, as they were named
     history: list[dict[str, float]] = field(default_factory=list)  # one row per validation
     phases: dict[str, float] = field(default_factory=dict)  # seconds of the last process in each, none counted twice
 

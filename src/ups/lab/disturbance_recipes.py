@@ -35,7 +35,7 @@ def _capped(for_good: bool) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         rank, kind = d.randrange(world), d.choice(["torch", "python"])
         if not for_good:
-            promise: dict[str, Any] = {"said": "out of memory on rank", "starts": 1}
+            promise: dict[str, Any] = {"said": "out of host memory on rank", "starts": 1}
             promise["setting"] = f"cap of {rank} {step_of(d)} {kind}"
             return case_of("F1", "memory capped", world, strategy, **promise)
         share = BATCH // world

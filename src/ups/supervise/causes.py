@@ -22,22 +22,22 @@ def first_cause(
     beats: Mapping[int, Beat],
     states: Sequence[RankState] = (),
     overdue: bool = False,
-    out_of_memory: bool = False,
+    short: Mapping[int, str] = {},
     still: Mapping[int, str] = {},
 ) -> Verdict:
     """The verdict on a start of the ranks that failed. It names the rank that failed first, not the one that noticed.
 
     In this order: the earliest of what began on a rank itself (an exception, a signal, leaving without a word); a rank
     that stands still while the others wait for it; those that were asked to stop; the earliest echo of another rank's
-    end. `overdue`: a rank is over its time limit. `out_of_memory`: the kernel has killed for lack of memory since then.
-    `still`: the ranks that do nothing, with what they do instead; one of them is to blame.
+    end. `overdue`: a rank is over its time limit. `short`: how want of memory ended a rank, where it did. `still`: the
+    ranks that do nothing, with what they do instead; one of them is to blame.
     """
     echoes = {r.rank: r for r in records if not r.first_hand}
     began: list[tuple[float, Verdict]] = [(r.clock, r.verdict()) for r in records if r.first_hand]
     recorded = {r.rank for r in records}
     for rank, end in exits.items():
         if rank not in recorded and not leaves(end, beats.get(rank)):
-            began.append((end.clock, _silent_end(end, beats.get(rank), out_of_memory)))
+            began.append((end.clock, _silent_end(end, beats.get(rank), short.get(rank, ""))))
     if began:
         return min(began, key=lambda pair: pair[0])[1]
     stuck = culprit([s for s in states if s.rank not in recorded and (not still or s.rank in still)])
@@ -86,24 +86,25 @@ def leaves(end: Exit, beat: Beat | None) -> bool:
     return end.code in (Ending.PREEMPTED, Ending.INTERRUPTED, *STOP_SIGNALS)
 
 
-def _silent_end(end: Exit, beat: Beat | None, out_of_memory: bool) -> Verdict:
+def _silent_end(end: Exit, beat: Beat | None, short: str) -> Verdict:
     ending, kind, at = Ending.RANK_DIED, "", ""
     if end.code < 0:
         kind = signal_name(-end.code)
         what, at = f"was killed by {kind}", innermost_line(end.tail) if FATAL in end.tail else ""
-        if out_of_memory and -end.code == signal.SIGKILL:
-            ending, what = Ending.OOM, "was killed by the kernel because the machine ran out of memory"
     elif end.code == 0:
         what = "left with code 0 without having finished"
     else:
         known = end.code in Ending._value2member_map_
         ending = Ending(end.code) if known else Ending.CRASH
         what = f"left with code {end.code}" + (f" ({ending.name})" if known else "") + " and no record of why"
+    if short:
+        ending, what = Ending.OOM, short
     return Verdict(
         ending,
         f"rank {end.rank} {what} {_where(beat)}{at}.",
         rank=end.rank,
         kind=kind,
+        memory="host" if short else "",
         traceback=end.tail,
         **_at(beat),
     )

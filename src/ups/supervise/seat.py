@@ -18,6 +18,7 @@ from ups.supervise import flight_recorder
 from ups.types import UpsError
 from ups.verdict import Ending, Failure, classify, now, read_json
 
+VICTIM = 500  # thousandths of the machine's memory that the kernel adds to what a rank holds when it looks for a victim
 PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)
 
 _open_files: list[Any] = []  # stay open as long as the process: signal handlers write to their descriptors
@@ -38,6 +39,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         self.files = StartDir(Path(env["UPS_RUN"])) if "UPS_RUN" in env else None
         self.run = RunDir(Path(env["UPS_HOME"])) if "UPS_HOME" in env else None
         if self.files is not None:
+            _offer_itself()
             flight_recorder.answer(self.files.flight(self.rank))
             _write_stacks_on_request(self.files.stack(self.rank))
         self.pulse = Pulse(self.files.heartbeat(self.rank) if self.files else None, self.rank, fire)
@@ -84,6 +86,14 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 def write_microbatch(run: RunDir, microbatch: int) -> None:
     """The largest microbatch that later starts of the ranks may take."""
     run.write(run.microbatch, {**read_json(run.microbatch), "microbatch": microbatch})
+
+
+def _offer_itself() -> None:
+    """Where memory runs out, the kernel is to end this rank: neither its supervisor, which has to say so, nor a
+    neighbour. Its loader workers inherit it."""
+    with contextlib.suppress(OSError, ValueError):
+        path = Path("/proc/self/oom_score_adj")
+        path.write_text(str(max(VICTIM, int(path.read_text()))))
 
 
 def _write_stacks_on_request(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ups.files import holder
 from ups.rundir import RunDir, StartDir
+from ups.shortage import remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
@@ -172,12 +173,14 @@ class Supervisor:
         if verdict.ending == Ending.OOM:
             left = self._halve(verdict)
             if left is not None:  # a smaller microbatch is another attempt, and there are only so many of them
-                return verdict if left == 0 else None
+                return _without_memory(verdict) if left == 0 else None
         if elsewhere:
             return self._without_others(verdict)
         self._stale += after <= before
         if self._stale < self.limits.attempts:
             return None
+        if verdict.ending == Ending.OOM:
+            return _without_memory(verdict)
         return replace(
             verdict,
             ending=Ending.NO_PROGRESS,
@@ -188,7 +191,8 @@ class Supervisor:
 
     def _halve(self, verdict: Verdict) -> int | None:
         """Half the microbatch for the next start; 0: no half is left; None: the microbatch is not known."""
-        size = verdict.microbatch or int(read_json(self.run.microbatch).get("microbatch") or 0)
+        allowed = int(read_json(self.run.microbatch).get("microbatch") or 0)
+        size = min((n for n in (verdict.microbatch, allowed) if n), default=0)
         if not size:
             return None
         if size > 1 and self.job.node == 0:
@@ -326,3 +330,9 @@ def _supervisor_of(pid: int, variables: Mapping[str, str]) -> int | None:
     """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight."""
     start = variables.get("UPS_RUN", "")
     return holder(StartDir(seen_by(pid, start)).lock) if start else None
+
+
+def _without_memory(verdict: Verdict) -> Verdict:
+    """The last word on a run for which there is too little memory: what to do."""
+    advice = remedy(verdict.memory)
+    return verdict if advice in verdict.cause else replace(verdict, cause=f"{verdict.cause.rstrip('.')}; {advice}")

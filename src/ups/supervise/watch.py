@@ -12,12 +12,13 @@ from pathlib import Path
 
 from ups.files import write_atomic
 from ups.heartbeat import Beat, read
-from ups.supervise import host_memory
+from ups.host_memory import available
 from ups.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import Exit, Launcher
 from ups.supervise.limits import Limits, Silence
 from ups.supervise.log_tail import LogRelay, log_tail, tail
+from ups.supervise.memory_watch import MemoryWatch
 from ups.supervise.proc import alive, sweep
 from ups.supervise.rank_groups import RankGroups
 from ups.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
@@ -66,12 +67,11 @@ class RankWatch:
         self._memory_low = False
         self._looks = 0
         self._groups = RankGroups(start.env["UPS_TOKEN"])
-        self._kills_before = 0
+        self._memory = MemoryWatch()
         self.detection: float | None = None
 
     def run(self) -> Verdict:
         """Start the ranks; how that ended."""
-        self._kills_before = host_memory.kills()
         groups = self._groups
         try:
             self._launcher.start(self._start)
@@ -159,6 +159,7 @@ class RankWatch:
         ranks = self._pids.keys() | self._exits.keys()
         beats = {rank: read(files.heartbeat(rank)) for rank in ranks}
         self._beats = {rank: beat for rank, beat in beats.items() if beat is not None}
+        self._memory.look(self._pids.values())
         self._find_missing()
         self._records = read_failures(files.failures())
         self._silence.look(ranks, self._beats)
@@ -171,10 +172,10 @@ class RankWatch:
             self._stays.save()
         if self._memory_low or self._looks % 10:
             return
-        free, total = host_memory.available()
+        free, total = available()
         if total and free < 0.03 * total:
             self._memory_low = True
-            self._say(f"memory is nearly full: {free / 2**30:.1f} of {total / 2**30:.0f} GiB are left on this machine.")
+            self._say(f"memory is nearly full: {free / 2**30:.2f} of {total / 2**30:.2f} GiB are left to this job.")
 
     def _watched(self) -> dict[int, int]:
         """The processes that ought to do something: ranks, and parents that have begun none yet."""
@@ -252,10 +253,10 @@ class RankWatch:
         exits = {
             rank: replace(e, tail=log_tail(self._start.logs / f"rank-{rank}.log")) for rank, e in self._exits.items()
         }
-        out_of_memory = host_memory.kills() > self._kills_before
-        verdict = first_cause(
-            self._records, exits, self._beats, states, outcome == "overdue", out_of_memory, self._still
-        )
+        short = {
+            rank: cause for rank, end in exits.items() if (cause := self._memory.cause(end, self._pids.get(rank, 0)))
+        }
+        verdict = first_cause(self._records, exits, self._beats, states, outcome == "overdue", short, self._still)
         if outcome == "overdue":
             self.detection = next((s.silent for s in states if s.rank == verdict.rank), None)
             stopped = any(s.stopped for s in states if s.rank == verdict.rank)

@@ -16,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ups.engine.ranks.control import Control
 from ups.engine.ranks.dist_config import DistConfig
+from ups.engine.ranks.majority import named, odd_ranks
 from ups.engine.ranks.meeting import meeting
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
@@ -114,13 +115,18 @@ class Dist:
         """Compare what must be the same on every rank; refuse, naming it, where it is not."""
         rows = self.gather({name: str(value) for name, value in facts.items()})
         for name in rows[0]:
-            values = [row.get(name, "nothing") for row in rows]
-            other = next((rank for rank, value in enumerate(values) if value != values[0]), None)
-            if other is not None:
-                raise DivergedError(
-                    f"ranks do not agree on the {name}: rank 0 has {_short(values[0])}, rank {other} has "
-                    f"{_short(values[other])}; start all of them with the same config, code and data."
-                )
+            values = {rank: row.get(name, "nothing") for rank, row in enumerate(rows)}
+            others, usual = odd_ranks(values)
+            if not others:
+                continue
+            if usual is None:
+                by_rank = ", ".join(f"rank {rank} has {_short(value)}" for rank, value in values.items())
+            else:
+                by_rank = f"{named(others)} {'has' if len(others) == 1 else 'have'} {_short(values[others[0]])}, the "
+                by_rank += f"{self.world - len(others)} others {_short(values[usual])}"
+            raise DivergedError(
+                f"ranks do not agree on the {name}: {by_rank}; start all of them with the same config, code and data."
+            )
 
 
 def _short(text: str) -> str:

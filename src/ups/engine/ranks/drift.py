@@ -1,16 +1,22 @@
-"""The proof that ranks which should hold the same weights do: digests of tensors, compared."""
+"""The proof that ranks hold the same: digests of tensors compared, the rank that differs named, or mended."""
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
+import torch.distributed as c10d
 from torch import Tensor
 
 from ups.engine.ranks.dist import Dist, DivergedError
+from ups.engine.ranks.majority import named, odd_ranks
+from ups.engine.state import TrainingState
+
+CHUNK = 1 << 20  # numbers that are hashed at once
+SPREAD, STEP = -7046029254386353131, 6364136223846793005  # odd, so that no change of one number is lost in 64 bits
 
 
 def as_real(tensor: Tensor) -> Tensor:
@@ -18,28 +24,128 @@ def as_real(tensor: Tensor) -> Tensor:
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
-def digest(tensor: Tensor) -> str:
-    """A short hash of a tensor's bytes."""
-    data: Any = as_real(tensor.detach()).cpu().contiguous().numpy()
-    return hashlib.blake2b(data.tobytes(), digest_size=8).hexdigest()
+@torch.no_grad()
+def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """A hash of each tensor's bytes and their places, computed where the tensors are; the host waits once."""
+    if not tensors:
+        return {}
+    sums = [_hash(tensor) for tensor in tensors.values()]
+    homes = {total.device for total in sums}
+    rows = {home: iter(torch.stack([t for t in sums if t.device == home]).tolist()) for home in homes}
+    return {name: f"{next(rows[t.device]) % 2**64:016x}" for name, t in zip(tensors, sums, strict=True)}
 
 
-def check_drift(dist: Dist, digests: Mapping[str, str], step: int) -> None:
-    """Compare every rank's digests by tensor; where they differ, name the tensor and the rank. All ranks must ask."""
-    rows = dist.gather(dict(digests))
-    for name in dict.fromkeys(name for row in rows for name in row):
-        other, usual = _outlier({rank: row[name] for rank, row in enumerate(rows) if name in row})
-        if other is not None:
-            raise DivergedError(
-                f"at step {step} rank {other} holds other values of '{name}' than rank {usual}; the memory or the "
-                "network of one of them is faulty, so resume from the last checkpoint, on other hardware if it "
-                "happens again."
-            )
+def _hash(tensor: Tensor) -> Tensor:
+    """A sum modulo 2**64 in which every eight bytes have an odd weight of their own."""
+    data = as_real(tensor.detach()).contiguous().view(-1).view(torch.uint8)
+    if data.storage_offset() % 8:
+        data = data.clone()
+    whole = data.numel() // 8 * 8
+    words = data[:whole].view(torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    for at in range(0, words.numel(), CHUNK):
+        part = words[at : at + CHUNK]
+        total = total * STEP + (part * _weights(tensor.device)[: part.numel()]).sum()
+    rest = data[whole:].to(torch.int64)
+    return total * STEP + (rest * _weights(tensor.device)[: rest.numel()]).sum()
 
 
-def _outlier(digests: Mapping[int, str]) -> tuple[int | None, int]:
-    """The first rank that holds other values than most (or than the first, if none has a majority), and one of most."""
-    most, count = Counter(digests.values()).most_common(1)[0]
-    usual = most if count * 2 > len(digests) else next(iter(digests.values()))
-    other = next((rank for rank, value in digests.items() if value != usual), None)
-    return other, next(rank for rank, value in digests.items() if value == usual)
+@functools.cache
+def _weights(device: torch.device) -> Tensor:
+    return (torch.arange(CHUNK, dtype=torch.int64, device=device) * SPREAD) | 1
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A tensor that ranks hold unlike each other. `usual` is one of most, `ranks` are the others; None: no majority."""
+
+    name: str
+    ranks: tuple[int, ...]
+    usual: int | None
+
+
+def differences(rows: list[dict[str, str]]) -> list[Difference]:
+    """What is not the same on every rank that has it, from each rank's digests."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    found = [(name, *odd_ranks({rank: row[name] for rank, row in enumerate(rows) if name in row})) for name in names]
+    return [Difference(name, tuple(ranks), usual) for name, ranks, usual in found if ranks]
+
+
+class Holder(Protocol):
+    """What is compared, by name: `lasting` is what every step builds on, `passing` what the next step makes anew."""
+
+    state: TrainingState
+
+    def lasting(self) -> Mapping[str, Tensor]: ...
+    def passing(self) -> Mapping[str, Tensor]: ...
+
+
+@dataclass
+class Drift:
+    """Compares what ranks should hold alike, by its `digests`.
+
+    With `mends`, where every difference has a majority against it, the ranks in the minority take over what the others
+    hold; each rank once. Otherwise all stop, and whoever can be told to be wrong is named.
+    """
+
+    dist: Dist
+    digests: Callable[[Mapping[str, Tensor]], dict[str, str]]
+    holder: Holder
+    mends: bool
+    say: Callable[[str], None]
+
+    def check(self) -> None:
+        """All ranks must ask."""
+        lasting = self.holder.lasting()
+        odd = self._compare({**self.holder.passing(), **lasting})
+        if not odd:
+            return
+        guilty = sorted({rank for difference in odd for rank in difference.ranks})
+        certain = all(difference.usual is not None for difference in odd) and len(guilty) * 2 < self.dist.world
+        before = sorted(set(guilty) & set(self.holder.state.mended))
+        mends = self.mends and self.dist.config.strategy == "ddp"  # a rank of fsdp holds what no other does
+        if not (mends and certain) or before:
+            raise self._error(odd, guilty if certain else [], before)
+        self._mend({d.name: lasting[d.name] for d in odd if d.name in lasting}, guilty)
+        self.holder.state.mended += guilty
+        self.say(f"{self._words(odd, guilty)}; it has taken over what the others hold, and training goes on.")
+        if left := self._compare(lasting):
+            raise self._error(left, guilty, guilty)
+
+    def _compare(self, tensors: Mapping[str, Tensor]) -> list[Difference]:
+        return differences(self.dist.gather(self.digests(tensors)))
+
+    @torch.no_grad()
+    def _mend(self, tensors: Mapping[str, Tensor], guilty: list[int]) -> None:
+        """Every rank's tensors become those of the first rank that is in the majority."""
+        giver = next(rank for rank in range(self.dist.world) if rank not in guilty)
+        for name, tensor in tensors.items():
+            if tensor.device == self.dist.device:
+                whole = as_real(tensor).contiguous()
+                with self.dist.control.wait(f"mending {name}"):
+                    c10d.broadcast(whole, giver, group=self.dist.group)
+            else:  # a backend that knows the device alone
+                whole = as_real(self.dist.gather(tensor if self.dist.rank == giver else tensor.new_empty(0))[giver])
+            as_real(tensor).copy_(whole)
+
+    def _words(self, odd: list[Difference], guilty: list[int]) -> str:
+        first = odd[0]
+        names = f"'{first.name}'" + (f" and {len(odd) - 1} more" if len(odd) > 1 else "")
+        place = f"at step {self.holder.state.step}"
+        if not guilty:
+            why = "of two" if len(first.ranks) == 2 else "of these"
+            ranks = named(first.ranks)
+            return f"{place} {ranks} hold different values of {names}, and {why} it cannot be told which is wrong"
+        verb, others = ("holds" if len(guilty) == 1 else "hold"), self.dist.world - len(guilty)
+        return f"{place} {named(guilty)} {verb} other values of {names} than the {others} others"
+
+    def _error(self, odd: list[Difference], guilty: list[int], before: list[int]) -> DivergedError:
+        whose = "its" if len(guilty) == 1 else "their"
+        again = f" for the second time, after {named(before)} had been mended," if before else ""
+        error = DivergedError(
+            f"{self._words(odd, guilty)}{again}; {whose} memory or network is faulty, so resume from the last "
+            "checkpoint, on other hardware if it happens again."
+        )
+        if guilty:  # theirs is the record that counts
+            error.first_hand = self.dist.rank in guilty  # type: ignore[attr-defined]
+        return error

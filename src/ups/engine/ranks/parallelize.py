@@ -30,7 +30,7 @@ class Parallel(Protocol):
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor: ...  # of the whole gradient, the same bits on all ranks
     def whole(self, name: str, local: Tensor) -> Tensor: ...  # a local tensor as part of the one all ranks hold
     def full(self, name: str, local: Tensor) -> Tensor: ...  # that one, gathered; all ranks must ask
-    def digests(self) -> dict[str, str]: ...  # of each parameter that every rank should hold alike
+    def digests(self, tensors: Mapping[str, Tensor]) -> dict[str, str]: ...  # of what other ranks should hold alike
 
 
 def parallelize(module: nn.Module, config: TrainConfig, ranks: Dist) -> Parallel:

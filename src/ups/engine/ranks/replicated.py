@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ups.engine.optim import trained
 from ups.engine.ranks.dist import Dist
-from ups.engine.ranks.drift import as_real, digest
+from ups.engine.ranks.drift import as_real, digests
 from ups.engine.ranks.gradient_norm import norm_of, square_sums
 from ups.engine.ranks.gradient_order import fix_gradient_order
 from ups.engine.units import Undo, units_of
@@ -105,7 +105,5 @@ class Replicated:
     def full(self, name: str, local: Tensor) -> Tensor:  # noqa: ARG002
         return local
 
-    def digests(self) -> dict[str, str]:
-        if self.ranks.world == 1:
-            return {}
-        return {name: digest(p) for name, p in self.parameters.items()}
+    def digests(self, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+        return digests(tensors)

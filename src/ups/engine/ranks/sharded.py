@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor
 
 from ups.engine.ranks import fsdp_internals
 from ups.engine.ranks.control import Control
-from ups.engine.ranks.drift import digest
+from ups.engine.ranks.drift import digests
 from ups.engine.ranks.gradient_norm import norm_of, pieces, square_sums
 from ups.engine.ranks.gradient_order import fix_gradient_order
 from ups.engine.units import units_of
@@ -161,13 +161,13 @@ class Sharded:
         dist.all_gather(pieces_of_all, mine, group=group)
         return torch.cat(pieces_of_all)[: len(p)].to(local.device)
 
-    def digests(self) -> dict[str, str]:
+    def digests(self, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         """Of this rank's pieces, where replicas hold them too; nothing where every rank holds others."""
         if self.mesh.ndim == 1:
             return {}
         axis = self.mesh.ndim - 1
         piece = f"piece {self.mesh.get_local_rank(axis) + 1} of {self.mesh.size(axis)} of"
-        return {f"{piece} {name}": digest(p) for name, p in self.parameters.items()}
+        return {f"{piece} {name}": value for name, value in digests(tensors).items()}
 
     @torch.no_grad()
     def _fill(self, source: dict[str, Tensor]) -> None:

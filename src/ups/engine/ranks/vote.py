@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import math
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,12 +22,14 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import Parallel
 from ups.engine.state import TrainingState
 from ups.heartbeat import PHASES, Pulse
+from ups.shortage import Shortage, Where, remedy
 from ups.types import UpsError
 from ups.verdict import Ending, Failure, classify
 
 T = TypeVar("T")
 
-NOTHING, MEMORY, OTHER = range(3)
+NOTHING, HOST, OTHER, DEVICE = range(4)  # what kept a rank from getting through: whose memory, or something else
+MEMORY: dict[int, Where] = {HOST: "host", DEVICE: "device"}
 RETRIES = 2  # at one microbatch size; the first repeats it as it was, for memory may have been short for a moment
 
 
@@ -33,9 +38,9 @@ class MemoryStop(UpsError):  # noqa: N818
 
     ending = Ending.OOM
 
-    def __init__(self, sentence: str, phase: str, mine: bool) -> None:
+    def __init__(self, sentence: str, phase: str, short: Shortage, mine: bool) -> None:
         super().__init__(sentence)
-        self.phase, self.first_hand = phase, mine
+        self.phase, self.short, self.first_hand = phase, short, mine
 
 
 class PeerError(UpsError):
@@ -60,7 +65,8 @@ class Attempt(AbstractContextManager["Attempt"]):
         self.error = error
         error.phase = self.phase  # type: ignore[attr-defined]  # for whoever writes down where it happened
         if not isinstance(error, PeerFailed):
-            self.kind = MEMORY if classify(error).ending == Ending.OOM else OTHER
+            short = classify(error).short
+            self.kind = OTHER if short is None else HOST if short.where == "host" else DEVICE
             self.failure = Failure.of(error, self.pulse.rank, self.step, self.phase)
         if self.kind != OTHER:  # its frames hold activations; what is to be raised again keeps them
             traceback.clear_frames(at)
@@ -104,10 +110,11 @@ class Consensus:
                 return results[0]
             tries -= 1
             self._clear(words, attempt, last=tries == 0)
-            rank = next(rank for rank, word in enumerate(words) if word.kind == MEMORY)
+            where, _, _ = _first_short(words)
             self.state.recovered += 1
+            _give_back(self.dist.device)
             set_generators(states, self.dist.device)
-            self.say(f"out of memory on rank {rank} in phase '{phase}' of step {self.state.step}; once more.")
+            self.say(f"{where}; once more.")
 
     def repeated(self, work: Callable[[], None], moved: Callable[[], bool]) -> bool:
         """Do the work of a step until each rank got through it, in smaller microbatches if memory stays short.
@@ -154,22 +161,37 @@ class Consensus:
     def _shrink(self, words: Sequence[Word], tries: int) -> int:
         """Memory that was short is met by trying again, then by smaller microbatches; the tries at the size in use."""
         state = self.state
-        rank, word = next((r, w) for r, w in enumerate(words) if w.kind == MEMORY)
-        where = f"rank {rank} in phase '{PHASES[word.phase]}' of step {state.step}"
+        where, rank, word = _first_short(words)
         state.recovered += 1
         share = math.ceil(self.count(state.step) / self.dist.world)
         size = min(state.microbatch or share, share)
         if tries >= RETRIES:
             if size == 1:
+                memory = MEMORY[word.kind]
                 raise MemoryStop(
-                    f"out of memory on {where} with one sample at a time; use a smaller model or grid, "
-                    "train.activations recompute, or strategy fsdp on more ranks.",
+                    f"{where} with one sample at a time; {remedy(memory)}",
                     PHASES[word.phase],
+                    Shortage(memory),
                     mine=rank == self.dist.rank,
                 )
             state.microbatch, tries = max(1, size // 2), 0
             self.pulse.note(state.microbatch)
-        if self.dist.device.type == "cuda":
-            torch.cuda.empty_cache()
-        self.say(f"out of memory on {where}; the same batch again in microbatches of {state.microbatch or share}.")
+        _give_back(self.dist.device)
+        self.say(f"{where}; the same batch again in microbatches of {state.microbatch or share}.")
         return tries
+
+
+def _first_short(words: Sequence[Word]) -> tuple[str, int, Word]:
+    """The first rank that ran out of memory: in words, its number, and what it said."""
+    rank, word = next((r, w) for r, w in enumerate(words) if w.kind in MEMORY)
+    where = f"out of {MEMORY[word.kind]} memory on rank {rank} in phase '{PHASES[word.phase]}' of step {word.step}"
+    return where, rank, word
+
+
+def _give_back(device: torch.device) -> None:
+    """What allocators keep for later goes back, so that another may have it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    with contextlib.suppress(OSError, AttributeError):  # where the C library is not glibc
+        ctypes.CDLL(None).malloc_trim(0)
