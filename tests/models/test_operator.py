@@ -275,6 +275,47 @@ def test_increments_are_written_in_the_size_they_have_in_training() -> None:
     assert torch.allclose(operator(z, asked) - z[:, -1], 0.01 * change, atol=1e-5)
 
 
+@pytest.mark.parametrize("context", [1, 3])
+def test_with_a_gauge_of_the_sample_changes_shrink_with_what_is_left_of_a_state(context: int) -> None:
+    z, mean = tokens("burgers1d", context), torch.randn(2, 1, 1, 64, generator=torch.Generator().manual_seed(5))
+    changes: dict[str, list[float]] = {}
+    for gauge in ("task", "sample"):
+        operator = simulator("burgers1d", context=context, gauge=gauge).operator
+        awaken(operator)
+        for left in (1.0, 1e-2):
+            state = mean + left * z
+            change = operator(state, condition("burgers1d")) - state[:, -1]
+            changes.setdefault(gauge, []).append(float(change.square().mean().sqrt()))
+    assert changes["sample"][1] < 3e-2 * changes["sample"][0]
+    assert changes["task"][1] > 0.3 * changes["task"][0]
+
+
+def test_a_state_at_rest_hardly_moves_and_has_a_gradient() -> None:
+    operator = simulator("burgers1d", context=2, gauge="sample").operator
+    awaken(operator)
+    z = torch.ones(2, 2, *simulator("burgers1d").codec.tokens("burgers1d"), 64, requires_grad=True)
+    change = operator(z, condition("burgers1d")) - z[:, -1]
+    change.sum().backward()
+    assert float(change.detach().abs().max()) < 1e-1
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+
+
+def test_a_gauge_changes_no_other_weight_and_nothing_of_a_steady_task() -> None:
+    sims = [simulator("darcy2d", "burgers1d", gauge=g, grids={"darcy2d": (16, 16)}) for g in ("task", "sample")]
+    plain, gauged = (sim.operator.state_dict() for sim in sims)
+    assert gauged.keys() - plain.keys() == {"gauge.uneven.weight", "gauge.told.weight"}
+    assert all(torch.equal(gauged[name], value) for name, value in plain.items())
+    for sim in sims:
+        awaken(sim.operator)
+    assert sims[0].operator.head.weight.equal(sims[1].operator.head.weight)
+    inputs = torch.rand(2, 16, 16, 1, generator=torch.Generator().manual_seed(0))
+    z, driven = torch.zeros(2, 1, 4, 4, 64), dataclasses.replace(condition("darcy2d"), inputs=inputs)
+    assert torch.equal(*(sim.operator(z, driven) for sim in sims))
+    moving = tokens("burgers1d")
+    assert not torch.equal(*(sim.operator(moving, condition("burgers1d")) for sim in sims))
+
+
 def test_a_config_that_cannot_be_built_is_refused_in_a_sentence() -> None:
     with pytest.raises(ConfigError, match="odd kernel"):
         OperatorConfig(kernel=4)

@@ -13,6 +13,7 @@ from ups.physics import TASKS
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import CodecLoss, CodecStageConfig
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
+from ups.stages.terms import raised
 from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
@@ -115,6 +116,30 @@ def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
     weak = dataclasses.replace(sample, context=sample.context * 0.1, targets=sample.targets * 0.1)
     with torch.no_grad():
         assert float(stage.loss(weak)[name]) == pytest.approx(float(stage.loss(sample)[name]), rel=1e-4)
+
+
+def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
+    """Of one sample the loss is the square error to that power; of several the mean of them."""
+    task, losses = TASKS["advection1d"], {}
+    sim, sample = simulator(task), window(task, targets=1)
+    for power in (1.0, 0.5):
+        stage = OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(power=power)))
+        each = [stage.loss(sample.rows(i, i + 1)) for i in range(len(sample))]
+        losses[power] = {name: torch.stack([loss[name] for loss in each]) for name in ("increment", "latent")}
+        for name, mean in stage.loss(sample).items():
+            assert torch.allclose(mean, losses[power][name].mean())
+    for name, squares in losses[1.0].items():
+        assert torch.allclose(losses[0.5][name], squares.sqrt(), rtol=1e-4)
+
+
+def test_a_power_has_a_slope_where_there_is_no_error_and_lies_above_zero() -> None:
+    error = torch.zeros(3, requires_grad=True)
+    raised(error, 0.5).sum().backward()
+    assert error.grad is not None
+    assert error.grad.isfinite().all()
+    for power in (0.0, 1.5, -1.0):
+        with pytest.raises(ConfigError, match=r"operator\.loss\.power"):
+            OperatorLoss(power=power)
 
 
 def test_the_score_is_the_error_of_the_decoded_rollout() -> None:

@@ -80,6 +80,9 @@ class OperatorConfig:
     """Fourier modes kept per axis, where mixing is fourier."""
     norm: Literal["token", "field"] = "field"
     """What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places)."""
+    gauge: Literal["task", "sample"] = "task"
+    """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
+    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
     streams: int = 1
     """Groups of channels mixed in space apart from each other, with attention between them; 1: all together."""
     drop_path: float = 0.0

@@ -13,22 +13,59 @@ from ups.models.conditions import Conditioner
 from ups.models.config import OperatorConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
-from ups.models.layers import Walls, modulate, rms_norm
+from ups.models.layers import Walls, fourier_features, modulate, rms_norm
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
 from ups.tensors import Condition, TaskStatistics, numbers_of
 from ups.types import ConfigError, TaskSpec, check_known
 
+# A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
+STILL = 1e-3
+GAUGE_WAVES = 3
+
 CORES: dict[str, Callable[[OperatorConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
+
+
+class Gauge(nn.Module):
+    """How far the states of a batch are from rest, `(B,)`, and what a network is told of it.
+
+    A state at rest is uniform and does not change. Where states decay towards it, changes shrink with them; measured in
+    this, they stay of order one, and so does what is left of the state.
+    """
+
+    def __init__(self, dim: int, width: int, condition: int) -> None:
+        super().__init__()
+        self.uneven = nn.Linear(dim, width, bias=False)
+        self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
+
+    def measure(self, z: Tensor, scale: Tensor) -> Tensor:
+        """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`."""
+        uneven = _deviation(z[:, -1]).flatten(1).square().mean(1)
+        moving = (z[:, -1] - z[:, -2]).div(scale).flatten(1).square().mean(1) if z.shape[1] > 1 else 0.0
+        return (uneven + moving + STILL**2).sqrt()
+
+    def features(self, last: Tensor, size: Tensor) -> Tensor:
+        """What tokens `(B, *G, D)` are beside their mean, in units of `size`, as `(B, *G, width)`."""
+        y: Tensor = self.uneven(_deviation(last) / size.reshape(-1, *(1,) * (last.ndim - 1)))
+        return y
+
+    def condition(self, size: Tensor) -> Tensor:
+        y: Tensor = self.told(fourier_features(size.log() / 4, GAUGE_WAVES))
+        return y
+
+
+def _deviation(last: Tensor) -> Tensor:
+    return last - last.mean(tuple(range(1, last.ndim - 1)), keepdim=True)
 
 
 class LatentOperator(Part):
     """z(t + dt) = z(t) + s_task · head(core(enter(z(t), increments before it) + inputs, condition)).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
-    order one whatever dt is. The head starts at zero: an untrained operator predicts no change. The only random
-    numbers used in `forward` are those of drop path, in training.
+    order one whatever dt is; with `gauge: sample` times each sample's own `Gauge`, unless the task is steady. The head
+    starts at zero: an untrained operator predicts no change. The only random numbers used in `forward` are those of
+    drop path, in training.
     """
 
     Config: ClassVar[type] = OperatorConfig
@@ -62,6 +99,10 @@ class LatentOperator(Part):
             nn.init.zeros_(tensor)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         self.inputs = InputEncoder(tasks, size.width * config.streams, patch, grids)
+        if config.gauge == "sample":  # last: the weights of all else are those of an operator without it
+            self.gauge = Gauge(dim, size.width * config.streams, size.width)
+        # A steady task has one step, from nothing: there is no state to measure.
+        self.gauged = frozenset(task.name for task in tasks if config.gauge == "sample" and not task.steady)
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
@@ -107,12 +148,16 @@ class LatentOperator(Part):
             raise ConfigError(f"the operator was built for {self.config.context} frames of context, not {z.shape[1]}.")
         space = Space(tuple(z.shape[2:-1]), condition.periodic)
         scale = self.scale[self.conditioner.index[condition.task]]
-        last = z[:, -1]
-        past = (z.diff(dim=1) / scale).unbind(1)
+        last, c = z[:, -1], self.conditioner(condition)
+        if gauged := condition.task in self.gauged:
+            size = self.gauge.measure(z, scale)
+            c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
+        past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
         x = self.enter(torch.cat((last, *past), -1)) + self.walls(space, z.device)
+        if gauged:
+            x = x + self.gauge.features(last, size)
         if condition.task in self.inputs.tasks:
             x = x + self.inputs(condition.inputs, condition.task, space)
-        c = self.conditioner(condition)
         streams = self.config.streams
         mixed = self._streams(x, c, space) if streams > 1 else self.core(x, c, space)
         change, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)

@@ -13,7 +13,7 @@ from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.terms import drift, edges, share, spectral
+from ups.stages.terms import drift, edges, raised, share, spectral
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError
 
@@ -30,6 +30,9 @@ class OperatorLoss:
     latent: float = 1.0
     """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
     Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
+    power: float = 1.0
+    """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does. Below 1
+    hard samples outweigh easy ones less: for parameters over decades."""
     spectral: float = 0.0
     """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
@@ -45,6 +48,8 @@ class OperatorLoss:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
+        if not 0 < self.power <= 1:
+            raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1.")
 
 
 class OperatorStageConfig(StageConfig):
@@ -131,7 +136,7 @@ class OperatorStage(Stage):
             z_next = self.operator(z, Condition.of(window, i) if uneven else condition)
             if w.latent:
                 error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
-                totals["latent"] = totals["latent"] + w.latent * error
+                totals["latent"] = totals["latent"] + w.latent * raised(error, w.power)
             if self.needs_frames:
                 truth = window.targets[:, i]
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
@@ -175,7 +180,8 @@ class OperatorStage(Stage):
         found, truth, mask = found.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
         if w.increment:
-            terms["increment"] = w.increment * share(found - truth, truth, mask) / self._change(task.name)[0]
+            error = share(found - truth, truth, mask) / self._change(task.name)[0]
+            terms["increment"] = w.increment * raised(error, w.power)
         if w.spectral:
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
         if w.conserved:

@@ -9,6 +9,8 @@ from ups.types import TaskSpec
 
 # The mean square of a field of which "how much of it" is not asked any more.
 NOTHING = 1e-6
+# A square error, beside that of "no change", so small that none smaller is asked for.
+EXACT = 1e-9
 
 
 def square(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -27,6 +29,11 @@ def without(x: Tensor, mask: Tensor | None) -> Tensor:
 def share(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
     """Square of `gap` over that of the truth: a faint field counts as much as a strong one, as in nRMSE."""
     return square(gap, mask) / square(truth, mask).clamp_min(NOTHING)
+
+
+def raised(error: Tensor, power: float) -> Tensor:
+    """A square error to a power from 0 to 1, with a slope that stays finite where there is no error."""
+    return error if power == 1 else (error + EXACT) ** power
 
 
 def spectral(found: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
