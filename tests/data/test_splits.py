@@ -122,3 +122,14 @@ def test_a_missing_split_file_and_an_unwritable_folder_are_named(tmp_path):
         Split.load(tmp_path / "none.json", IDS)
     with pytest.raises(DataError, match="cannot be written"):
         make_split(IDS).save(tmp_path / "nowhere" / "split.json")
+
+
+def test_an_initial_state_is_in_one_part_at_every_parameter() -> None:
+    """Files of one seed at several values hold the same initial states under the same names."""
+    values = ("nu0.01", "nu0.1", "nu1.0")
+    ids = [f"{value}/{sample}" for value in values for sample in range(100)]
+    split = make_split(ids, strata=[name.partition("/")[0] for name in ids])
+    for part in ("train", "valid", "test"):
+        by_value = [{name.partition("/")[2] for name in getattr(split, part) if name.startswith(v)} for v in values]
+        assert by_value[0] == by_value[1] == by_value[2]
+    assert make_split([str(n) for n in range(100)]).test == tuple(n.partition("/")[2] for n in split.test[:10])

@@ -84,14 +84,20 @@ class Split:
 # A convention is an order: the test part is cut off its front, then the validation part, and the rest is for training.
 #
 # `seeded` orders by a hash of (seed, id). Counts are exact, the order in which files list their samples does not
-# matter, and growing a data set moves only the few samples near the two cuts.
+# matter, and growing a data set moves only the few samples near the two cuts. In `FILE/NAME` the name comes first:
+# files made from one seed at several parameters hold the same initial states, and what is trained on at one value
+# must not be tested at another.
 # PDEBench itself has no validation part and selects models on the test part. Its test part is kept to the sample, and
 # validation is cut from what it trains on; fractions (0.9, 0, 0.1) are PDEBench's own.
 CONVENTIONS: Mapping[str, Callable[[Sequence[str], int], list[str]]] = {
-    "seeded": lambda ids, seed: sorted(ids, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest()),
+    "seeded": lambda ids, seed: sorted(ids, key=lambda name: (_draw(seed, name.rpartition("/")[2]), _draw(seed, name))),
     "pdebench-first": lambda ids, seed: list(ids),  # noqa: ARG005  (single-array files)
     "pdebench-last": lambda ids, seed: sorted(ids, reverse=True),  # noqa: ARG005  (group-per-sample files)
 }
+
+
+def _draw(seed: int, name: str) -> bytes:
+    return hashlib.sha256(f"{seed}/{name}".encode()).digest()
 
 
 def make_split(
