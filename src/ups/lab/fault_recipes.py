@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from ups.engine.faults import Fault, Kind
-from ups.lab import disturbance_recipes
-from ups.lab.case import LAST, LAST_STAGE, STEPS, Case, Draw, Recipe, Strategy, case_of, for_all_stages, step_of
+from ups.lab.case import (
+    LAST,
+    LAST_STAGE,
+    STEPS,
+    Case,
+    Draw,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    for_all_stages,
+    step_of,
+)
 
 EARLIER = max((steps for stage, steps in STEPS.items() if stage != LAST_STAGE), default=0)  # from it on: the last alone
 IN_STEP = ("data", "forward", "backward", "vote", "reduce", "step")
 ELSEWHERE = ("start", "log", "validate", "save", "finish")
 BY_ALL = ("before shard", "after shard")
 BY_FIRST = ("before manifest", "after manifest", "after rename", "before retention", "after retention")
-
-
-def draw(
-    count: int, seed: int, worlds: Sequence[int], strategies: Sequence[Strategy], only: Sequence[str] = ()
-) -> Iterator[Case]:
-    """`count` cases: every recipe on every kind of world once, in an order drawn from the seed, then all over again."""
-    kinds = [(w, s) for w in worlds for s in strategies if (w == 1) is (s == "single") or (w == 1 and s == "fsdp")]
-    recipes = [(f, n, r) for (f, n), r in RECIPES.items() if not only or f in only]
-    made, turn = 0, 0
-    while made < count and kinds and recipes:
-        order = [(*recipe, *kind) for recipe in recipes for kind in kinds]
-        random.Random(f"{seed}/{turn}").shuffle(order)
-        before = made
-        for family, name, recipe, world, strategy in order:
-            case = recipe(random.Random(f"{seed}/{turn}/{family}/{name}/{world}/{strategy}"), world, strategy)
-            if case is not None and made < count:
-                made += 1
-                yield case
-        turn += 1
-        if made == before:
-            return
 
 
 def _memory(phase: str, ranks: str) -> Recipe:
@@ -230,7 +218,7 @@ def _teardown(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F18", f"{kind} in teardown", world, strategy, Fault(kind, 0, "teardown"), starts=1)
 
 
-RECIPES: dict[tuple[str, str], Recipe] = {
+RECIPES: Recipes = {
     **{
         ("F1", f"oom {p}"): _memory(p, "one")
         for p in ("data", "forward", "loss", "backward", "block", "recompute", "buffer")
@@ -262,5 +250,4 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     ("F16", "series"): _series,
     ("F17", "slow"): _slow_log,
     ("F18", "teardown"): _teardown,
-    **disturbance_recipes.RECIPES,
 }
