@@ -21,6 +21,11 @@ SAVED = {"codec": 2, "operator": 3}
 LAST_STAGE = list(STEPS)[-1]
 LAST = STEPS[LAST_STAGE]
 BATCH = 8
+# The data of a lab run, made once for all, or by the run itself.
+DATA: dict[str, Any] = {
+    **{"task": "burgers1d", "samples": 16, "resolution": 16, "frames": 6, "seed": 1},
+    **{"device": "cpu", "scheme": "accurate"},
+}
 # Called with the step and the samples of every loss.
 Press = Callable[[int, int], None]
 
@@ -154,6 +159,11 @@ Recipes = dict[tuple[str, str], Recipe]
 def case_of(family: str, name: str, world: int, strategy: Strategy, *faults: Fault, **promise: Any) -> Case:
     """A case from its faults and its promise."""
     return Case(family, name, world, strategy, faults, **promise)
+
+
+def first_start() -> bool:
+    """In a rank: whether this is the first start of the ranks of a run."""
+    return os.environ.get("UPS_ATTEMPT") == "1"
 
 
 def step_of(d: Draw) -> int:

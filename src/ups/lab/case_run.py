@@ -71,8 +71,8 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
         _compare(case, result, place, RunDir(reference / "run"))
     result.seconds = time.monotonic() - began
     result.starved = bool(result.broken) and _starved(case, place.run)
-    if not result.broken and reference is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    if result.broken and os.path.ismount(place.run.folder):  # what is on it vanishes with this process
+        shutil.copytree(place.run.folder, folder / "evidence", symlinks=True, dirs_exist_ok=True)
     return asdict(result)
 
 

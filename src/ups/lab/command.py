@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import json
@@ -20,6 +19,7 @@ from ups.config import dump, load
 from ups.engine.faults import VARIABLE
 from ups.lab.case import BATCH, SAVED, STEPS, Case, CaseDir, Disturbance, for_all_stages, key
 from ups.lab.damage import damage
+from ups.lab.process_tree import children
 from ups.lab.rank_hooks import install
 from ups.run import supervised
 from ups.run.config import RunConfig, run_config
@@ -135,19 +135,9 @@ def adopt_orphans() -> None:
 def left_over(wait: float = LEFT) -> list[int]:
     """Processes that a command has left: no rank, no parent of one, no worker may be there after `wait` seconds."""
     end = time.monotonic() + wait
-    while (left := list(filter(alive, _children()))) and time.monotonic() < end:
+    while (left := list(filter(alive, children(os.getpid())))) and time.monotonic() < end:
         time.sleep(0.02)
     return left
-
-
-def _children() -> list[int]:
-    mine, pids = os.getpid(), []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{name}/stat").read_text()
-            if int(text[text.rindex(")") + 2 :].split()[1]) == mine:
-                pids.append(int(name))
-    return pids
 
 
 def printed(place: CaseDir) -> str:

@@ -6,10 +6,32 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from ups.lab import disturbance_recipes, fault_recipes
+from ups.lab import (
+    closed_streams,
+    containers,
+    disturbance_recipes,
+    fault_recipes,
+    hostile_folders,
+    kernel_kills,
+    outside_training,
+    small_disks,
+    strangers,
+    swapped_data,
+)
 from ups.lab.case import Case, Recipes, Strategy
 
-RECIPES: Recipes = {**fault_recipes.RECIPES, **disturbance_recipes.RECIPES}
+RECIPES: Recipes = {
+    **fault_recipes.RECIPES,
+    **disturbance_recipes.RECIPES,
+    **strangers.RECIPES,
+    **outside_training.RECIPES,
+    **containers.RECIPES,
+    **small_disks.RECIPES,
+    **closed_streams.RECIPES,
+    **swapped_data.RECIPES,
+    **hostile_folders.RECIPES,
+    **kernel_kills.RECIPES,
+}
 FAMILIES = sorted({family for family, _ in RECIPES}, key=lambda name: int(name[1:]))
 
 

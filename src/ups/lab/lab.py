@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ups.lab.case import Case, Strategy
+from ups.lab.case import DATA, Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.lab.journal import Journal, skipped
 from ups.lab.privileges import missing
@@ -78,6 +79,8 @@ class Lab:
         result = self._try(case, folder, data, plain, pace)
         if result.starved:
             result = replace(self._try(case, folder, data, plain, 4 * pace), repeated=True)
+        if not result.broken:
+            shutil.rmtree(folder, ignore_errors=True)
         return result
 
     def data(self) -> Path:
@@ -111,10 +114,6 @@ class Lab:
             failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
             return CaseResult(case.facts(), ["HUNG"], [failure], hung=True)
         return CaseResult(**ended.value)
-
-
-DATA: dict[str, Any] = {"task": "burgers1d", "samples": 16, "resolution": 16, "frames": 6, "seed": 1, "device": "cpu"}
-DATA = {**DATA, "scheme": "accurate"}
 
 
 def _line(case: Case, result: CaseResult) -> str:
