@@ -55,7 +55,6 @@ def faults(
     from ups.lab.journal import Journal, request_of
     from ups.lab.lab import Lab, same_samples
     from ups.lab.table import markdown, skipped_words, summary, write_json, write_page
-    from ups.rundir import environment
     from ups.screen import table as columns
 
     worlds, kinds, families = _numbers(ranks), _strategies(strategies), _families(only)
@@ -64,7 +63,7 @@ def faults(
         raise ConfigError("no fault fits these ranks and strategies; one rank is `single` or `fsdp`, more are not.")
     folder = (out or Path(tempfile.mkdtemp(prefix="ups-faults-"))).resolve()
     began, lab = time.monotonic(), Lab(folder, jobs or len(os.sched_getaffinity(0)))
-    journal = Journal(folder, request_of(faults, seed, worlds, kinds, families), environment())
+    journal = Journal(folder, request_of(faults, seed, worlds, kinds, families))
     try:
         if journal.rows:
             print(f"{folder}: {len(journal.rows)} of {len(cases)} results are there; going on.")

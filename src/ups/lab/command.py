@@ -19,14 +19,13 @@ from ups.config import dump, load
 from ups.engine.faults import VARIABLE
 from ups.lab.case import BATCH, SAVED, STEPS, Case, CaseDir, Disturbance, for_all_stages, key
 from ups.lab.damage import damage
-from ups.lab.process_tree import children
 from ups.lab.rank_hooks import install
 from ups.run import supervised
 from ups.run.config import RunConfig, run_config
 from ups.supervise.job import Start
 from ups.supervise.launchers.forked import ForkLauncher, fork
 from ups.supervise.limits import Limits
-from ups.supervise.proc import alive
+from ups.supervise.proc import alive, children
 from ups.supervise.rank_parent import die_with_parent
 from ups.verdict import Ending
 

@@ -16,6 +16,7 @@ import ups
 from ups.files import sync
 from ups.lab.case import Case
 from ups.lab.case_run import CaseResult
+from ups.provenance import environment
 from ups.types import ConfigError, DataError
 
 NAME = "results.jsonl"
@@ -43,7 +44,7 @@ class Journal:
     The first line says what was asked for, and where. A line that a kill has cut is dropped. Held by one process.
     """
 
-    def __init__(self, folder: Path, request: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, request: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / NAME
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -55,7 +56,7 @@ class Journal:
             raise ConfigError(sentence) from None
         head, self.rows = read(self.path)
         if not head:
-            head = {"request": dict(request), "environment": dict(environment)}
+            head = {"request": dict(request), "environment": environment()}
             os.ftruncate(self._file, 0)
             self._append(head)
             sync(folder)

@@ -22,10 +22,9 @@ from ups.lab.case import (
 )
 from ups.lab.disturbances import beside
 from ups.lab.privileges import MemoryGroup
-from ups.lab.process_tree import descendants
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import read_pids
-from ups.supervise.proc import alive
+from ups.supervise.proc import alive, descendants
 
 LIMIT = 512 << 20  # bytes of a rank, beyond what it shares with the process it is a copy of
 SMALL = 1 << 20  # of a worker that has begun: whatever it takes next is too much

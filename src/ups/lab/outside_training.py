@@ -11,10 +11,10 @@ from typing import Any
 
 from ups.engine.faults import Fault, Kind
 from ups.lab.case import DATA, Case, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
-from ups.lab.process_tree import parent_of
 from ups.lab.rank_hooks import OF_FIRST
 from ups.rundir import StartDir
 from ups.supervise.launchers.launcher import read_pids
+from ups.supervise.proc import stat_of
 
 POINTS = ("import", "generate", "statistics", "cache", "between stages", "judgement", "report")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
@@ -47,8 +47,8 @@ class Struck(Disturbance):
             return
         if self.who == "helpless":
             for pid in read_pids(StartDir(Path(os.environ["UPS_RUN"]))).values():
-                with contextlib.suppress(OSError):
-                    os.kill(parent_of(pid), signal.SIGSTOP)
+                with contextlib.suppress(OSError, IndexError):
+                    os.kill(int(stat_of(pid)[1]), signal.SIGSTOP)
         os.kill(int(os.environ["UPS_SUPERVISOR"]), SIGNALS[self.how])
 
 

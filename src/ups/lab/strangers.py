@@ -17,11 +17,10 @@ from typing import Any
 from ups.lab.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
 from ups.lab.disturbances import beside
 from ups.lab.privileges import NEW_NETWORK, become_nobody, unshare
-from ups.lab.process_tree import descendants
 from ups.supervise.job import Start
 from ups.supervise.launchers.forked import fork
 from ups.supervise.network import Listener, is_private, listeners
-from ups.supervise.proc import alive
+from ups.supervise.proc import alive, descendants
 
 NEEDS = {"user": (), "nobody": ("root",), "network": ("root", "network namespaces")}
 ROUNDS = 3  # attacks on each port
