@@ -52,6 +52,11 @@ class CaseDir:
         return self.folder / "canary"
 
     @property
+    def beside(self) -> Path:
+        """What processes beside the run printed: where they fail, the lab has failed."""
+        return self.folder / "beside.log"
+
+    @property
     def notes(self) -> Path:
         """Where processes beside the run write what they found."""
         return self.folder / "notes"

@@ -21,7 +21,7 @@ from ups.rundir import RunDir
 from ups.supervise.job import NESTED
 from ups.verdict import read_json
 
-TRACEBACK = "Traceback (most recent call last)"
+TRACEBACK = b"Traceback (most recent call last)"
 
 
 @dataclass
@@ -67,6 +67,8 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     result.hung = "HUNG" in result.endings
     _judge(case, result, verdict, place)
     result.broken += case.around.problems(place)
+    if place.beside.exists() and TRACEBACK in place.beside.read_bytes():
+        result.broken.append(f"a process of the lab itself has failed: {place.beside}")
     if reference is not None:
         _compare(case, result, place, RunDir(reference / "run"))
     result.seconds = time.monotonic() - began
@@ -103,6 +105,7 @@ def _command(
     config: RunConfig, place: CaseDir, result: CaseResult, limit: float, resume: bool, case: Case | None = None
 ) -> str:
     """Run one command, note how it ended, and what it did that no command may do."""
+    before = place.console.stat().st_size if place.console.exists() else 0
     ending = run_command(config, place, limit, resume, case)
     result.endings.append(ending)
     if left := left_over():
@@ -111,8 +114,9 @@ def _command(
     # What is refused before anything is touched leaves the verdict of an earlier command.
     if ending not in ("KILLED", "HUNG", "USER") and verdict is not None and verdict != ending:
         result.broken.append(f"the exit code was that of {ending}, and the verdict is {verdict}")
-    if place.console.exists() and TRACEBACK in place.console.read_text(errors="replace"):
-        result.broken.append("a command printed a traceback")
+    output = place.console.read_bytes()[before:] if place.console.exists() else b""
+    if ending != "CRASH" and TRACEBACK in output:
+        result.broken.append(f"a command that ended with {ending} printed a traceback")
     return ending
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -87,6 +88,8 @@ def run_command(config: RunConfig, place: CaseDir, limit: float, resume: bool, c
 def be_command(config: RunConfig, place: CaseDir, resume: bool, case: Case | None, parent: int) -> None:
     """Be `ups run` from its first line to the exit code of its process; dies with `parent`."""
     die_with_parent(signal.SIGKILL, parent)
+    process: Any = multiprocessing.current_process()
+    process._config["daemon"] = False  # it is no process of the lab any more: its ranks may have workers
     around = case.around if case is not None else Disturbance()
     file = place.folder / "config.yaml"
     file.write_text(dump(config))

@@ -41,7 +41,7 @@ class Container(Disturbance):
         if start.attempt == 1:
             place.notes.mkdir()
             supervisor = os.getpid()
-            beside(lambda: self._contain(place, supervisor))
+            beside(place, lambda: self._contain(place, supervisor))
 
     def at(self, point: str, rank: int) -> None:
         """The first run does not end before the second."""

@@ -29,10 +29,13 @@ ROOM = 2 << 30  # bytes that a capped rank may take: more than an allocator may 
 _kept_open: list[Any] = []  # as long as this process lives
 
 
-def beside(work: Callable[[], None]) -> None:
-    """Do `work` in a process beside a run: a child of nobody in it."""
+def beside(place: CaseDir, work: Callable[[], None]) -> None:
+    """Do `work` in a process beside a run, a child of nobody in it, that prints to a file of its own."""
 
     def detached() -> None:
+        output = os.open(place.beside, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         os.setsid()
         default_signals()
         close_inherited()
@@ -156,9 +159,9 @@ class Starved(Disturbance):
 
     whom: str
 
-    def start(self, start: Start, place: CaseDir) -> None:  # noqa: ARG002
+    def start(self, start: Start, place: CaseDir) -> None:
         supervisor = os.getpid()
-        beside(lambda: self._follow(start, supervisor))
+        beside(place, lambda: self._follow(start, supervisor))
 
     def _follow(self, start: Start, supervisor: int) -> None:
         """Disturb them until the ranks are gone."""

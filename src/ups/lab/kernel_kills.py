@@ -76,7 +76,7 @@ class KilledWorker(Disturbance):
     def start(self, start: Start, place: CaseDir) -> None:
         if start.attempt == 1:
             supervisor, group = os.getpid(), _group(str(place.folder), "worker")
-            beside(lambda: self._follow(start, group, supervisor))
+            beside(place, lambda: self._follow(start, group, supervisor))
 
     def _follow(self, start: Start, group: MemoryGroup, supervisor: int) -> None:
         while alive(supervisor):

@@ -26,7 +26,8 @@ NEEDED = (
     *("ups.lab.case_run", "ups.cli", "ups.cli.worker", "ups.run.supervised", "ups.physics"),
     *("h5py", "rich.console", "safetensors.torch"),
 )
-PATIENCE = 10.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
+PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
+TRIES = 3  # at an undisturbed run
 Kind = tuple[int, Strategy, tuple[Any, ...]]  # of an undisturbed run: ranks, strategy, what differs from the usual
 Say = Callable[[str], None]
 
@@ -69,7 +70,11 @@ class Lab:
 
             def one(number: int) -> None:
                 case = cases[number - 1]
-                finish(number, self._case(case, number, data, pace[reference_of(case)]))
+                seconds = pace[reference_of(case)]
+                if isinstance(seconds, str):
+                    finish(number, CaseResult(case.facts(), broken=[seconds]))
+                else:
+                    finish(number, self._case(case, number, data, seconds))
 
             _all_or_stopped(pool, [pool.submit(one, number) for number in left], say)
         return [results[number] for number in sorted(results)]
@@ -87,19 +92,20 @@ class Lab:
         """A few small trajectories, made once and shared by all."""
         return generate(GenerateConfig(**DATA), self.folder / "data", lambda progress: None)[0].resolve()  # noqa: ARG005
 
-    def _undisturbed(self, data: Path, kind: Kind) -> float:
-        """Seconds that it takes; one that an earlier lab of this folder has made is not made again."""
+    def _undisturbed(self, data: Path, kind: Kind) -> float | str:
+        """Seconds that it takes, or how it failed; one that an earlier lab of this folder has made is taken."""
         world, strategy, changes = kind
         folder = self.plain(kind)
         known = read_json(folder / "pace.json").get("seconds")
         if known:
             return float(known)
         case = Case("F13", "reference", world, strategy, starts=1, changes=dict(changes))
-        result = self._try(case, folder, data, None, PATIENCE)
-        if result.broken or result.endings != ["SUCCESS"]:
-            raise RuntimeError(f"the undisturbed run on {world} ranks ({strategy}) failed: {result.broken}; {folder}")
-        RunDir(folder).write(folder / "pace.json", {"seconds": result.seconds})
-        return result.seconds
+        for _ in range(TRIES):  # a busy machine may be too slow for any limit
+            result = self._try(case, folder, data, None, PATIENCE)
+            if not result.broken:
+                RunDir(folder).write(folder / "pace.json", {"seconds": result.seconds})
+                return result.seconds
+        return f"the undisturbed run failed ({'; '.join(result.broken)}): {folder}"
 
     def plain(self, kind: Kind) -> Path:
         """The folder of the undisturbed run."""
@@ -154,7 +160,7 @@ def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
     alike: dict[tuple[Any, ...], dict[tuple[str, int], list[int]]] = {}
     for kind in kinds:
         steps = trained_on(RunDir(lab.plain(kind) / "run"))
-        sizes = tuple(change for change in kind[2] if change[0].endswith((".batch", ".samples")))
+        sizes = tuple(change for change in kind[2] if change[0].endswith((".batch", "cache.use")))
         first = alike.setdefault(sizes, steps)
         for key, ids in steps.items():
             if sorted(ids) != sorted(first[key]):

@@ -104,7 +104,8 @@ class Records:
         self.file = (folder / f"{int(os.environ['UPS_ATTEMPT']):03d}-{rank}.jsonl").open("a", buffering=1)
 
     def note(self, step: int, window: Window) -> None:
-        whole = torch.cat((window.context, window.targets), 1).detach().cpu().contiguous()
+        frames = torch.cat((window.context, window.targets), 1) if window.tokens is None else window.tokens
+        whole = frames.detach().cpu().contiguous()
         ids = [zlib.crc32(row.numpy().tobytes()) for row in whole]
         self.file.write(json.dumps({"stage": self.stage, "step": step, "time": time.monotonic(), "ids": ids}) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import encodings.idna  # noqa: F401  (which nobody could import any more once it is nobody)
 import json
 import os
 import pickle
@@ -75,7 +76,7 @@ class Strangers(Disturbance):
         if start.attempt == 1:
             place.notes.mkdir()
             supervisor = os.getpid()
-            beside(lambda: self._besiege(start, place, supervisor))
+            beside(place, lambda: self._besiege(start, place, supervisor))
 
     def _besiege(self, start: Start, place: CaseDir, supervisor: int) -> None:
         """Find where they listen, as only the owner can, and have the stranger told."""
