@@ -75,6 +75,10 @@ class Disturbance:
         """The data file that the run is given."""
         return place.data
 
+    def settings(self, place: CaseDir) -> dict[str, Any]:  # noqa: ARG002
+        """What it changes in the config; nothing that changes bits."""
+        return {}
+
     def streams(self, place: CaseDir) -> None:
         """In the process of a command: where its output goes."""
         output = os.open(place.console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

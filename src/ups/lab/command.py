@@ -68,7 +68,7 @@ def configured(case: Case, place: CaseDir, world: int, pace: float) -> RunConfig
     changes |= {"out": str(place.folder), "dist.ranks": world, "dist.strategy": strategy, **case.changes}
     if not any(name.startswith("data.a.") for name in case.changes):
         changes["data.a.file"] = str(case.around.data(place))
-    return load(run_config(), None, changes)
+    return load(run_config(), None, {**changes, **case.around.settings(place)})
 
 
 def run_command(config: RunConfig, place: CaseDir, limit: float, resume: bool, case: Case | None = None) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ups.lab.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of
@@ -46,15 +47,13 @@ class Container(Disturbance):
     def at(self, point: str, rank: int) -> None:
         """The first run does not end before the second."""
         if point == "judgement" and rank == 0:
-            from pathlib import Path
-
             note, end = Path(os.environ["UPS_HOME"]).parent / "notes" / "ended.json", time.monotonic() + WAIT
             while not note.exists() and time.monotonic() < end:
                 time.sleep(0.02)
 
     def _contain(self, place: CaseDir, supervisor: int) -> None:
         """Start the container, and write down how it ended."""
-        unshare(NEW_MOUNTS | NEW_PIDS)
+        unshare(NEW_PIDS)  # of what it starts from now on
         process = fork(lambda: self._second(place))
         end = time.monotonic() + (self.seconds or WAIT)
         while (code := process.poll()) is None and time.monotonic() < end and alive(supervisor):
@@ -68,6 +67,7 @@ class Container(Disturbance):
         draft.rename(place.notes / "ended.json")
 
     def _second(self, place: CaseDir) -> None:
+        unshare(NEW_MOUNTS)
         mount_processes()
         home = CaseDir(place.folder if self.same_path else place.folder / "second", place.data)
         home.folder.mkdir(exist_ok=True)
@@ -105,7 +105,7 @@ def _beside(same_path: bool, killed: bool) -> Recipe:
     """The first run is not disturbed, and the second one does what it would alone."""
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
-        around = Container(world, strategy, same_path, round(d.uniform(0.2, 1.5), 2) if killed else 0.0)
+        around = Container(world, strategy, same_path, round(d.uniform(0.5, 2.0), 2) if killed else 0.0)
         name = f"container{', same path' if same_path else ''}{', killed' if killed else ''}"
         promise: dict[str, Any] = {"around": around, "starts": 1}
         return case_of("F21", name, world, strategy, **promise)

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from ups.lab.case import BATCH, Case, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, for_all_stages, step_of
-from ups.lab.disturbances import BadLog, CappedMemory, Crowd, Environment, Pulses, SecondRun, WrongClock
+from ups.lab.case import (
+    BATCH,
+    LAST_STAGE,
+    Case,
+    Disturbance,
+    Draw,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    for_all_stages,
+    key,
+    step_of,
+)
+from ups.lab.disturbances import BadLog, CappedMemory, Crowd, Environment, Pulses, SecondRun, SlowRank, WrongClock
 
 
 def _clock(whose: str) -> Recipe:
@@ -47,6 +60,16 @@ def _capped(for_good: bool) -> Recipe:
     return recipe
 
 
+def _straggler(d: Draw, world: int, strategy: Strategy) -> Case | None:
+    """Named, with what it costs; the bits stay."""
+    if world == 1 or strategy != "ddp":
+        return None  # sharded ranks wait for each other inside their steps, which hides who is slow
+    rank = d.randrange(world)
+    changes = {key(LAST_STAGE, "train.steps"): 26, key(LAST_STAGE, "train.checkpoint_steps"): 20}
+    promise: dict[str, Any] = {"said": f"rank {rank} on ", "starts": 1, "changes": changes}
+    return case_of("F28", "straggler", world, strategy, around=SlowRank(rank, 0.1), **promise)
+
+
 def _around(family: str, name: str, around: Disturbance, **promise: Any) -> Recipe:
     def recipe(_: Draw, world: int, strategy: Strategy) -> Case:
         return case_of(family, name, world, strategy, around=around, **promise)
@@ -69,6 +92,7 @@ RECIPES: Recipes = {
     ("F15", "clock of rank"): _clock("rank"),
     ("F15", "clock of supervisor"): _clock("supervisor"),
     ("F15", "second"): _around("F15", "second", SecondRun(), **REFUSED, said="another process"),
+    ("F28", "straggler"): _straggler,
     ("F17", "full"): _around("F17", "log full", BadLog(full=True), starts=1),
     ("F17", "folder"): _around("F17", "log is a folder", BadLog(full=False), starts=1),
 }

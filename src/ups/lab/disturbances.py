@@ -102,6 +102,17 @@ class WrongClock(Disturbance):
         return super().rank(rank)
 
 
+@dataclass(frozen=True)
+class SlowRank(Disturbance):
+    """A rank that takes longer for every loss than the others."""
+
+    whose: int
+    seconds: float
+
+    def rank(self, rank: int) -> Press:
+        return (lambda step, samples: time.sleep(self.seconds)) if rank == self.whose else super().rank(rank)  # noqa: ARG005
+
+
 def shift_clock(how: str) -> None:
     """This process's wall clock is hours `ahead`, hours `behind`, or the one and the other in turn (`jumps`)."""
     offsets = {"ahead": (HOURS,), "behind": (-HOURS,), "jumps": (HOURS, -HOURS)}[how]

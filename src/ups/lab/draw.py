@@ -14,6 +14,7 @@ from ups.lab import (
     hostile_folders,
     kernel_kills,
     outside_training,
+    second_copies,
     small_disks,
     strangers,
     swapped_data,
@@ -31,6 +32,7 @@ RECIPES: Recipes = {
     **swapped_data.RECIPES,
     **hostile_folders.RECIPES,
     **kernel_kills.RECIPES,
+    **second_copies.RECIPES,
 }
 FAMILIES = sorted({family for family, _ in RECIPES}, key=lambda name: int(name[1:]))
 

@@ -178,13 +178,24 @@ def _proved(_: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F13", "undisturbed", world, strategy, starts=1)
 
 
-def _drifting(d: Draw, world: int, strategy: Strategy) -> Case | None:
-    if world == 1 or strategy != "ddp":
-        return None  # nobody holds what another holds
-    rank = d.randrange(world)
-    fault = Fault("ulp", rank, "view", step_of(d))
-    promise = {"endings": ("DIVERGED",), "starts": 1, "said": f"rank {rank if world > 2 else 1} holds other values"}
-    return case_of("F14", "one ulp", world, strategy, fault, **promise)
+def _drifting(mended: bool) -> Recipe:
+    """One weight of one rank is another by one ulp: of three ranks or more the guilty one is named, or mended."""
+
+    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+        if world == 1 or strategy != "ddp":
+            return None  # nobody holds what another holds
+        world = d.choice([2, 3]) if world == 2 and not mended else max(world, 3)
+        rank = d.randrange(world)
+        fault = Fault("ulp", rank, "view", step_of(d))
+        guilty = f"rank {rank} holds other values" if world > 2 else "ranks 0 and 1 hold different values"
+        if not mended:
+            promise: dict[str, Any] = {"endings": ("DIVERGED",), "starts": 1, "said": guilty}
+            return case_of("F14", "one ulp", world, strategy, fault, **promise)
+        promise = {"starts": 1, "said": "has taken over", "bits": False, "close": True}
+        promise["changes"] = for_all_stages("train.on_drift", "mend")
+        return case_of("F14", "one ulp, mended", world, strategy, fault, **promise)
+
+    return recipe
 
 
 def _orphaned(d: Draw, world: int, strategy: Strategy) -> Case:
@@ -244,7 +255,8 @@ RECIPES: Recipes = {
     **{("F11", k): _damaged(k) for k in ("flip", "truncate", "missing", "foreign", "manifest")},
     ("F12", "resized"): _resized,
     ("F13", "undisturbed"): _proved,
-    ("F14", "ulp"): _drifting,
+    ("F14", "ulp"): _drifting(mended=False),
+    ("F14", "mended"): _drifting(mended=True),
     ("F15", "supervisor"): _orphaned,
     ("F16", "storm"): _storm,
     ("F16", "series"): _series,
