@@ -47,6 +47,7 @@ def draw(
     kinds = [(w, s) for w in worlds for s in strategies if (w == 1) is (s == "single") or (w == 1 and s == "fsdp")]
     endless = [_of_family(family, seed, kinds) for family in FAMILIES if not only or family in only]
     streams = [itertools.chain([first], rest) for rest in endless if (first := next(rest, None)) is not None]
+    random.Random(f"{seed}/families").shuffle(streams)
     cases = [next(stream) for stream in itertools.islice(itertools.cycle(streams), count)]
     random.Random(f"{seed}/order").shuffle(cases)
     return cases
