@@ -55,7 +55,8 @@ def _git() -> dict[str, Any] | None:
     """The commit of the current folder and whether anything differs from it; None where there is no repository."""
 
     def ask(*words: str) -> str:
-        return subprocess.run(["git", *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+        command = ["git", "--no-optional-locks", *words]  # a kill must leave no lock in the user's repository
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
 
     try:
         return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}

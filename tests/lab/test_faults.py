@@ -5,22 +5,27 @@ from __future__ import annotations
 import json
 import random
 import time
-from dataclasses import asdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ups.engine.faults import Fault, FaultPlan
-from ups.lab.case import STEPS, Case
+from ups.lab.case import STEPS, Case, Strategy
 from ups.lab.case_run import CaseResult
-from ups.lab.disturbances import Cap, damage, shift_clock
-from ups.lab.fault_recipes import RECIPES, draw
-from ups.lab.lab import Lab, same_samples, summary, write
+from ups.lab.damage import damage
+from ups.lab.disturbance_recipes import ADDRESS
+from ups.lab.disturbances import Cap, CappedMemory, WrongClock, shift_clock
+from ups.lab.draw import FAMILIES, RECIPES, draw
+from ups.lab.lab import Lab, same_samples
+from ups.lab.strangers import Strangers
+from ups.lab.table import summary, write_json
 from ups.rundir import RunDir
 from ups.supervise.forked_functions import run
 from ups.verdict import classify
 
+KINDS: tuple[Strategy, ...] = ("single", "ddp", "fsdp")
 FLIPPED = Case(
     "F11", "flip", 2, "ddp", (Fault("kill", 0, "forward", 6),), first=("RANK_DIED",), named=0, starts=2, damage="flip"
 )  # fmt: skip
@@ -28,11 +33,20 @@ OOM = Fault("oom", 1, "block", 5)
 # What surrounds a run is put together with what strikes it: the promises of both must hold.
 QUICK = [
     FLIPPED,
-    Case("F1", "oom, capped", 2, "ddp", (OOM, Fault("abort", 0, "teardown")), starts=1, setting="cap of 0 3 torch"),
+    Case(
+        "F1",
+        "oom, capped",
+        2,
+        "ddp",
+        (OOM, Fault("abort", 0, "teardown")),
+        starts=1,
+        around=CappedMemory(0, 3, python=False),
+    ),
     Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
-    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), setting="clock of 0 jumps"),
+    Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), around=WrongClock(0, "jumps")),
     Case("F10", "no space", 2, "ddp", (Fault("full", 0, "before shard", 5, times=99),), ("STORAGE",), starts=1),
-    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), setting="stale address"),
+    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
+    Case("F19", "strangers", 2, "ddp", around=Strangers("user", "pickle", 2)),
 ]
 # A kill of rank 1 that is mended by a second start, promised to be everything else.
 WRONG = Case(
@@ -64,10 +78,10 @@ def test_a_disturbed_run_ends_in_time_truthfully_and_with_the_same_bits(
     found = [r for r in quick if r.case["name"] != "wrong"]
     assert [(r.case["name"], r.broken) for r in found if r.broken] == []
     assert same_samples(lab, QUICK) == []
-    write(tmp_path / "found.json", found, {"quick": True}, 1.0)
-    told = json.loads((tmp_path / "found.json").read_text())
-    assert [row["equal bits"] for row in told["summary"]][-1] == f"{len(QUICK)} of {len(QUICK)}"
-    assert told["environment"]["versions"]["torch"]
+    write_json(tmp_path / "results.json", {"request": {"quick": True}}, found, 1.0)
+    values = json.loads((tmp_path / "results.json").read_text())
+    assert [row["equal bits"] for row in values["summary"]][-1] == f"{len(QUICK)} of {len(QUICK)}"
+    assert values["request"] == {"quick": True}
 
 
 def test_the_lab_notices_what_was_not_promised(quick: list[CaseResult]) -> None:
@@ -79,17 +93,24 @@ def test_the_lab_notices_what_was_not_promised(quick: list[CaseResult]) -> None:
 
 
 def test_the_same_seed_draws_the_same_faults_and_all_recipes_are_drawn() -> None:
-    some, again = (list(draw(200, 3, (1, 2, 4), ("single", "ddp", "fsdp"))) for _ in range(2))
+    some, again = (draw(200, 3, (1, 2, 4), ("single", "ddp", "fsdp")) for _ in range(2))
     assert some == again
-    assert some != list(draw(200, 4, (1, 2, 4), ("single", "ddp", "fsdp")))
-    assert {family for family, _ in RECIPES} == {f"F{n}" for n in range(1, 19)}
-    whole = list(draw(2000, 0, (2,), ("ddp", "fsdp")))
-    assert {c.family for c in whole} == {family for family, _ in RECIPES}
-    assert {(c.world, c.strategy) for c in some} == {
+    assert some != draw(200, 4, (1, 2, 4), ("single", "ddp", "fsdp"))
+    assert [f"F{n}" for n in range(1, 29)] == FAMILIES
+    assert {(c.world, c.strategy) for c in some if c.family != "F14"} == {
         (1, "single"),
         (1, "fsdp"),
         *((n, s) for n in (2, 4) for s in ("ddp", "fsdp")),
     }
+
+
+def test_every_family_is_drawn_as_often_as_any_other_and_every_recipe_of_it_in_turn() -> None:
+    counts = Counter(case.family for case in draw(1000, 0, (1, 2, 4), ("single", "ddp", "fsdp")))
+    assert counts.keys() == set(FAMILIES)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    files = Counter(case.name.rpartition(" for ")[2] for case in draw(17 * 6, 0, (1, 2, 4), KINDS, ["F25"]))
+    assert set(files.values()) == {6}, "each of 17 files on each of 6 kinds of world"
+    assert draw(5, 0, (2,), ("single",)) == []
 
 
 def test_a_plan_strikes_its_own_rank_and_start_as_often_as_it_says() -> None:
@@ -127,12 +148,14 @@ def test_damage_changes_the_newest_checkpoint_and_no_other(tmp_path: Path, kind:
 
 def test_the_table_has_a_row_per_family_and_one_for_all() -> None:
     found = [
-        CaseResult(asdict(FLIPPED), ["SUCCESS"], equal=True, detection=0.2, lost=2),
-        CaseResult(asdict(QUICK[1])),
+        CaseResult(FLIPPED.facts(), ["SUCCESS"], equal=True, detection=0.2, lost=2),
+        CaseResult(QUICK[1].facts()),
+        CaseResult(QUICK[1].facts(), skipped="root"),
     ]
     head, first, second, whole = summary(found)
     assert (first[0], second[0], whole[0]) == ("F1", "F11", "all")
     assert dict(zip(head, whole, strict=True))["equal bits"] == "1 of 2"
+    assert dict(zip(head, whole, strict=True))["skipped"] == "1"
     assert dict(zip(head, second, strict=True))["detected"] == "0.20 s"
     assert max(STEPS.values()) == STEPS["operator"], "a step drawn below the last is one that every late fault can meet"
 
@@ -181,7 +204,7 @@ def test_slow_crowded_uneven_and_capped_runs_keep_their_promises(tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_whole_matrix_keeps_its_promises(tmp_path: Path) -> None:
-    cases = list(draw(220, 1, (1, 2, 4), ("single", "ddp", "fsdp")))
+    cases = draw(220, 1, (1, 2, 4), KINDS)
     lab = Lab(tmp_path)
     assert [(r.case["family"], r.case["name"], r.broken) for r in lab.run(cases, print) if r.broken] == []
     assert same_samples(lab, cases) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from ups.cli.numbers import Whole
-from ups.screen import table
 from ups.types import ConfigError
 
 
@@ -17,18 +16,20 @@ def faults(
     strategies: str = "single,ddp,fsdp",
     only: str = "",
     out: Path | None = None,
+    table: Path | None = None,
     json: Path | None = None,
     jobs: Whole | None = None,
 ) -> int:
-    """Kill, stop, starve and damage tiny real runs, and check that each ends in time, truthfully, with the same bits.
+    """Kill, stop, starve, rob and damage tiny real runs, and check that each ends in time, truthfully, with equal bits.
 
     Every case is a run of its own under its own supervisor, on CPU ranks forked from one process, compared with the
-    undisturbed run on the same ranks. The exit code is 0 if every promise was kept, else 1.
+    undisturbed run on the same ranks. The exit code is 0 if every promise was kept, else 1. Every result is written to
+    results.jsonl in --out as soon as it is there: the same command again goes on where it was stopped or killed.
 
     Parameters
     ----------
     faults
-        How many.
+        How many; as many of each family.
     seed
         Same seed, same faults.
     ranks
@@ -38,7 +39,9 @@ def faults(
     only
         Families of faults, such as F6,F9; all of them by default.
     out
-        Where the runs are made; those that broke a promise stay there. A temporary folder by default.
+        Where the results and the runs are; runs that broke a promise stay. A new temporary folder by default.
+    table
+        A page, such as docs/faults.md, into which the table of results is written, between its two marks.
     json
         A file for all results, with what they depend on.
     jobs
@@ -48,39 +51,54 @@ def faults(
     import tempfile
     import time
 
-    from ups.lab.fault_recipes import RECIPES, draw
-    from ups.lab.lab import Lab, same_samples, summary, write
+    from ups.lab.draw import draw
+    from ups.lab.journal import Journal, request_of
+    from ups.lab.lab import Lab, same_samples
+    from ups.lab.table import markdown, skipped_words, summary, write_json, write_page
+    from ups.screen import table as columns
 
-    worlds = _numbers(ranks)
-    kinds = [word for word in strategies.split(",") if word]
-    families = [word.upper() for word in only.split(",") if word]
-    known = list(dict.fromkeys(family for family, _ in RECIPES))
-    for word in kinds:
-        if word not in ("single", "ddp", "fsdp"):
-            raise ConfigError(f"there is no strategy '{word}'; it is single, ddp or fsdp.")
-    for word in families:
-        if word not in known:
-            raise ConfigError(f"there is no fault '{word}'; they are {', '.join(known)}.")
-    cases = list(draw(faults, seed, worlds, kinds, families))  # type: ignore[arg-type]
+    worlds, kinds, families = _numbers(ranks), _strategies(strategies), _families(only)
+    cases = draw(faults, seed, worlds, kinds, families)  # type: ignore[arg-type]
     if not cases:
         raise ConfigError("no fault fits these ranks and strategies; one rank is `single` or `fsdp`, more are not.")
     folder = (out or Path(tempfile.mkdtemp(prefix="ups-faults-"))).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    lab = Lab(folder, jobs or len(os.sched_getaffinity(0)))
-    found = lab.run(cases, print)
-    told = same_samples(lab, cases)
+    began, lab = time.monotonic(), Lab(folder, jobs or len(os.sched_getaffinity(0)))
+    journal = Journal(folder, request_of(faults, seed, worlds, kinds, families))
+    try:
+        if journal.rows:
+            print(f"{folder}: {len(journal.rows)} of {len(cases)} results are there; going on.")
+        results = lab.run(cases, print, journal)
+    finally:
+        journal.close()
+    problems = same_samples(lab, cases)
     seconds = time.monotonic() - began
-    print("", table(summary(found)), *told, sep="\n")
-    broken = [r for r in found if r.broken]
-    each = seconds / len(found)
-    print(f"\n{len(found)} faults in {seconds:.0f} s, {each:.2f} s each; {len(broken)} broke a promise.")
+    broken = [r for r in results if r.broken]
+    print("", columns(summary(results)), *filter(None, [skipped_words(results)]), *problems, sep="\n")
+    print(f"\n{len(results)} faults, this time in {seconds:.0f} s; {len(broken)} broke a promise.")
     if json is not None:
-        asked = {"faults": faults, "seed": seed, "ranks": worlds, "strategies": kinds, "only": families}
-        write(json, found, asked, seconds)
-    if broken or told:
-        print(f"{folder} holds the runs that broke a promise.")
-    return 1 if broken or told else 0
+        write_json(json, journal.head, results, seconds)
+    if table is not None:
+        write_page(table, markdown(journal.head, results))
+    print(f"{folder} holds the results{', and the runs that broke a promise' if broken or problems else ''}.")
+    return 1 if broken or problems else 0
+
+
+def _strategies(text: str) -> list[str]:
+    kinds = [word for word in text.split(",") if word]
+    for word in kinds:
+        if word not in ("single", "ddp", "fsdp"):
+            raise ConfigError(f"there is no strategy '{word}'; it is single, ddp or fsdp.")
+    return kinds
+
+
+def _families(text: str) -> list[str]:
+    from ups.lab.draw import FAMILIES
+
+    families = [word.upper() for word in text.split(",") if word]
+    for word in families:
+        if word not in FAMILIES:
+            raise ConfigError(f"there is no fault '{word}'; they are {', '.join(FAMILIES)}.")
+    return families
 
 
 def _numbers(text: str) -> list[int]:

@@ -7,54 +7,21 @@ import itertools
 import json
 import os
 import shutil
-import signal
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ups.config import load
-from ups.engine.faults import VARIABLE
-from ups.lab import disturbances
-from ups.lab.case import BATCH, SAVED, STEPS, Case, for_all_stages, key
-from ups.lab.rank_hooks import RECORDS, install
-from ups.run.config import RunConfig, run_config
-from ups.run.supervised import supervise
-from ups.rundir import RunDir, StartDir
-from ups.supervise.job import NESTED, Start
-from ups.supervise.launchers.forked import ForkLauncher, fork
-from ups.supervise.launchers.launcher import read_pids
-from ups.supervise.proc import alive
-from ups.types import UpsError
-from ups.verdict import Ending, read_json
+from ups.lab.case import SAVED, STEPS, Case, CaseDir
+from ups.lab.command import LEFT, adopt_orphans, configured, left_over, printed, run_command
+from ups.lab.rank_hooks import RECORDS
+from ups.run.config import RunConfig
+from ups.rundir import RunDir
+from ups.supervise.job import NESTED
+from ups.verdict import read_json
 
-CONFIG: dict[str, Any] = {
-    "name": "run",
-    "device": "cpu",
-    "model.codec.dim": 3,
-    "model.operator.width": 16,
-    "model.operator.depth": 2,
-    "model.operator.heads": 2,
-    "dist.vote_timeout": 60.0,
-    "limits.echo": 1.0,
-    "limits.teardown": 5.0,
-    **{key(stage, "train.steps"): steps for stage, steps in STEPS.items()},
-    **{key(stage, "train.checkpoint_steps"): every for stage, every in SAVED.items()},
-    **for_all_stages("batch", BATCH),
-    **for_all_stages("train.validate_every", 3),
-    **for_all_stages("train.log_every", 1),
-    **for_all_stages("train.drift_every", 2),
-}
-
-
-def limits(pace: float) -> dict[str, float]:
-    """Time limits for a run that takes `pace` seconds undisturbed: short, and never too short."""
-    wait = max(4.0, 2 * pace)
-    short = dict.fromkeys(("first", "phase"), wait)
-    long = dict.fromkeys(("save", "validation", "judge", "grace"), 2 * wait)
-    return {"floor": wait / 2, **short, **long, "start": 10 + 4 * wait, "idle": 10 + 4 * wait}
+TRACEBACK = b"Traceback (most recent call last)"
 
 
 @dataclass
@@ -72,6 +39,7 @@ class CaseResult:
     missing: int = 0  # samples that the undisturbed run has trained on and this one has not
     duplicated: int = 0  # and the other way round
     repeated: bool = False  # the machine was too busy at first: ranks that were well stood still over their limits
+    skipped: str = ""  # what the machine lacks to run it at all
     equal: bool = False  # the artifact is that of the undisturbed run, to the bit
     detection: float | None = None
     recovery: float | None = None
@@ -84,33 +52,72 @@ def run_case(case: Case, folder: Path, data: Path, reference: Path | None, pace:
     Where there is none this is the undisturbed run itself.
     """
     began = time.monotonic()
+    with contextlib.suppress(PermissionError):  # a Ctrl-C at the lab's terminal is not one at this run's
+        os.setsid()
+    adopt_orphans()
     for name in (*NESTED, "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES"):
         os.environ.pop(name, None)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # forked ranks cannot use one
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    run, result = RunDir(folder / "run"), CaseResult(asdict(case))
-    config, limit = configured(case, folder, data, case.world, pace), 30 + 20 * pace
-    with disturbances.unmounted_after(run):
-        first = _command(config, case, folder, limit, resume=False)
-        result.endings.append(first)
-        verdict = read_json(run.verdict)
-        result.starts = len(verdict.get("attempts", ()))
-        if first not in ("SUCCESS", "HUNG"):
-            if case.setting.startswith("disk"):
-                disturbances.mend_disk(run)
-            rest = configured(case, folder, data, case.onto or case.world, pace)
-            result.endings.append(_command(rest, None, folder, limit, resume=run.config.exists()))
-    result.hung = result.endings[-1] == "HUNG"
-    _judge(case, result, verdict, run, folder)
+    place, result = CaseDir(folder, data), CaseResult(case.facts())
+    case.around.prepare(place)
+    verdict = _commands(case, place, result, pace)
+    result.hung = "HUNG" in result.endings
+    _judge(case, result, verdict, place)
+    result.broken += case.around.problems(place)
+    if place.beside.exists() and TRACEBACK in place.beside.read_bytes():
+        result.broken.append(f"a process of the lab itself has failed: {place.beside}")
     if reference is not None:
-        _compare(case, result, run, RunDir(reference / "run"))
+        _compare(case, result, place, RunDir(reference / "run"))
     result.seconds = time.monotonic() - began
-    result.starved = bool(result.broken) and _starved(case, run)
-    if not result.broken and reference is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+    result.starved = bool(result.broken) and _starved(case, place.run)
+    if result.broken and os.path.ismount(place.run.folder):  # what is on it vanishes with this process
+        shutil.copytree(place.run.folder, folder / "evidence", symlinks=True, dirs_exist_ok=True)
     return asdict(result)
+
+
+def _commands(case: Case, place: CaseDir, result: CaseResult, pace: float) -> dict[str, Any]:
+    """Run all commands of a case and note how each ended; the verdict of the first."""
+    limit = 30 + 20 * pace
+    config = configured(case, place, case.world, pace)
+    first = _command(config, place, result, limit, resume=False, case=case)
+    verdict = read_json(place.run.verdict)
+    result.starts = len(verdict.get("attempts", ()))
+    if first in ("SUCCESS", "HUNG"):
+        return verdict
+    case.around.meddle(place)
+    rest = configured(case, place, case.onto or case.world, pace)
+    if case.refused:
+        ending = _command(rest, place, result, limit, resume=True)
+        if ending not in case.refused:
+            cause = read_json(place.run.verdict).get("cause", "")
+            result.broken.append(f"the next command ended with {ending}, not {' or '.join(case.refused)}: {cause}")
+        if ending in ("SUCCESS", "HUNG"):
+            return verdict
+    case.around.mend(place)
+    _command(rest, place, result, limit, resume=place.run.config.exists())
+    return verdict
+
+
+def _command(
+    config: RunConfig, place: CaseDir, result: CaseResult, limit: float, resume: bool, case: Case | None = None
+) -> str:
+    """Run one command, note how it ended, and what it did that no command may do."""
+    before = place.console.stat().st_size if place.console.exists() else 0
+    ending = run_command(config, place, limit, resume, case)
+    result.endings.append(ending)
+    if left := left_over():
+        result.broken.append(f"processes {left} were left {LEFT:.0f} s after a command that ended with {ending}")
+    verdict = read_json(place.run.verdict).get("verdict")
+    # What is refused before anything is touched leaves the verdict of an earlier command.
+    if ending not in ("KILLED", "HUNG", "USER") and verdict is not None and verdict != ending:
+        result.broken.append(f"the exit code was that of {ending}, and the verdict is {verdict}")
+    output = place.console.read_bytes()[before:] if place.console.exists() else b""
+    if ending != "CRASH" and TRACEBACK in output:
+        result.broken.append(f"a command that ended with {ending} printed a traceback")
+    return ending
 
 
 def _starved(case: Case, run: RunDir) -> bool:
@@ -119,59 +126,9 @@ def _starved(case: Case, run: RunDir) -> bool:
     return still and not any(fault.kind in ("stop", "hang", "grip") for fault in case.faults)
 
 
-def configured(case: Case, folder: Path, data: Path, world: int, pace: float) -> RunConfig:
-    strategy = {"single": "ddp"}.get(case.strategy, case.strategy)
-    changes = {**CONFIG, **{f"limits.{name}": value for name, value in limits(pace).items()}}
-    changes |= {"out": str(folder), "dist.ranks": world, "dist.strategy": strategy, **case.changes}
-    return load(run_config(), None, {**changes, "data.a.task": "burgers1d", "data.a.file": str(data)})
-
-
-def _command(config: RunConfig, case: Case | None, folder: Path, limit: float, resume: bool) -> str:
-    """`ups run` in a process of its own; how it ended, or KILLED, or HUNG."""
-    process = fork(lambda: _be_command(config, case, folder, resume))
-    end = time.monotonic() + limit
-    while (code := process.poll()) is None and time.monotonic() < end:
-        time.sleep(0.01)
-    if code is None:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        return "HUNG"
-    if code == -signal.SIGKILL:
-        _await_death(process.pid)
-    return "KILLED" if code < 0 else Ending(code).name if code in Ending._value2member_map_ else str(code)
-
-
-def _be_command(config: RunConfig, case: Case | None, folder: Path, resume: bool) -> None:
-    output = os.open(folder / "console.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    before: Callable[[Start], None] = lambda start: None  # noqa: ARG005, E731
-    if case is not None:
-        os.environ[VARIABLE] = json.dumps([asdict(fault) for fault in case.faults])
-        before = disturbances.before_start(case, RunDir(folder / "run"))
-        disturbances.before_run(case, config, RunDir(folder / "run"))
-    try:
-        ending = supervise(config, command="ups.cli.worker", resume=resume, launcher=ForkLauncher(install, before))
-    except UpsError as error:
-        print(f"ups: {error}", file=sys.stderr)
-        ending = Ending.USER
-    raise SystemExit(int(ending))
-
-
-def _await_death(supervisor: int) -> None:
-    """Ranks must not outlive their supervisor."""
-    ranks = [pid for owner, files in StartDir.all() if owner == supervisor for pid in read_pids(files).values()]
-    end = time.monotonic() + 3
-    while time.monotonic() < end and any(map(alive, ranks)):
-        time.sleep(0.02)
-    if left := [pid for pid in ranks if alive(pid)]:
-        print(f"processes {left} outlived their supervisor {supervisor}.", file=sys.stderr, flush=True)
-        raise RuntimeError(f"processes {left} outlived their supervisor")
-
-
-def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], run: RunDir, folder: Path) -> None:
+def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], place: CaseDir) -> None:
     """Note which promises about the ends of the commands were broken."""
-    broken = result.broken
+    broken, run = result.broken, place.run
     first, attempts = result.endings[0], verdict.get("attempts", [])
     if result.hung:
         broken.append("it did not end in time")
@@ -191,10 +148,8 @@ def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], run: RunD
         broken.append(f"rank {failed.get('rank')} was named, and it was {case.named}: {failed.get('cause')}")
     if case.phase and failed.get("phase") != case.phase:
         broken.append(f"phase {failed.get('phase')} was named, and it was {case.phase}")
-    if case.said:
-        output = (folder / "console.log").read_text() + "".join(p.read_text() for p in run.logs.glob("*/rank-*.log"))
-        if case.said not in output:
-            broken.append(f"nobody said '{case.said}'")
+    if case.said and case.said not in printed(place):
+        broken.append(f"nobody said '{case.said}'")
     if len(attempts) > 1 or first != "SUCCESS":
         result.detection = failed.get("detection")
     stages = read_json(run.stages)
@@ -202,11 +157,13 @@ def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], run: RunD
         broken.append(f"{ {n: s['skipped'] for n, s in stages.items()} } steps were skipped, not {case.skipped}")
 
 
-def _compare(case: Case, result: CaseResult, run: RunDir, reference: RunDir) -> None:
+def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) -> None:
     """Note where the artifact or the samples differ from those of the undisturbed run."""
+    run = place.run
     ours, theirs = run.artifact("simulator"), reference.artifact("simulator")
     with contextlib.suppress(OSError):
-        result.equal = _equal(ours, theirs, whole=not case.told)
+        alike = not case.told and case.around.data(place) == place.data  # what they were made with, and of
+        result.equal = _equal(ours, theirs, whole=alike)
     if case.bits and not result.equal:
         result.broken.append("its artifact is not that of the undisturbed run")
         result.false_success = result.endings[-1] == "SUCCESS"

@@ -2,40 +2,28 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from ups.engine.faults import Fault, Kind
-from ups.lab import disturbance_recipes
-from ups.lab.case import LAST, LAST_STAGE, STEPS, Case, Draw, Recipe, Strategy, case_of, for_all_stages, step_of
+from ups.lab.case import (
+    LAST,
+    LAST_STAGE,
+    STEPS,
+    Case,
+    Draw,
+    Recipe,
+    Recipes,
+    Strategy,
+    case_of,
+    for_all_stages,
+    step_of,
+)
 
 EARLIER = max((steps for stage, steps in STEPS.items() if stage != LAST_STAGE), default=0)  # from it on: the last alone
 IN_STEP = ("data", "forward", "backward", "vote", "reduce", "step")
 ELSEWHERE = ("start", "log", "validate", "save", "finish")
 BY_ALL = ("before shard", "after shard")
 BY_FIRST = ("before manifest", "after manifest", "after rename", "before retention", "after retention")
-
-
-def draw(
-    count: int, seed: int, worlds: Sequence[int], strategies: Sequence[Strategy], only: Sequence[str] = ()
-) -> Iterator[Case]:
-    """`count` cases: every recipe on every kind of world once, in an order drawn from the seed, then all over again."""
-    kinds = [(w, s) for w in worlds for s in strategies if (w == 1) is (s == "single") or (w == 1 and s == "fsdp")]
-    recipes = [(f, n, r) for (f, n), r in RECIPES.items() if not only or f in only]
-    made, turn = 0, 0
-    while made < count and kinds and recipes:
-        order = [(*recipe, *kind) for recipe in recipes for kind in kinds]
-        random.Random(f"{seed}/{turn}").shuffle(order)
-        before = made
-        for family, name, recipe, world, strategy in order:
-            case = recipe(random.Random(f"{seed}/{turn}/{family}/{name}/{world}/{strategy}"), world, strategy)
-            if case is not None and made < count:
-                made += 1
-                yield case
-        turn += 1
-        if made == before:
-            return
 
 
 def _memory(phase: str, ranks: str) -> Recipe:
@@ -190,13 +178,24 @@ def _proved(_: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F13", "undisturbed", world, strategy, starts=1)
 
 
-def _drifting(d: Draw, world: int, strategy: Strategy) -> Case | None:
-    if world == 1 or strategy != "ddp":
-        return None  # nobody holds what another holds
-    rank = d.randrange(world)
-    fault = Fault("ulp", rank, "view", step_of(d))
-    promise = {"endings": ("DIVERGED",), "starts": 1, "said": f"rank {rank if world > 2 else 1} holds other values"}
-    return case_of("F14", "one ulp", world, strategy, fault, **promise)
+def _drifting(mended: bool) -> Recipe:
+    """One weight of one rank is another by one ulp: of three ranks or more the guilty one is named, or mended."""
+
+    def recipe(d: Draw, world: int, strategy: Strategy) -> Case | None:
+        if world == 1 or strategy != "ddp":
+            return None  # nobody holds what another holds
+        world = d.choice([2, 3]) if world == 2 and not mended else max(world, 3)
+        rank = d.randrange(world)
+        fault = Fault("ulp", rank, "view", step_of(d))
+        guilty = f"rank {rank} holds other values" if world > 2 else "ranks 0 and 1 hold different values"
+        if not mended:
+            promise: dict[str, Any] = {"endings": ("DIVERGED",), "starts": 1, "said": guilty}
+            return case_of("F14", "one ulp", world, strategy, fault, **promise)
+        promise = {"starts": 1, "said": "has taken over", "bits": False, "close": True}
+        promise["changes"] = for_all_stages("train.on_drift", "mend")
+        return case_of("F14", "one ulp, mended", world, strategy, fault, **promise)
+
+    return recipe
 
 
 def _orphaned(d: Draw, world: int, strategy: Strategy) -> Case:
@@ -230,7 +229,7 @@ def _teardown(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F18", f"{kind} in teardown", world, strategy, Fault(kind, 0, "teardown"), starts=1)
 
 
-RECIPES: dict[tuple[str, str], Recipe] = {
+RECIPES: Recipes = {
     **{
         ("F1", f"oom {p}"): _memory(p, "one")
         for p in ("data", "forward", "loss", "backward", "block", "recompute", "buffer")
@@ -256,11 +255,11 @@ RECIPES: dict[tuple[str, str], Recipe] = {
     **{("F11", k): _damaged(k) for k in ("flip", "truncate", "missing", "foreign", "manifest")},
     ("F12", "resized"): _resized,
     ("F13", "undisturbed"): _proved,
-    ("F14", "ulp"): _drifting,
+    ("F14", "ulp"): _drifting(mended=False),
+    ("F14", "mended"): _drifting(mended=True),
     ("F15", "supervisor"): _orphaned,
     ("F16", "storm"): _storm,
     ("F16", "series"): _series,
     ("F17", "slow"): _slow_log,
     ("F18", "teardown"): _teardown,
-    **disturbance_recipes.RECIPES,
 }

@@ -1,28 +1,39 @@
-"""The lab: undisturbed runs first, then disturbed ones, several at a time; their results as a table and as JSON."""
+"""The lab: undisturbed runs first, then disturbed ones, several at a time, each result written down at once."""
 
 from __future__ import annotations
 
-import json
 import os
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ups.files import write_atomic
-from ups.lab.case import Case, Strategy
+from ups.lab.case import DATA, Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
-from ups.provenance import environment
+from ups.lab.journal import Journal, skipped
+from ups.lab.privileges import missing
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.rundir import RunDir
 from ups.supervise.forked_functions import run
+from ups.verdict import Ending, read_json
 
 # All that a rank would import, so that none has to.
-NEEDED = ("ups.lab.case_run", "ups.cli.worker", "ups.physics", "h5py", "rich.console", "safetensors.torch")
-PATIENCE = 10.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
+NEEDED = (
+    *("ups.lab.case_run", "ups.cli", "ups.cli.worker", "ups.run.supervised", "ups.physics"),
+    *("h5py", "rich.console", "safetensors.torch"),
+)
+PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
+TRIES = 3  # at an undisturbed run
+Kind = tuple[int, Strategy, tuple[Any, ...]]  # of an undisturbed run: ranks, strategy, what differs from the usual
+Say = Callable[[str], None]
+
+
+def _nobody(sentence: str) -> None:
+    """Nobody listens."""
 
 
 @dataclass(frozen=True)
@@ -32,63 +43,111 @@ class Lab:
     folder: Path
     jobs: int = 2
 
-    def run(self, cases: Sequence[Case], say: Callable[[str], None] = lambda sentence: None) -> list[CaseResult]:  # noqa: ARG005
-        """The result of every case, in the order in which they ended."""
+    def run(self, cases: Sequence[Case], say: Say = _nobody, journal: Journal | None = None) -> list[CaseResult]:
+        """The result of every case, in their order; those that a journal knows are not run again.
+
+        Ctrl-C: the cases under way are finished and noted, and no other is begun; a second one leaves at once.
+        """
         data = self.data()
-        results: list[CaseResult] = []
+        results = dict(journal.rows) if journal else {}
+        lacking = {number: missing(case.around.needs) for number, case in enumerate(cases, 1)}
+        begun = threading.Lock()
+
+        def finish(number: int, result: CaseResult) -> None:
+            with begun:
+                results[number] = result
+                if journal:
+                    journal.add(number, result)
+                say(f"{len(results):4d}/{len(cases)}  {_line(cases[number - 1], result)}")
+
+        left = [number for number in range(1, len(cases) + 1) if number not in results]
+        for number in (number for number in left if lacking[number]):
+            finish(number, skipped(cases[number - 1], lacking[number]))
+        left = [number for number in left if not lacking[number]]
         with ThreadPoolExecutor(self.jobs) as pool:
-            plain = {_reference(case) for case in cases}
-            pace = dict(pool.map(lambda kind: (kind, self._undisturbed(data, *kind)), sorted(plain, key=str)))
+            kinds = sorted({reference_of(cases[number - 1]) for number in left}, key=str)
+            pace = dict(zip(kinds, pool.map(lambda kind: self._undisturbed(data, kind), kinds), strict=True))
 
-            def one(numbered: tuple[int, Case]) -> CaseResult:
-                number, case = numbered
-                folder, plain = self.folder / f"case-{number:04d}", _reference(case)
-                result = self._try(case, folder, data, self._plain(*plain), pace[plain])
-                if result.starved:
-                    result = self._try(case, folder, data, self._plain(*plain), 4 * pace[plain])
-                    result.repeated = True
-                results.append(result)
-                what = f"{case.family:4} {case.name:22} {case.world} × {case.strategy:7}"
-                how = "; ".join(result.broken) or " → ".join(result.endings)
-                say(f"{len(results):4d}/{len(cases)}  {what} {result.seconds:5.1f} s  {how}")
-                return result
+            def one(number: int) -> None:
+                case = cases[number - 1]
+                seconds = pace[reference_of(case)]
+                if isinstance(seconds, str):
+                    finish(number, CaseResult(case.facts(), broken=[seconds]))
+                else:
+                    finish(number, self._case(case, number, data, seconds))
 
-            list(pool.map(one, enumerate(cases, 1)))
-        return results
+            _all_or_stopped(pool, [pool.submit(one, number) for number in left], say)
+        return [results[number] for number in sorted(results)]
+
+    def _case(self, case: Case, number: int, data: Path, pace: float) -> CaseResult:
+        folder, plain = self.folder / f"case-{number:04d}", self.plain(reference_of(case))
+        result = self._try(case, folder, data, plain, pace)
+        if result.starved:
+            result = replace(self._try(case, folder, data, plain, 4 * pace), repeated=True)
+        if not result.broken:
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
 
     def data(self) -> Path:
         """A few small trajectories, made once and shared by all."""
-        settings = GenerateConfig(
-            task="burgers1d", samples=16, resolution=16, frames=6, seed=1, device="cpu", scheme="accurate"
-        )
-        return generate(settings, self.folder / "data", lambda progress: None)[0].resolve()  # noqa: ARG005
+        return generate(GenerateConfig(**DATA), self.folder / "data", lambda progress: None)[0].resolve()  # noqa: ARG005
 
-    def _undisturbed(self, data: Path, world: int, strategy: Strategy, changes: tuple[Any, ...]) -> float:
-        """Seconds that it takes."""
+    def _undisturbed(self, data: Path, kind: Kind) -> float | str:
+        """Seconds that it takes, or how it failed; one that an earlier lab of this folder has made is taken."""
+        world, strategy, changes = kind
+        folder = self.plain(kind)
+        known = read_json(folder / "pace.json").get("seconds")
+        if known:
+            return float(known)
         case = Case("F13", "reference", world, strategy, starts=1, changes=dict(changes))
-        folder = self._plain(world, strategy, changes)
-        result = self._try(case, folder, data, None, PATIENCE)
-        if result.broken or result.endings != ["SUCCESS"]:
-            raise RuntimeError(f"the undisturbed run on {world} ranks ({strategy}) failed: {result.broken}; {folder}")
-        return result.seconds
+        for _ in range(TRIES):  # a busy machine may be too slow for any limit
+            result = self._try(case, folder, data, None, PATIENCE)
+            if not result.broken:
+                RunDir(folder).write(folder / "pace.json", {"seconds": result.seconds})
+                return result.seconds
+        return f"the undisturbed run failed ({'; '.join(result.broken)}): {folder}"
 
-    def _plain(self, world: int, strategy: Strategy, changes: tuple[Any, ...]) -> Path:
+    def plain(self, kind: Kind) -> Path:
         """The folder of the undisturbed run."""
-        kind = "-".join(str(value) for _, value in changes)
-        return self.folder / f"plain-{world}-{strategy}{'-' if kind else ''}{kind}"
+        world, strategy, changes = kind
+        words = "-".join(str(value) for _, value in changes)
+        return self.folder / f"plain-{world}-{strategy}{'-' if words else ''}{words}"
 
     def _try(self, case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
         args = (case, folder, data, reference, pace)
         [ended] = run(run_case, 1, *args, seconds=90 + 60 * pace, env={"OMP_NUM_THREADS": "1"}, preload=NEEDED)
         if not ended.well:
             failure = f"the trial itself failed: {ended.ending()}\n{ended.traceback}"
-            return CaseResult(asdict(case), ["HUNG"], [failure], hung=True)
+            return CaseResult(case.facts(), ["HUNG"], [failure], hung=True)
         return CaseResult(**ended.value)
 
 
-def _reference(case: Case) -> tuple[int, Strategy, tuple[Any, ...]]:
+def _line(case: Case, result: CaseResult) -> str:
+    what = f"{case.family:4} {case.name:30} {case.world} × {case.strategy:7}"
+    how = "; ".join(result.broken) or " → ".join(result.endings)
+    return f"{what} {result.seconds:5.1f} s  {f'skipped: needs {result.skipped}' if result.skipped else how}"
+
+
+def _all_or_stopped(pool: ThreadPoolExecutor, work: Sequence[Future[None]], say: Say) -> None:
+    """Wait for all; after a Ctrl-C for those that have begun, and then go on with the interruption."""
+    try:
+        for ended in as_completed(work):
+            ended.result()
+    except BaseException:
+        for future in work:
+            future.cancel()
+        say("stopping: the cases under way are finished first; Ctrl-C again leaves them.")
+        try:
+            pool.shutdown(wait=True)
+        except KeyboardInterrupt:
+            os._exit(int(Ending.INTERRUPTED))  # every result is on disk, and the cases die with this process
+        raise
+
+
+def reference_of(case: Case) -> Kind:
     """What the undisturbed run of a case is: its world, and whatever it changes that changes bits."""
-    return *(case.like or (case.world, case.strategy)), tuple(sorted({**case.changes, **case.told}.items()))
+    changes = {name: value for name, value in {**case.changes, **case.told}.items() if not name.startswith("limits.")}
+    return *(case.like or (case.world, case.strategy)), tuple(sorted(changes.items()))
 
 
 def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
@@ -96,12 +155,12 @@ def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
 
     Well: no two ranks share a sample of a step, and together they have the batches of one process.
     """
-    kinds = sorted({_reference(case) for case in cases}, key=str)
+    kinds = sorted({reference_of(case) for case in cases if not missing(case.around.needs)}, key=str)
     problems = []
     alike: dict[tuple[Any, ...], dict[tuple[str, int], list[int]]] = {}
     for kind in kinds:
-        steps = trained_on(RunDir(lab._plain(*kind) / "run"))
-        sizes = tuple(change for change in kind[2] if change[0].endswith(".batch"))
+        steps = trained_on(RunDir(lab.plain(kind) / "run"))
+        sizes = tuple(change for change in kind[2] if change[0].endswith((".batch", "cache.use")))
         first = alike.setdefault(sizes, steps)
         for key, ids in steps.items():
             if sorted(ids) != sorted(first[key]):
@@ -109,54 +168,3 @@ def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:
             if len(set(ids)) != len(ids):
                 problems.append(f"{kind[0]} ranks ({kind[1]}) saw a sample twice in step {key}")
     return problems
-
-
-COLUMNS = (
-    *("fault", "injected", "hung", "lost steps", "dup. or missing", "false success", "broken", "equal bits"),
-    *("repeated", "detected", "recovered", "per case"),
-)
-
-
-def summary(results: Sequence[CaseResult]) -> list[tuple[str, ...]]:
-    """One row per family and one for all; times are medians, lost steps the most of any case."""
-    families = sorted({r.case["family"] for r in results}, key=lambda name: int(name[1:]))
-    table: list[tuple[str, ...]] = [COLUMNS]
-    for name in [*families, "all"]:
-        some = [r for r in results if name in (r.case["family"], "all")]
-        wanted = [r for r in some if r.case["bits"]]
-        table.append(
-            (
-                name,
-                str(len(some)),
-                str(sum(r.hung for r in some)),
-                str(max((r.lost for r in some), default=0)),
-                str(sum(r.missing + r.duplicated for r in some)),
-                str(sum(r.false_success for r in some)),
-                str(sum(bool(r.broken) for r in some)),
-                f"{sum(r.equal for r in wanted)} of {len(wanted)}",
-                str(sum(r.repeated for r in some)),
-                _median(r.detection for r in some),
-                _median(r.recovery for r in some),
-                _median(r.seconds for r in some),
-            )
-        )
-    return table
-
-
-def _median(values: Iterable[float | None]) -> str:
-    known = [value for value in values if value is not None]
-    return f"{statistics.median(known):.2f} s" if known else "-"
-
-
-def write(path: Path, results: Sequence[CaseResult], request: dict[str, Any], seconds: float) -> None:
-    """All results as JSON, with what was asked for and the environment."""
-    head, *rows = summary(results)
-    values = {
-        "asked": request,
-        "environment": environment(),
-        "load": os.getloadavg(),
-        "seconds": round(seconds, 1),
-        "summary": [dict(zip(head, row, strict=True)) for row in rows],
-        "cases": [asdict(r) for r in results],
-    }
-    write_atomic(path, json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")

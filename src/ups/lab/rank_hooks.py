@@ -20,21 +20,29 @@ from ups.engine.loop import Trainer
 from ups.engine.stage import Stage
 from ups.engine.units import units_of
 from ups.eval.report import Report
-from ups.lab import disturbances
-from ups.lab.case import LAST_STAGE, key
+from ups.lab.case import LAST_STAGE, Disturbance, key
 from ups.models import Simulator
-from ups.run import training
+from ups.run import datasets, training
+from ups.run import run as whole_run
 from ups.run.config import RunConfig
 from ups.run.run import Run
 from ups.tensors import Losses, Window
 
 RECORDS = "samples"
+# Places outside of the steps, in their order; those of which a rank passes only some are rank 0's.
+POINTS = ("generate", "statistics", "cache", "import", "between stages", "judgement", "report", "teardown")
+OF_FIRST = ("generate", "statistics", "judgement", "report")
 
 
-def install() -> Callable[[], None]:
+def install(around: Disturbance) -> Callable[[], None]:
     """Have this rank record and disturb its training. What is returned is called after its work: faults in teardown."""
     plan = FaultPlan.from_environment() or FaultPlan([], 0, 0)
-    press = disturbances.enter(int(os.environ["RANK"]))
+    rank = int(os.environ["RANK"])
+    press = around.rank(rank)
+
+    def at(point: str, step: int = 0) -> None:
+        around.at(point, rank)
+        plan(point, step)
 
     class Watched(Trainer):
         """The real trainer, around a stage whose samples are recorded and whose steps may be struck."""
@@ -43,17 +51,48 @@ def install() -> Callable[[], None]:
             records = Records(stage.name, dist.rank)
             watched: Any = Disturbed(stage, plan, records, lambda: self.step, press)
             place_hooks(stage.module, plan, lambda: getattr(self, "step", 0))
-            store.at = lambda point: plan(point, getattr(self, "step", 0))
+            vault = getattr(store, "store", store)  # within one that says which data it was trained on
+            vault.at = lambda point: at(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
 
     names: Any = training
     names.Trainer = Watched
-    names = Run
-    names.judge, names.report = _brief, lambda _, report: report
     if plan.at("config"):
         names = ups.config
         names.load = _misread(ups.config.load, plan)
-    return lambda: plan("teardown", 0)
+    _place_points(at)
+    at("import")
+    return lambda: at("teardown")
+
+
+def _place_points(at: Callable[[str], None]) -> None:
+    """Places outside of the steps: in data, statistics, caches, between stages, in the judgement and the report.
+
+    The judgement and the report are short ones: they would take longer than the training.
+    """
+
+    def before(function: Callable[..., Any], point: str) -> Callable[..., Any]:
+        def called(*args: Any, **more: Any) -> Any:
+            at(point)
+            return function(*args, **more)
+
+        return called
+
+    rooms: tuple[Any, ...] = (datasets, whole_run, training)
+    for room, name, point in zip(rooms, ("generate", "keep_statistics", "encoded_parts"), POINTS, strict=False):
+        setattr(room, name, before(getattr(room, name), point))
+    learn = training.Training.learn
+
+    def learnt(self: Any, stage: Any, *args: Any) -> Any:
+        answer = learn(self, stage, *args)
+        if stage.name != LAST_STAGE:
+            at("between stages")
+        return answer
+
+    names: Any = training.Training
+    names.learn = learnt
+    names = Run
+    names.judge, names.report = before(_brief, "judgement"), before(_page, "report")
 
 
 class Records:
@@ -66,7 +105,8 @@ class Records:
         self.file = (folder / f"{int(os.environ['UPS_ATTEMPT']):03d}-{rank}.jsonl").open("a", buffering=1)
 
     def note(self, step: int, window: Window) -> None:
-        whole = torch.cat((window.context, window.targets), 1).detach().cpu().contiguous()
+        frames = torch.cat((window.context, window.targets), 1) if window.tokens is None else window.tokens
+        whole = frames.detach().cpu().contiguous()
         ids = [zlib.crc32(row.numpy().tobytes()) for row in whole]
         self.file.write(json.dumps({"stage": self.stage, "step": step, "time": time.monotonic(), "ids": ids}) + "\n")
 
@@ -182,3 +222,10 @@ def _brief(run: Run) -> Report:
     """Instead of the judgement, which takes longer than the training here: check that the simulator loads."""
     Simulator.load(run.folder.artifact("simulator"), torch.device("cpu"))
     return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())
+
+
+def _page(run: Run, report: Report) -> Report:
+    """Instead of the page: where the time went, and what the page would weigh."""
+    run.folder.write(run.folder.phases, run.phases.seconds)
+    run.folder.write(run.folder.results, {"lab": " " * 100_000})
+    return report

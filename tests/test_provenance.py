@@ -1,0 +1,28 @@
+"""What is recorded of the surroundings of a run, without touching them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ups.provenance import environment
+
+
+def test_asking_for_the_state_of_a_repository_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`git status` refreshes the index under a lock, and a kill at that moment would leave the lock for good."""
+    monkeypatch.chdir(tmp_path)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("content")
+    for words in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
+    index = (tmp_path / ".git" / "index").read_bytes()
+    os.utime(tmp_path / "file", (1e9, 1e9))  # what the index remembers of it is outdated
+    state = environment()["git"]
+    assert state is not None
+    assert state["changed"] is False
+    assert (tmp_path / ".git" / "index").read_bytes() == index
