@@ -27,7 +27,8 @@ from ups.verdict import Ending, Verdict, read_json
 
 
 def _say(sentence: str) -> None:
-    print(f"ups: {sentence}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # the streams of whoever called may be closed or full
+        print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
 def supervise(
@@ -117,6 +118,7 @@ def progress(folder: RunDir, config: RunConfig) -> int:
 
 
 def _relay(text: bytes) -> None:
-    if sys.stdout is not None:  # it may have been closed before this process began
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout is not None:  # it may have been closed before this process began
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()
