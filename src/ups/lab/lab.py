@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.files import write_atomic
+from ups.files import write_named
 from ups.lab.case import Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.run.data_config import GenerateConfig
@@ -158,4 +158,5 @@ def write(path: Path, results: Sequence[CaseResult], request: dict[str, Any], se
         "summary": [dict(zip(head, row, strict=True)) for row in rows],
         "cases": [asdict(r) for r in results],
     }
-    write_atomic(path, json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n"
+    write_named(path, text, "choose another --json")
