@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWrapHandler, field_validator
 from pydantic_core import ErrorDetails
 
+from ups.parsing import TwiceError, parse_yaml, read_text
 from ups.types import ConfigError, UpsError
 
 Key = tuple[str, ...]
@@ -77,22 +78,6 @@ def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, s
     return file, flags
 
 
-class _TwiceError(yaml.constructor.ConstructorError):
-    """A key that stands twice, so that one of its values would silently be lost."""
-
-
-class _Once(yaml.SafeLoader):
-    """YAML in which no key stands twice in a group."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise _TwiceError(problem=key.value, problem_mark=key.start_mark)
-            seen |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequence[Path]) -> None:
     """Lay the base first, then this file over it; remember for each key which file it came from."""
     path = path.resolve() if seen else path
@@ -100,15 +85,17 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
         chain = " → ".join(str(p) for p in (*seen, path))
         raise ConfigError(f"{seen[0]}: its base files name each other in a circle ({chain}); remove one `base:`.")
     try:
-        text = path.read_text()
+        if seen and not path.is_file() and path.exists():
+            raise ConfigError(f"{path}: is named as base by {seen[-1]}, but is no file; name a YAML file.")
+        text = read_text(path)
     except FileNotFoundError:
         asked = f" (named as base by {seen[-1]})" if seen else ""
         raise ConfigError(f"{path}: there is no such config file{asked}; check the path.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as a text file ({error}); name a YAML file.") from None
     try:
-        found = yaml.load(text, _Once)
-    except _TwiceError as error:
+        found = parse_yaml(text)
+    except TwiceError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ConfigError(
             f"{path}: '{error.problem}' stands twice in one group, again at line {line}; keep one."
@@ -116,7 +103,8 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: is not valid YAML{where}; mend the line and try again.") from None
+        what = f" ({' '.join(str(getattr(error, 'problem', None) or error).split())[:200]})"
+        raise ConfigError(f"{path}: is not valid YAML{where}{what}; mend the line and try again.") from None
     if found is None:
         found = {}
     if not isinstance(found, dict):
@@ -145,7 +133,7 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
             raise ConfigError(f"{source}: '{'.'.join(key[: depth + 1])}' is a value, not a group of keys.")
         node = child
     try:
-        node[key[-1]] = yaml.load(value, _Once) if isinstance(value, str) else value
+        node[key[-1]] = parse_yaml(value) if isinstance(value, str) else value
     except yaml.YAMLError:
         raise ConfigError(f"{source}: '{value}' is not valid YAML; put quotes around it.") from None
     origin[key] = source

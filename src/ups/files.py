@@ -2,39 +2,135 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import stat
 import struct
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from ups.types import DataError
 
 CHUNK = 1 << 22
 _FLOCK = struct.Struct("hhqqi4x")  # the kernel's struct flock: kind, whence, start, length, process
 _held: dict[tuple[int, int], int] = {}  # by device and inode: the process that holds it, this one or one it came from
+LINKS = 40  # symlinks one after the other, as Linux allows
+LONG_NAME = 240  # bytes of a name, of 255
 
 
 @contextmanager
 def draft(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it becomes `path`, durably, if the block ends well, and vanishes if not."""
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    """An empty file beside `path` to write to; it becomes `path`, durably, if the block ends well, and vanishes if not.
+
+    Only a regular file is replaced, and only one that this user may write: anything else is an OSError, before the
+    block. A symlink stays, and the file it points to is written; a dangling one gets its target. A file that is
+    replaced hands on its mode and, where that is allowed, its owner and group (no other attributes); a new one has the
+    mode of the umask. Other hard links keep the old content: they are names of the old file.
+    """
+    target, old = target_of(path)
+    beside = _beside(target)
+    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
     try:
+        fresh = os.stat(beside)
+        if old is not None:  # before there is anything in it that others should not read
+            _hand_on(old, beside, 0o600)
         yield beside
-        sync(beside)
-        beside.replace(path)
+        publish(beside, target, old or fresh)  # also its own mode: a library may have put another file there
     finally:
         beside.unlink(missing_ok=True)
-    sync(path.parent)
+
+
+@contextmanager
+def writing(path: Path, remedy: str) -> Iterator[Path]:
+    """The same for a file that a user named, whose folder is made: what the system refuses is one sentence."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with draft(path) as beside:
+            yield beside
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror or error}); {remedy}.") from error
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """The whole file or the old one."""
     with draft(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def write_named(path: Path, content: str, remedy: str) -> None:
+    """The same for a file that a user named: see `writing`."""
+    with writing(path, remedy) as beside:
+        beside.write_text(content)
+
+
+def target_of(path: Path) -> tuple[Path, os.stat_result | None]:
+    """The file that writing to `path` means, behind symlinks, and its status; None where it is not there yet.
+
+    An OSError where it is no regular file or may not be written, and for a symlink that another user has laid in a
+    folder where anyone may lay one, such as /tmp.
+    """
+    status: os.stat_result | None
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        status = None
+    else:
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, f"it is {_kind(status.st_mode)}, not a file", str(path))
+        os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))  # a file that may not be written is not replaced either
+    target = path
+    for _ in range(LINKS):
+        if not target.is_symlink():
+            return target, status
+        _check_link(target)
+        target = target.parent / os.readlink(target)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+
+
+def publish(beside: Path, target: Path, like: os.stat_result | None) -> None:
+    """Give a finished draft its name, durably; `like` is the status whose mode, owner and group it gets."""
+    if like is not None:
+        _hand_on(like, beside)
+    sync(beside)
+    beside.replace(target)
+    sync(target.parent)
+
+
+def _beside(target: Path) -> Path:
+    """A new name in the same folder; a long one is cut, for a system has a limit."""
+    name = target.name if len(os.fsencode(target.name)) <= LONG_NAME else target.name[: LONG_NAME // 4]
+    return target.with_name(f".{name}.{uuid.uuid4().hex[:8]}")
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def _check_link(link: Path) -> None:
+    """What Linux does by itself unless it is told not to (fs.protected_symlinks)."""
+    folder, status = os.stat(link.parent), os.lstat(link)
+    anyone = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if anyone and status.st_uid not in (os.geteuid(), folder.st_uid):
+        raise PermissionError(errno.EACCES, "it is a link that another user has laid there", str(link))
+
+
+def _hand_on(old: os.stat_result, path: Path, least: int = 0) -> None:
+    """Give a file the owner, group and mode of another one. What a group that cannot be kept may do, no other may."""
+    mode = stat.S_IMODE(old.st_mode)
+    with suppress(PermissionError):
+        os.chown(path, -1, old.st_gid)
+    with suppress(PermissionError):
+        os.chown(path, old.st_uid, -1)
+    if os.stat(path).st_gid != old.st_gid:
+        mode = mode & ~0o070 | (mode & 0o007) << 3
+    os.chmod(path, mode & 0o777 | least)
 
 
 def starts_with(path: Path, *signatures: bytes) -> bool:

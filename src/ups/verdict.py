@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
+from ups.parsing import parse_json
 from ups.shortage import Shortage, shortage
 from ups.types import DataError, UpsError
 
@@ -262,7 +263,7 @@ class Verdict:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or something else in it."""
     try:
-        values = json.loads(path.read_text())
+        values = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from sparse_files import sparse_data_set
 from ups.data import duplicates, open_source
 from ups.data import source as source_module
 from ups.data.readers.pdebench_names import match_name
@@ -130,8 +131,8 @@ def test_incompressible_layout_gives_velocity_then_particles_and_the_force_as_in
 def test_1_a_slice_of_a_50_gb_file_costs_a_slice(tmp_path):
     path = tmp_path / "2D_CFD_Rand_M0.1_Eta0.01_Zeta0.01_periodic_128_Train.hdf5"
     with h5py.File(path, "w") as file:
-        for name in ("density", "pressure", "Vx", "Vy"):  # never allocated: 55 GB of nothing
-            file.create_dataset(name, (10000, 21, 128, 128), "f4")
+        for name in ("density", "pressure", "Vx", "Vy"):  # never written: a sparse file of 55 GB
+            sparse_data_set(file, name, (10000, 21, 128, 128))
         file["x-coordinate"] = file["y-coordinate"] = centres(128)
         file["t-coordinate"] = np.linspace(0, 1.05, 22, dtype="f4")
     tracemalloc.start()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ups.engine.ranks.dist import device_of
-from ups.files import write_atomic
+from ups.files import write_named
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
@@ -173,8 +173,8 @@ def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: fl
 
 def write_numbers(path: Path, numbers: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
     """What was measured, as JSON, with what it depends on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps({**numbers, "provenance": provenance}, indent=1) + "\n")
+    text = json.dumps({**numbers, "provenance": provenance}, indent=1) + "\n"
+    write_named(path, text, "choose another --json")
 
 
 def provenance(device: torch.device) -> dict[str, str | int]:

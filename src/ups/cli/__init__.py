@@ -20,6 +20,7 @@ from ups.cli.faults import faults
 from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
+from ups.streams import protect
 from ups.types import ConfigError, UpsError
 from ups.version import __version__
 
@@ -173,7 +174,8 @@ def _whole_numbers(text: str | None) -> tuple[int, ...]:
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run the command; a user's mistake is one sentence and exit code 2."""
+    """Run the command; a user's mistake is one sentence and exit code 2. Printing decides no exit code."""
+    protect()
     try:
         code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
@@ -185,6 +187,4 @@ def main(words: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

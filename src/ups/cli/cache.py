@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ups.screen import following, table
+from ups.streams import delivered
 from ups.types import ConfigError
 
 cache = App(name="cache", help="Latent caches: what a trained codec makes of its data, encoded once, read from disk.")
@@ -63,11 +64,12 @@ def verify(path: Path) -> int:
 
 
 @cache.command
-def info(path: Path) -> None:
+def info(path: Path) -> int:
     """List the caches below PATH, a run's folder or one of caches: counts, number format, rounding, size."""
     from ups.jobs.cache import table as rows
 
     print(table(rows(path)))
+    return delivered()
 
 
 @cache.command

@@ -6,11 +6,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from ups.streams import delivered
+
 config = App(name="config", help="Show and explain configuration.")
 
 
 @config.command(usage="Usage: ups config show [FILE] [--KEY.OF.CONFIG VALUE ...]")
-def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> None:
+def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
     """Print a whole config: FILE, its bases, the flags and every default.
 
     FILE is a YAML config; without one, the defaults alone. Any key is a flag, with dots for the levels, for example
@@ -23,13 +25,15 @@ def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fa
     resolved = load(run_config(), file, overrides)
     print(dump(resolved), end="")
     print(f"# fingerprint {fingerprint(resolved)}")
+    return delivered()
 
 
 @config.command
-def schema() -> None:
+def schema() -> int:
     """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
     import json
 
     from ups.run.config import run_config
 
     print(json.dumps(run_config().model_json_schema(), indent=2, ensure_ascii=False))
+    return delivered()

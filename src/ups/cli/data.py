@@ -10,6 +10,7 @@ from cyclopts import App, Group, Parameter
 from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
 from ups.screen import following
+from ups.streams import delivered
 from ups.types import ConfigError
 
 Scheme = Literal["pdebench", "accurate"]
@@ -93,16 +94,17 @@ def generate(
 
 
 @data.command
-def tasks() -> None:
+def tasks() -> int:
     """List the tasks: what each solves, its parameters, its schemes, its file name."""
 
     from ups.jobs.inspect import task_table
 
     print(task_table())
+    return delivered()
 
 
 @data.command
-def info(file: Path, *, task: str | None = None) -> None:
+def info(file: Path, *, task: str | None = None) -> int:
     """Say what a file holds, in words and numbers, with the coefficients of its equation fitted from its own data.
 
     The last lines are its task as YAML, to be edited and used.
@@ -118,6 +120,7 @@ def info(file: Path, *, task: str | None = None) -> None:
     from ups.jobs.inspect import describe
 
     print(describe(file, definition_from(task) if task else None))
+    return delivered()
 
 
 @data.command

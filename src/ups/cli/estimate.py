@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ups.screen import table
+from ups.streams import delivered
 from ups.types import ConfigError
 
 
@@ -17,7 +18,7 @@ def estimate(
     measure: bool = False,
     price: float | None = None,
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
-) -> None:
+) -> int:
     """Say what a run of CONFIG will take: parameters, FLOPs, memory, disk and time, and whether it fits.
 
     CONFIG is a YAML file; any key is a flag, with dots for the levels, for example `--operator.batch 256`. No data are
@@ -49,3 +50,4 @@ def estimate(
     print("\n".join(found.lines()))
     if json_out:
         found.write(json_out)
+    return delivered()

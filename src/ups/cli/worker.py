@@ -12,6 +12,7 @@ from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
 from ups.rundir import RunDir
 from ups.screen import following, show, training
+from ups.streams import protect
 from ups.supervise.seat import Seat
 
 LOOK = 0.05  # seconds between two looks for what rank 0 prepares
@@ -39,6 +40,7 @@ class Seated:
 def main(folder: Path) -> None:
     """The part of this process in the run of `folder`, whose config the supervisor has left there."""
     STOP.listen()
+    protect()
     with Seat(fire=FaultPlan.from_environment()) as seat:
         seat.pulse.beat("start")
         import torch

@@ -75,7 +75,7 @@ def write(
     header = json.dumps(fields).encode()
     header += b" " * (-(8 + len(header)) % ALIGN)
     hashed, size = hashlib.sha256(), 0
-    with draft(path) as beside, beside.open("xb") as file:
+    with draft(path) as beside, beside.open("wb") as file:
         for piece in _pieces(header, small, rows):
             hashed.update(piece)
             size += len(piece)

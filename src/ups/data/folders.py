@@ -13,7 +13,7 @@ from ups.data.source import Source, View
 
 def files_in(folder: Path, suffixes: Collection[str]) -> list[Path]:
     """The files and stores below a folder whose names end so, sorted; hidden ones are left out."""
-    return sorted(_walk(folder, tuple(suffixes)))
+    return sorted(_walk(folder, tuple(suffixes), set()))
 
 
 def open_folder(folder: Path, files: list[Path], open_file: Callable[[Path], Source]) -> Source:
@@ -33,7 +33,11 @@ def _ids(folder: Path, part: Source) -> Iterator[str]:
     return iter((stem,)) if len(part) == 1 else (f"{stem}/{name}" for name in part.ids)
 
 
-def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+def _walk(folder: Path, suffixes: tuple[str, ...], visited: set[tuple[int, int]]) -> Iterator[Path]:
+    status = os.stat(folder)
+    if (status.st_dev, status.st_ino) in visited:  # a link that leads back
+        return
+    visited.add((status.st_dev, status.st_ino))
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith("."):
@@ -41,4 +45,4 @@ def _walk(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
             if entry.name.lower().endswith(suffixes):
                 yield Path(entry.path)
             elif entry.is_dir():
-                yield from _walk(Path(entry.path), suffixes)
+                yield from _walk(Path(entry.path), suffixes, visited)

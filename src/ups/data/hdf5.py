@@ -10,20 +10,21 @@ import weakref
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ups.data.source import Facts, Source, check_path, denied
+from ups.data.hdf5_safety import check_data_set, check_file
+from ups.data.source import Facts, Source, check_frame, check_path, denied
 from ups.files import read_at, starts_with
 from ups.later import h5py
 from ups.types import Array, DataError
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-# What h5py raises on damaged bytes.
-DAMAGE = (OSError, RuntimeError, KeyError, ValueError)
+# What h5py raises on damaged bytes, and what comes of an attribute or a data set of an unexpected type or shape.
+DAMAGE = (OSError, RuntimeError, LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError)
 SMALL_FRAME = 2**16  # bytes, under which frames that are read are not worth a call each
 
 
@@ -86,6 +87,7 @@ class Hdf5Source(Source):
 
     def __init__(self, path: Path, facts: Facts) -> None:
         super().__init__(path, facts)
+        check_frame(path, facts)
         self._handle = Handle(path)
 
     @abstractmethod
@@ -132,12 +134,13 @@ def _flavour(path: Path, changed: int, size: int) -> Flavour:  # noqa: ARG001  (
         return "netcdf"
     try:
         with h5py.File(path, "r", locking="best-effort") as file:
+            check_file(file)
             if "dimensions" in file and "t0_fields" in file:
                 return "well"
             scales = (file[name] for name in list(file)[:64])
             named = any("DIMENSION_LIST" in node.attrs for node in scales if isinstance(node, h5py.Dataset))
             return "netcdf" if named or "_NCProperties" in file.attrs else "plain"
-    except DAMAGE:
+    except (*DAMAGE, DataError):
         return "plain"
 
 
@@ -171,11 +174,12 @@ def open_file(path: Path) -> Any:
         if "truncated" in str(error):
             raise DataError(f"{path}: is truncated, its end is missing; fetch or generate it again.") from error
         raise DataError(f"{path}: is not an HDF5 file, or is damaged; check what it is and fetch it again.") from error
-    with naming_damage(path, "its header"):
-        complete = file.attrs.get("ups_complete", True)
-    if not complete:
-        file.close()
-        raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
+    with ExitStack() as stack, naming_damage(path, "its header"):
+        stack.callback(file.close)  # what stays open would be taken for the file that is opened next under this name
+        check_file(file)
+        if not bool(file.attrs.get("ups_complete", True)):
+            raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
+        stack.pop_all()
     return file
 
 
@@ -196,6 +200,7 @@ def dataset(parent: Any, name: str, shape: Sequence[int | None], meaning: str, k
         names = [str(key) for key in parent]
         listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
         raise DataError(f"{where} is missing (there are: {listed or 'none'}); check the file or name another --task.")
+    check_data_set(node)
     if node.dtype.kind not in kinds:
         wanted = "floating-point numbers" if kinds == "f" else "numbers"
         raise DataError(f"{where} holds {node.dtype}, where {wanted} were expected; check the file.")

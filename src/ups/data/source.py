@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,10 @@ from ups.tensors import numbers_of
 from ups.types import Array, ConfigError, DataError, Domain, Params, TaskSpec, Trajectory
 
 UNFINISHED = ".part"
+# Packed numbers may take so many times as many bytes as their file has, beyond an amount that harms nobody: real
+# fields shrink by tens, and only what was made to fill a memory or a day by thousands.
+PACKED, HARMLESS = 250, 2**30
+ID_BYTES = 100  # of a sample's id in memory
 BLOCK_BYTES = 64 * 2**20
 
 
@@ -239,6 +244,29 @@ def check_path(path: Path) -> None:
         raise DataError(f"{path}: cannot be looked at ({error.strerror}); check the path.") from None
     if not os.access(path, os.R_OK):
         raise denied(path)
+
+
+def check_claim(path: Path, claimed: int, stored: int) -> None:
+    """Refuse a file of `stored` bytes that says it holds `claimed` bytes of numbers, where that cannot be."""
+    if claimed > HARMLESS + PACKED * stored:
+        raise DataError(
+            f"{path}: claims {claimed / 1e9:.3g} GB of numbers in a file of {stored / 1e9:.3g} GB, which no field fits "
+            "into; it is damaged, or made to fill the memory: fetch or write it again."
+        )
+
+
+def numbered(path: Path, samples: int) -> tuple[str, ...]:
+    """The ids of samples that have no names: their numbers. As many as the file can hold."""
+    if samples < 1:
+        raise DataError(f"{path}: holds no sample; fetch or generate it again.")
+    check_claim(path, ID_BYTES * samples, path.stat().st_size if path.is_file() else 0)
+    return tuple(f"{i:06d}" for i in range(samples))
+
+
+def check_frame(path: Path, facts: Facts) -> None:
+    """Refuse a file whose axes span a frame that it cannot hold, whatever its data sets have along them."""
+    if path.is_file():
+        check_claim(path, 8 * math.prod(facts.domain.shape) * len(facts.task.channels), path.stat().st_size)
 
 
 def denied(path: Path) -> DataError:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ups.files import write_atomic
+from ups.files import write_named
 from ups.types import ConfigError, DataError
 
 PartName = Literal["train", "valid", "test"]
@@ -59,10 +59,7 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write the record; the file appears whole or not at all."""
-        try:
-            write_atomic(path, json.dumps(asdict(self), indent=1) + "\n")
-        except OSError as error:
-            raise DataError(f"{path}: the split cannot be written ({error.strerror}); choose another folder.") from None
+        write_named(path, json.dumps(asdict(self), indent=1) + "\n", "choose another --out")
 
     @classmethod
     def load(cls, path: Path, ids: Sequence[str]) -> Split:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ups.data.layouts import LAYOUTS, FileSpec
 from ups.data.source import UNFINISHED
-from ups.files import sync
+from ups.files import publish, target_of
 from ups.later import h5py
 from ups.types import Array, ConfigError, DataError
 
@@ -30,10 +30,10 @@ class Writer:
     """
 
     def __init__(self, path: Path, spec: FileSpec) -> None:
-        self.path, self.spec = path, spec
+        self.path, self._old = _target(path)
+        self.spec = spec
         self.layout = LAYOUTS[spec.task.storage.kind](spec)
-        self.part = path.with_name(path.name + UNFINISHED)
-        self.journal = path.with_name(path.name + UNFINISHED + ".journal")
+        self.part, self.journal = _unfinished(self.path)
         self.done = 0
         self.measured: list[dict[str, float]] = []
 
@@ -42,6 +42,8 @@ class Writer:
         """Take the file (nobody else may write it meanwhile), find out what is done, lay out what is not there."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            for path in (self.part, self.journal):
+                _refuse_stranger(path)
             self._log = open(self.journal, "a+")  # noqa: SIM115
         except OSError as error:
             raise DataError(
@@ -144,14 +146,32 @@ class Writer:
             for key, value in attributes.items():
                 file.attrs[key] = value
             file.attrs["ups_complete"] = True
-        sync(self.part)
-        os.replace(self.part, self.path)
+        publish(self.part, self.path, self._old)
         self.journal.unlink()
-        sync(self.path.parent)
         return self.path
 
 
 def discard(path: Path) -> None:
-    """Remove a file, what was begun of it, and its journal."""
-    for suffix in ("", UNFINISHED, UNFINISHED + ".journal"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    """Remove what was begun of a file, and its journal; the file itself stays until another takes its place."""
+    for unfinished in _unfinished(_target(path)[0]):
+        unfinished.unlink(missing_ok=True)
+
+
+def _target(path: Path) -> tuple[Path, os.stat_result | None]:
+    """The file behind a path that may be a symlink, and its status."""
+    try:
+        return target_of(path)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --out.") from None
+
+
+def _unfinished(path: Path) -> tuple[Path, Path]:
+    """The file while it is written, and the journal of what is done."""
+    part = path.with_name(path.name + UNFINISHED)
+    return part, part.with_name(part.name + ".journal")
+
+
+def _refuse_stranger(path: Path) -> None:
+    """Names that anyone can guess: a link there would have another file written."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise OSError(errno.EEXIST, f"{path.name} is there and is no file; remove it", str(path))

@@ -11,7 +11,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from ups.files import write_atomic
+from ups.files import write_named
 from ups.verdict import now
 from ups.version import __version__
 
@@ -86,4 +86,5 @@ def write(path: Path, lines: Sequence[Line], **facts: Any) -> None:
         "counts": counts,
         "checks": [asdict(line) for line in lines],
     }
-    write_atomic(path, json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(values, indent=2, ensure_ascii=False, default=str) + "\n"
+    write_named(path, text, "choose another --json")

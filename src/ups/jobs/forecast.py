@@ -14,12 +14,12 @@ import torch
 
 from ups.engine.ranks.dist import device_of
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
-from ups.files import write_atomic
+from ups.files import write_named
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError
 
 PATIENCE = 15.0  # seconds a trial may take unasked
 
@@ -63,10 +63,7 @@ class Forecast:
         return {**asdict(self), "costs": self.costs.facts(), **derived}
 
     def write(self, path: Path) -> None:
-        try:
-            write_atomic(path, json.dumps(self.facts(), indent=1, ensure_ascii=False) + "\n")
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror or error}); choose another --json.") from None
+        write_named(path, json.dumps(self.facts(), indent=1, ensure_ascii=False) + "\n", "choose another --json")
 
     def rows(self) -> list[list[str]]:
         """A table with a column per stage, the header first."""

@@ -12,7 +12,7 @@ import torch
 
 from ups.data.trajectories import alike
 from ups.engine.ranks.dist import device_of
-from ups.files import draft
+from ups.files import writing
 from ups.models import artifact
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import predictor_of
@@ -68,16 +68,12 @@ def rollout(
         starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
         times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, steps + 1)
         coordinates = dict(zip(spec.axes, part.domain.coordinates, strict=False))
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with draft(out) as beside, h5py.File(beside, "w") as file:
-            file["prediction"] = found
-            # One row for all samples, or one for each where their times differ.
-            file["t-coordinate"] = times[0] if (times == times[0]).all() else times
-            for name, axis in coordinates.items():
-                file[f"{name}-coordinate"] = axis
-            file.attrs["channels"] = list(spec.channels)
-            file.attrs["simulator"] = str(simulator.provenance.get("config", ""))
-    except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror or error}); choose another --out.") from None
+    with writing(out, "choose another --out") as beside, h5py.File(beside, "w") as file:
+        file["prediction"] = found
+        # One row for all samples, or one for each where their times differ.
+        file["t-coordinate"] = times[0] if (times == times[0]).all() else times
+        for name, axis in coordinates.items():
+            file[f"{name}-coordinate"] = axis
+        file.attrs["channels"] = list(spec.channels)
+        file.attrs["simulator"] = str(simulator.provenance.get("config", ""))
     return out

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ups.files import write_atomic
+from ups.files import write_atomic, write_named
 from ups.lab.case_run import CaseResult
 from ups.types import DataError
 
@@ -103,4 +103,5 @@ def write_json(path: Path, head: Mapping[str, Any], results: Sequence[CaseResult
         "summary": [dict(zip(names, row, strict=True)) for row in rows],
         "cases": [asdict(r) for r in results],
     }
-    write_atomic(path, json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(values, indent=1, ensure_ascii=False, default=str) + "\n"
+    write_named(path, text, "choose another --json")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,7 +50,12 @@ def write(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     full["digest"] = _whole(held, digests)
     path.parent.mkdir(parents=True, exist_ok=True)
     with draft(path) as beside:
-        save_file(held, beside, metadata={"ups": json.dumps(full, sort_keys=True)})
+        try:
+            save_file(held, beside, metadata={"ups": json.dumps(full, sort_keys=True)})
+        except SafetensorError as error:  # which hides the system's own
+            number = re.search(r"os error (\d+)", str(error))
+            code = int(number[1]) if number else errno.EIO
+            raise OSError(code, os.strerror(code), str(path)) from error
     return path
 
 

@@ -31,7 +31,8 @@ from ups.verdict import Ending, Verdict, classify, now, read_json
 
 def say(sentence: str) -> None:
     """Tell the person at the terminal, or the log of a service."""
-    print(f"ups: {sentence}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # the streams of whoever called may be closed or full
+        print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
 def supervise(
@@ -150,6 +151,7 @@ def progress(folder: RunDir, config: RunConfig) -> int:
 
 
 def _relay(text: bytes) -> None:
-    if sys.stdout is not None:  # it may have been closed before this process began
-        sys.stdout.buffer.write(text)
-        sys.stdout.buffer.flush()
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout is not None:  # it may have been closed before this process began
+            sys.stdout.buffer.write(text)
+            sys.stdout.buffer.flush()

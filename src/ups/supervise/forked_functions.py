@@ -273,8 +273,9 @@ def _child(pipe: Connection, call: Callable[[], Any], env: dict[str, str], log: 
             code = code or 1
     if env.get("RANK") == "0":
         _linger(pipe)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     os._exit(code)  # teardown of a process group races with its objects, and nobody asked for it
 
 

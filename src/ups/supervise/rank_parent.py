@@ -183,7 +183,8 @@ def _write(path: str, text: str) -> None:
             file.write(text)
         os.replace(f"{path}.new", path)
     except OSError as error:
-        os.write(2, f"{path}: {error}\n".encode())
+        with contextlib.suppress(OSError):  # the log may lie on the same disk
+            os.write(2, f"{path}: {error}\n".encode())
 
 
 def _forget_slot(folder: str, slot: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ups.data.source import Facts, Source, side_by_side
+from ups.data.source import Facts, Source, check_frame, side_by_side
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
 
@@ -24,7 +24,10 @@ Where = tuple[int | slice, ...]
 SMALL = 2**16
 KEPT_BYTES = 2**30
 # What libraries raise on files that are not theirs, or not whole.
-DAMAGE = (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, RuntimeError, NotImplementedError)
+DAMAGE = (
+    *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError),
+    *(AttributeError, ArithmeticError, MemoryError),
+)
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ class ArraySource(Source):
         flipped: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(store.path, facts)
+        check_frame(store.path, facts)
         self._store, self._columns = store, columns
         self._fields, self._given, self._flipped = fields, inputs, flipped
 

@@ -12,7 +12,7 @@ import numpy as np
 from ups.data.axes import grid, times_of
 from ups.data.readers.array_dims import MASK, VALUES, axes_by_definition, axes_by_name, check_named, listed, renamed
 from ups.data.readers.arrays import ArraySource, Columns, Store, Variable, naming_fault, plain
-from ups.data.source import Facts, Remarks, Source
+from ups.data.source import Facts, Remarks, Source, numbered
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
 from ups.types import Array, DataError, Param, Storage, TaskSpec
 
@@ -69,7 +69,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
         axes=space,
     )
     samples = sizes.get(SAMPLE, 1)
-    ids = tuple(f"{i:06d}" for i in range(samples))
+    ids = numbered(path, samples)
     common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
     facts = Facts(spec, common, domain, first, ids, tuple(remarks.notes), tuple(remarks.problems))
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
+from ups.data.hdf5_safety import check_data_set
 from ups.data.readers.arrays import Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
@@ -57,11 +58,18 @@ def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Defi
 
 def small(node: Any) -> Array | None:
     """All of a data set that can be but a coordinate or a parameter; None for any other."""
-    return np.asarray(node[()]) if is_small(node.shape) else None
+    check_data_set(node)
+    return np.asarray(node[()]) if is_small(node.shape) and readable(node) else None
+
+
+def readable(node: Any) -> bool:
+    """Whether a data set holds numbers or words: no references, no lists of any length, no records."""
+    return node.dtype.kind in "biufcSU" or h5py.check_string_dtype(node.dtype) is not None
 
 
 def data_sets(file: Any) -> Iterator[tuple[str, Any]]:
     """Every data set with its path in the file."""
     nodes: list[tuple[str, Any]] = []
     file.visititems(lambda key, node: nodes.append((key, node)))
-    return ((key, node) for key, node in nodes if isinstance(node, h5py.Dataset) and node.shape is not None)
+    sets = ((key, node) for key, node in nodes if isinstance(node, h5py.Dataset))
+    return ((key, node) for key, node in sets if node.shape is not None and readable(node))

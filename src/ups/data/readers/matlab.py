@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ups.data.hdf5 import flavour, naming_damage, open_file
 from ups.data.readers.arrays import Kept, Store, Variable, Where, naming_fault
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.hdf5_arrays import Hdf5Store, small
-from ups.data.source import Reader, Source
+from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
 from ups.later import h5py
@@ -56,6 +57,7 @@ def open_matlab(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
     variables = [
         Variable(name, name, tuple(shape), np.dtype(CLASSES[kind])) for name, shape, kind in listed if kind in CLASSES
     ]
+    check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), path.stat().st_size)
     return open_arrays(MatlabStore(path), variables, definition)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
 from ups.data.readers.arrays import DAMAGE, Store, Variable, Where
 from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_arrays import Hdf5Store, small
+from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small
 from ups.data.readers.netcdf3 import MAGIC, Place, places
 from ups.data.source import Reader, Source
 from ups.definition import Definition
@@ -77,7 +77,7 @@ def _variables(file: Any) -> Iterator[Variable]:
     """The variables of the root group with the names of their dimensions."""
     for name, node in file.items():
         shape = node.shape if isinstance(node, h5py.Dataset) else None
-        if shape is None:
+        if shape is None or not readable(node):
             continue
         # Asked for one by one: to list them takes longer, which is felt with a thousand files.
         there = {key for key in (*ATTRIBUTES, *DIMENSIONS) if h5py.h5a.exists(node.id, key.encode())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from ups.data.readers.array_dims import VALUES
 from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
-from ups.data.source import Reader, Source
+from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
 from ups.types import Array, DataError, TaskSpec
@@ -32,6 +33,10 @@ class Member:
     dtype: np.dtype[Any]
     fortran: bool
     content: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 class NumpyStore(Store):
@@ -87,13 +92,16 @@ def _npy(path: Path) -> dict[str, Member]:
 
 
 def _npz(path: Path) -> dict[str, Member]:
-    members = {}
+    members, claimed = {}, 0
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if info.compress_type != zipfile.ZIP_STORED:
                 with archive.open(info) as stream:
-                    members[name] = _with_content(_header(name, stream, None), stream)
+                    member = _header(name, stream, None)
+                    claimed += member.nbytes
+                    check_claim(path, claimed, path.stat().st_size)
+                    members[name] = _with_content(member, stream)
                 continue
             file.seek(info.header_offset)
             local = file.read(30)
@@ -109,12 +117,12 @@ def _with_content(member: Member, stream: Any) -> Member:
     """The member with the numbers that follow its header, if they are few."""
     if not is_small(member.shape) or member.dtype.hasobject:
         return member
-    raw = stream.read(member.dtype.itemsize * int(np.prod(member.shape, dtype=np.int64)))
+    raw = stream.read(member.nbytes)
     return replace(member, content=np.frombuffer(raw, member.dtype).reshape(member.shape))
 
 
 def _check_whole(path: Path, member: Member, start: int, size: int) -> None:
-    if start + member.dtype.itemsize * int(np.prod(member.shape, dtype=np.int64)) > size:
+    if start + member.nbytes > size:
         raise DataError(f"{path}: is truncated, its end is missing; fetch or write it again.")
 
 
@@ -122,6 +130,8 @@ def _header(name: str, stream: Any, start: int | None) -> Member:
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(stream)
+    if any(n < 0 for n in shape):
+        raise ValueError("an axis of a negative length")
     return Member(name, start, shape, dtype, fortran)
 
 

@@ -17,7 +17,7 @@ from ups.data.hdf5 import Hdf5Source, dataset, flavour, naming_damage, open_file
 from ups.data.layouts import VARYING
 from ups.data.readers.hdf5_arrays import open_hdf5_arrays
 from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
-from ups.data.source import Facts, Reader, Remarks, Source, is_uniform
+from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
 from ups.definition import Definition
 from ups.later import h5py
 from ups.types import Array, DataError, Domain, Params, TaskSpec
@@ -77,7 +77,7 @@ class FieldsSource(PDEBenchSource):
             dataset(file, name, node.shape, f"as in '{first}'")
         samples, frames, *shape = node.shape
         t = _t(file, "t-coordinate", (), frames)
-        return Survey(_numbered(file, samples), frames, tuple(shape), _root_axes(file, tuple(shape)), t)
+        return Survey(numbered(Path(file.filename), samples), frames, tuple(shape), _root_axes(file, tuple(shape)), t)
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         return np.stack([values_at(file[name], index, frames) for name in self.task.storage.datasets], axis=-1)
@@ -134,7 +134,7 @@ class SteadySource(PDEBenchSource):
         samples, _, *shape = node.shape
         dataset(file, coefficient, [samples, *shape], f"samples, cells, as in '{solution}'")
         axes = _root_axes(file, tuple(shape))
-        return Survey(_numbered(file, samples), 1, tuple(shape), axes, np.zeros(1))
+        return Survey(numbered(Path(file.filename), samples), 1, tuple(shape), axes, np.zeros(1))
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         return values_at(file[self.task.storage.datasets[0]], index, frames)[..., None]
@@ -153,7 +153,7 @@ class IncompressibleSource(PDEBenchSource):
         samples, frames, *shape, _ = velocity.shape
         dataset(file, "particles", [samples, frames, *shape, 1], "as in 'velocity', one channel")
         dataset(file, "force", [samples, *shape, d], "as in 'velocity', no time")
-        ids = _numbered(file, samples)
+        ids = numbered(Path(file.filename), samples)
         t = _t(file, "t", (samples,), frames)
         if (t != t[0]).any():
             remarks.problems.append("the samples have different times; those of the first are given for all")
@@ -231,12 +231,6 @@ def _attributes(file: Any, config_holder: Any, remarks: Remarks) -> dict[str, An
         remarks.problems.append(f"attribute config of {config_holder.name} is not YAML")
         config = {}
     return {**config, **dict(file.attrs)}
-
-
-def _numbered(file: Any, samples: int) -> tuple[str, ...]:
-    if samples == 0:
-        raise DataError(f"{file.filename}: holds no sample; fetch or generate it again.")
-    return tuple(f"{i:06d}" for i in range(samples))
 
 
 def _root_axes(file: Any, shape: tuple[int, ...]) -> tuple[Array, ...]:

@@ -7,9 +7,8 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from ups.data.source import Remarks
+from ups.parsing import parse_yaml
 from ups.types import DataError, Param, Params, TaskSpec, check_known
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
@@ -112,7 +111,7 @@ def parse(value: Any, param: Param) -> float | str | None:
 def config_leaves(text: Any) -> dict[str, Any]:
     """The scalars of a YAML config, by their own key, wherever they are nested; raises yaml.YAMLError."""
     leaves: dict[str, Any] = {}
-    stack = [yaml.safe_load(text)]
+    stack = [parse_yaml(text)]
     while stack:
         node = stack.pop()
         for key, value in node.items() if isinstance(node, dict) else ():

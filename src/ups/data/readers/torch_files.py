@@ -12,7 +12,7 @@ import numpy as np
 from ups.data.readers.array_dims import VALUES
 from ups.data.readers.arrays import DAMAGE, Kept, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
-from ups.data.source import Reader, Source
+from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
 from ups.files import starts_with
 from ups.later import torch
@@ -36,6 +36,7 @@ def is_torch(path: Path) -> bool:
 def open_torch(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
     """A source over one file; a lone tensor is called `values`."""
     arrays = dict(_tensors(path))
+    check_claim(path, sum(array.nbytes for array in arrays.values()), path.stat().st_size)
     variables = [
         Variable(k, k, a.shape, a.dtype, content=np.array(a) if is_small(a.shape) else None) for k, a in arrays.items()
     ]
@@ -53,12 +54,15 @@ def _tensors(path: Path) -> Iterator[tuple[str, Array]]:
         ) from error
     except DAMAGE as error:
         raise DataError(f"{path}: cannot be read, the file is damaged; fetch or write it again.") from error
-    stack = [("", content)]
+    stack, opened = [("", content)], set()
     while stack:
         name, value = stack.pop(0)
+        if id(value) in opened:
+            raise DataError(f"{path}: '{name}' holds itself; save a tensor or a dict of tensors with torch.save.")
         if isinstance(value, torch.Tensor):
             yield name or VALUES, _array(value)
         elif isinstance(value, dict):
+            opened.add(id(value))
             stack += [(f"{name}/{key}" if name else str(key), below) for key, below in value.items()]
         elif isinstance(value, (int, float)):
             yield name, np.asarray(value, np.float64)

@@ -18,7 +18,7 @@ from ups.data.readers import well_header as header
 from ups.data.readers.arrays import Columns, plain
 from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
-from ups.data.source import Facts, Reader, Remarks, Source, side_by_side
+from ups.data.source import Facts, Reader, Remarks, Source, numbered, side_by_side
 from ups.definition import Definition
 from ups.types import Array, DataError, Domain, Field, Params, Storage, TaskSpec
 
@@ -153,7 +153,7 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         mask=written.mask,
         axes=names,
     )
-    ids = tuple(f"{i:06d}" for i in range(samples))
+    ids = numbered(path, samples)
     common = {key: plain(v[0]) for key, v in columns.params.items() if len(v) == 1}
     domain = Domain(axes, periodic, bounds)
     return WellSource(path, Facts(task, common, domain, times, ids, (*remarks.notes,), (*remarks.problems,)), stored)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,11 +14,20 @@ import numpy as np
 from ups.data.readers.arrays import Store, Variable, Where, naming_fault
 from ups.data.readers.assemble import open_arrays
 from ups.data.readers.netcdf import variable
-from ups.data.source import Reader, Source
+from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
+from ups.parsing import parse_json, read_text
 from ups.types import Array, DataError, TaskSpec
 
 MARKS = ("zarr.json", ".zgroup", ".zmetadata")
+METADATA = (*MARKS, ".zarray")
+LARGEST_METADATA = 2**26
+CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
+CODECS = {
+    *("bytes", "transpose", "sharding_indexed", "vlen-utf8", "vlen-bytes", "fixedscaleoffset", "delta", "bitround"),
+    *("blosc", "zlib", "gzip", "zstd", "lz4", "bz2", "lzma", "shuffle", "quantize", "packbits", "astype"),
+    *("crc32", "crc32c", "adler32", "fletcher32", "jenkins_lookup3"),
+}
 
 
 class ZarrStore(Store):
@@ -53,14 +63,52 @@ def open_zarr(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition)
             "`pip install 'universal-physics-stack[formats]'` brings it."
         )
     with naming_fault(path, "its metadata"):
+        stored = _check_store(path)
         variables = list(_variables(_group(path)))
+        check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), stored)
     return open_arrays(ZarrStore(path), variables, definition, named=True)
 
 
 def _group(path: Path) -> Any:
     import zarr
 
-    return zarr.open_group(str(path), mode="r")
+    # Not by its name, in which `::` and `://` would send the reader elsewhere.
+    return zarr.open_group(zarr.storage.LocalStore(path, read_only=True), mode="r")
+
+
+def _check_store(path: Path) -> int:
+    """The bytes of all files of a store; a DataError where one of them is a link, or is made by a codec that runs code.
+
+    Chunks are read as they lie, so that a link would have any file of the reader's read as numbers.
+    """
+    total = 0
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            file = Path(folder, name)
+            if file.is_symlink():
+                raise DataError(
+                    f"{file}: is a link inside a Zarr store, which is not followed; copy what it points to."
+                )
+            if name in METADATA:
+                _check_metadata(file, parse_json(read_text(file, LARGEST_METADATA)))
+            total += file.lstat().st_size if name in files else 0
+    return total
+
+
+def _check_metadata(file: Path, content: Any) -> None:
+    """Refuse codecs that are not known to be harmless (numcodecs has one that unpickles), and paths that lead out."""
+    stack = [content]
+    while stack:
+        value = stack.pop()
+        stack += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        for key, below in value.items() if isinstance(value, dict) else ():
+            if ".." in str(key).split("/") or str(key).startswith("/"):
+                raise DataError(f"{file}: names '{key}', which lies outside the store; fetch it again.")
+            if key in CODEC_KEYS:
+                for codec in below if isinstance(below, list) else [below]:
+                    name = codec.get("id", codec.get("name")) if isinstance(codec, dict) else codec
+                    if codec is not None and str(name).removeprefix("numcodecs.") not in CODECS:
+                        raise DataError(f"{file}: is packed by '{name}', which is not read; pack it by zstd or blosc.")
 
 
 def _variables(group: Any) -> Iterator[Variable]:

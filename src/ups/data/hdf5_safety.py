@@ -1,0 +1,73 @@
+"""What an HDF5 file may not do: point to other files, or claim far more numbers than it can hold."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from ups.data.source import check_claim
+from ups.later import h5py
+from ups.types import DataError
+
+# Up to so many objects all data sets are looked at when a file is opened, of more each when it is read.
+FEW = 1000
+INSIDE = (0, 1)  # hard and soft links; an external one is 64, and one of a plug-in above that
+
+
+def check_file(file: Any) -> None:
+    """Refuse links that leave the file, and data sets that do. The library follows both without a word, so that the
+    author of a file could have any other file of the reader's read."""
+    path = Path(file.filename)
+    status = os.stat(path)
+    _check_once(path, (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size), _Open(file))
+
+
+def check_data_set(node: Any) -> int:
+    """The bytes that a data set claims; a DataError where they do not lie in its own file, or cannot."""
+    path, plan = Path(node.file.filename), node.id.get_create_plist()
+    if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
+        raise DataError(
+            f"{path}: data set '{node.name.lstrip('/')}' keeps its numbers in other files, which are not read; write "
+            "them into the file itself (`h5repack`)."
+        )
+    claimed: int = math.prod(max(1, n) for n in node.shape or ()) * node.dtype.itemsize
+    check_claim(path, claimed, os.stat(path).st_size)
+    return claimed
+
+
+class _Open:
+    """An open file, equal to every other, so that only what is known of a file decides whether it is looked at."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Open)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@functools.lru_cache(4096)
+def _check_once(path: Path, state: tuple[int, ...], opened: _Open) -> None:
+    file = opened.file
+    names: list[bytes] = []
+
+    def visit(name: bytes, info: Any) -> None:
+        if info.type not in INSIDE:
+            raise DataError(
+                f"{path}: '{name.decode(errors='replace')}' is a link into another file, which is not followed; "
+                "copy what it points to into the file (`h5repack`)."
+            )
+        if info.type == 0:
+            names.append(name)
+
+    file.id.links.visit(visit, info=True)
+    opened.file = None
+    if len(names) <= FEW:
+        nodes = (h5py.h5o.open(file.id, name) for name in names)
+        sizes = [check_data_set(h5py.Dataset(node)) for node in nodes if isinstance(node, h5py.h5d.DatasetID)]
+        check_claim(path, sum(sizes), state[-1])
