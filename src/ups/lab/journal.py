@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import ups
 from ups.files import sync
 from ups.lab.case import Case
 from ups.lab.case_run import CaseResult
@@ -24,7 +23,7 @@ NAME = "results.jsonl"
 
 def code_version() -> str:
     """A short hash of this package's source: results of other code do not belong to the same table."""
-    root, hashed = Path(ups.__path__[0]), hashlib.sha256()
+    root, hashed = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         hashed.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return hashed.hexdigest()[:12]

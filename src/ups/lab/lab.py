@@ -133,7 +133,7 @@ def _all_or_stopped(pool: ThreadPoolExecutor, work: Sequence[Future[None]], say:
     try:
         for ended in as_completed(work):
             ended.result()
-    except BaseException:
+    except (KeyboardInterrupt, OSError, RuntimeError, ValueError):
         for future in work:
             future.cancel()
         say("stopping: the cases under way are finished first; Ctrl-C again leaves them.")
