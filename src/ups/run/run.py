@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import cached_property
@@ -31,7 +30,7 @@ from ups.run.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.statistics import keep_statistics, statistics_of
-from ups.run.training import Learnt, Training, checkpoints
+from ups.run.training import Learnt, Training
 from ups.rundir import RunDir
 from ups.tracking import Tracker, open_trackers
 from ups.tracking import require as require_trackers
@@ -108,7 +107,6 @@ class Run:
 
     def carry_out(self, seat: Seat) -> Report | None:
         """This process's part of the whole; the report, for the one that wrote it."""
-        threading.Thread(target=checkpoints, daemon=True).start()
         seat.prepared(self.prepare)
         seat.pulse.beat("start")
         with Dist.start(self.config.device, self.config.dist) as dist:

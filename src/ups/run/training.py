@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from ups.data.loader import AHEAD, loaded
 from ups.data.windows import spread
+from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
@@ -25,16 +26,6 @@ from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
 from ups.stages import Stage
-
-if TYPE_CHECKING:
-    from ups.engine.checkpoint.vault import Vault
-
-
-def checkpoints() -> type[Vault]:
-    """Where a stage keeps its checkpoints; its imports take a second, so a run asks for it while data are read."""
-    from ups.engine.checkpoint.vault import Vault
-
-    return Vault
 
 
 @dataclass(frozen=True)
@@ -86,7 +77,7 @@ class Training:
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
         second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
         place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
-        vault, say = checkpoints()(*place, say=self.screen.say, second=second), self.screen.say
+        vault, say = Vault(*place, say=self.screen.say, second=second), self.screen.say
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
                 settings.train,

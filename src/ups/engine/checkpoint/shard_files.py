@@ -8,18 +8,25 @@ import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from ups.engine.checkpoint import index, manifest
 from ups.engine.checkpoint.index import Layout, Region
 from ups.files import read_at
 
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
 LARGE = 2**27  # bytes that are worth a file and a thread of their own
 PIECE = 2**24  # bytes written or read at once
+
+
+def sharded(tensor: Tensor) -> TypeGuard[DTensor]:
+    """Whether this is one rank's part of a tensor. Asked without its class, whose import takes a second."""
+    return hasattr(tensor, "placements")
 
 
 def dtype_name(tensor: Tensor) -> str:
@@ -33,7 +40,9 @@ def dtype_name(tensor: Tensor) -> str:
 def region(tensor: Tensor) -> Region:
     """The part of a tensor that this rank holds: all of a plain one."""
     offsets, sizes = [0] * tensor.ndim, list(tensor.shape)
-    if isinstance(tensor, DTensor):
+    if sharded(tensor):
+        from torch.distributed.tensor import Replicate, Shard
+
         place = tensor.device_mesh.get_coordinate()
         if place is None:
             raise ValueError("a tensor is sharded over ranks of which this is none")
@@ -53,7 +62,7 @@ def region(tensor: Tensor) -> Region:
 
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor, sharing its memory."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+    return (tensor.to_local() if sharded(tensor) else tensor).detach()
 
 
 def write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor]) -> dict[str, tuple[dict[str, Any], list[str]]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Replicate
 
 from ups.engine.checkpoint.index import DTYPES
 from ups.engine.checkpoint.manifest import DamageError
-from ups.engine.checkpoint.shard_files import local
+from ups.engine.checkpoint.shard_files import local, sharded
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def share(tensors: Mapping[str, Tensor], rank: int, world: int) -> dict[str, Tensor]:
@@ -21,7 +23,7 @@ def share(tensors: Mapping[str, Tensor], rank: int, world: int) -> dict[str, Ten
     loads, mine = [0] * world, dict[str, Tensor]()
     for number, name in enumerate(sorted(tensors, key=lambda n: (-tensors[n].nbytes, n))):
         tensor = tensors[name]
-        if isinstance(tensor, DTensor):
+        if sharded(tensor):
             writes = _replica(tensor, number)
         else:
             writer = loads.index(min(loads))
@@ -36,7 +38,7 @@ def _replica(tensor: DTensor, turn: int) -> bool:
     """Whether it is this rank's turn among those that hold the same shard."""
     place: list[int] = list(tensor.device_mesh.get_coordinate() or ())
     axes = zip(tensor.device_mesh.shape, place, tensor.placements, strict=True)
-    same = [(ranks, rank) for ranks, rank, placement in axes if isinstance(placement, Replicate)]
+    same = [(ranks, rank) for ranks, rank, placement in axes if placement.is_replicate()]
     number = 0
     for ranks, rank in same:
         number = number * ranks + rank
