@@ -32,13 +32,12 @@ def freeable(run: RunDir) -> str:
 
 
 def bytes_of(path: Path) -> int:
-    """What a file, or all in a folder, takes up on the disk; links are not followed."""
-    total = 0
+    """What a file, or all files in a folder, take up on the disk; links are not followed."""
     with contextlib.suppress(OSError):
-        total = path.lstat().st_blocks * 512
         if path.is_dir() and not path.is_symlink():
-            total += sum(map(bytes_of, _entries(path)))
-    return total
+            return sum(map(bytes_of, _entries(path)))
+        return path.lstat().st_blocks * 512
+    return 0
 
 
 def _entries(folder: Path) -> Iterable[Path]:

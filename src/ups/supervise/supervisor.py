@@ -281,6 +281,8 @@ class Supervisor:
     def _publish(self, verdict: Verdict, before: bytes) -> Verdict:
         """Node 0 writes the verdict; the others end with the same one."""
         self.run.reserve.unlink(missing_ok=True)
+        if verdict.ending == Ending.STORAGE and self.job.node == 0:
+            self.run.job.unlink(missing_ok=True)  # where there was no reserve, the verdict takes this place
         ours = self.run.verdict if self.job.node == 0 else self.run.node_verdict(self.job.node)
         try:
             if self.job.node != 0:

@@ -1,0 +1,94 @@
+"""A disk without room: one sentence, a verdict, and what could be deleted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from ups.config import load
+from ups.engine.checkpoint.store import Snapshot
+from ups.engine.checkpoint.vault import Vault
+from ups.run.config import RunConfig, run_config
+from ups.run.room import bytes_of, freeable
+from ups.run.run import Run
+from ups.run.supervised import supervise
+from ups.rundir import RunDir
+from ups.verdict import Ending
+
+
+def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_is_not(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    vault = Vault(run.checkpoints("codec"))
+    for step in (1, 2):
+        vault.save(Snapshot(step, {"w": torch.ones(100_000)}))
+        vault.wait()
+    assert "older checkpoints" in freeable(run)
+    older, newest = (run.checkpoints("codec") / f"step-00000000{step}" for step in (1, 2))
+    assert f"{bytes_of(older) / 1e6:.2f} MB of older checkpoints" in freeable(run)
+    older = older.rename(newest.with_name("step-000000001.damaged-0123abcd"))
+    assert f"{bytes_of(older) / 1e6:.2f} MB of damaged checkpoints set aside" in freeable(run)
+    for number in (1, 2):
+        run.attempt_logs(number).mkdir(parents=True)
+        (run.attempt_logs(number) / "rank-0.log").write_bytes(os.urandom(number * 50_000))
+    run.cache("data").mkdir(parents=True)
+    (run.cache("data") / "file").symlink_to(newest)
+    words = freeable(run)
+    assert "0.05 MB of logs of earlier attempts" in words, "those of the last attempt are needed"
+    assert "cache/" not in words, "a link is worth nothing"
+    (run.cache("data") / "other").write_bytes(bytes(200_000))
+    assert "0.20 MB of what is made again when it is needed (cache/)" in freeable(run)
+
+
+def test_a_folder_with_nothing_to_delete_promises_nothing(tmp_path: Path) -> None:
+    assert freeable(RunDir(tmp_path / "none")) == ""
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=False).returncode != 0:
+        pytest.skip("a file system can be mounted by root only")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def settings(disk: Path) -> RunConfig:
+    return load(run_config(), None, {"out": str(disk), "data.a.task": "advection1d", "data.a.samples": 10})
+
+
+def fill(disk: Path) -> None:
+    free = os.statvfs(disk)
+    (disk / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize))
+
+
+@pytest.mark.parametrize("left", ["the reserve of a run that was killed", "the verdict of one that ended"])
+def test_a_resume_without_any_room_is_a_sentence_and_a_verdict(disk: Path, left: str) -> None:
+    run = Run.open(settings(disk)).folder
+    run.close()
+    if "reserve" in left:
+        run.reserve.write_bytes(bytes(64 * 1024))
+    else:
+        run.write(run.verdict, {"verdict": "PREEMPTED", "code": 15})
+    fill(disk)
+    sentences: list[str] = []
+    assert supervise(settings(disk), command="ups.cli.worker", resume=True, say=sentences.append) == Ending.STORAGE
+    assert json.loads(run.verdict.read_text())["verdict"] == "STORAGE"
+    sentence = next(sentence for sentence in sentences if sentence.startswith("STORAGE: "))
+    assert "No space left on device" in sentence or "has 0 GB free" in sentence
+    assert "ree some space" in sentence or "make room" in sentence
+    assert not any("Traceback" in sentence for sentence in sentences)
+
+
+def test_a_new_run_without_any_room_is_a_sentence(disk: Path) -> None:
+    fill(disk)
+    sentences: list[str] = []
+    assert supervise(settings(disk), command="ups.cli.worker", say=sentences.append) == Ending.STORAGE
+    assert "No space left on device" in sentences[-1]
