@@ -21,7 +21,7 @@ from ups.bench.generate import write_numbers
 from ups.data.splits import make_split
 from ups.doctor.findings import write as write_findings
 from ups.files import draft, write_atomic, write_named
-from ups.lab.lab import write as write_cases
+from ups.lab.table import write as write_cases
 from ups.models import artifact
 from ups.types import DataError
 

@@ -38,6 +38,20 @@ def from_memory() -> DataError:
         return error
 
 
+class NotStoredError(DataError):
+    ending = Ending.STORAGE
+
+
+def not_stored() -> DataError:
+    try:
+        try:
+            raise OSError(errno.EIO, "the checkpoint of step 2 was not saved: std::bad_alloc")
+        except OSError as low:
+            raise NotStoredError("the last checkpoint was not saved; free the disk and resume.") from low
+    except DataError as error:
+        return error
+
+
 # What really came of a training under a limit on its address space, and what libraries and drivers say.
 SHORT: list[tuple[BaseException, str]] = [
     (RuntimeError("could not create a primitive"), "host"),
@@ -53,6 +67,7 @@ SHORT: list[tuple[BaseException, str]] = [
     (MemoryError("Unable to allocate 49.5 MiB for an array with shape (32768, 198) and data type float64"), "host"),
     (SystemError("error return without exception set: out of memory"), "host"),
     (from_memory(), "host"),
+    (not_stored(), "host"),
     (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "device"),
     (RuntimeError("CUDA error: out of memory"), "device"),
     (RuntimeError("CUDA driver error: out of memory"), "device"),
@@ -74,6 +89,7 @@ NOT_SHORT: list[BaseException] = [
     ConfigError("train.microbatch: the model ran out of memory before; choose another."),
     OSError(errno.ENOSPC, "No space left on device"),
     OSError("Unable to synchronously create dataset (file allocation failed)"),
+    NotStoredError("the last checkpoint was not saved; free the disk and resume."),
     ValueError("could not create a primitive"),
 ]
 # Said for want of memory, and otherwise too.
@@ -98,6 +114,8 @@ def test_every_way_of_saying_that_memory_ran_out_is_out_of_memory_and_says_whose
     assert (kind.ending, kind.short.where, kind.first_hand) == (Ending.OOM, where, True)
     record = Failure.of(error, rank=1, step=3, phase="forward", microbatch=8)
     assert record.memory == where
+    if error.__cause__ is not None:
+        assert f"({type(error.__cause__).__name__}: " in record.sentence, "what it was raised from"
     assert f"rank 1, forward of step 3: out of {where} memory: " in record.verdict().cause
 
 

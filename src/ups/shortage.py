@@ -50,22 +50,31 @@ class Shortage:
 
 def shortage(error: BaseException) -> Shortage | None:
     """The want of memory that an exception is about, or was raised from; None where it is about something else."""
-    for link in _causes(error):
-        names = {kind.__name__ for kind in type(link).__mro__}
-        text = str(link)
-        if "OutOfMemoryError" in names:
-            return Shortage("device")  # torch's name for what a device's allocator says; the host's is a RuntimeError
-        if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
-            return Shortage("host")
-        if not isinstance(link, _KINDS):
-            continue
-        if _DEVICE.search(text):
-            return Shortage("device")
-        if _HOST.search(text) or _PRIMITIVE.search(text):
-            return Shortage("host")
-        again = isinstance(link, OSError) and link.errno == errno.EAGAIN
-        if (again or _PERHAPS.search(text)) and (evidence := cramped()):
-            return Shortage("host", evidence)
+    short = next(((link, short) for link in _causes(error) if (short := _said_by(link)) is not None), None)
+    if short is None or short[0] is error:
+        return short[1] if short else None
+    link, reason = short
+    words = f"{type(link).__name__}: {' '.join(str(link).split())[:200]}"
+    return Shortage(reason.where, f"{words}; {reason.evidence}" if reason.evidence else words)
+
+
+def _said_by(link: BaseException) -> Shortage | None:
+    """The want of memory that this exception itself is about."""
+    names = {kind.__name__ for kind in type(link).__mro__}
+    text = str(link)
+    if "OutOfMemoryError" in names:
+        return Shortage("device")  # torch's name for what a device's allocator says; the host's is a RuntimeError
+    if isinstance(link, MemoryError) or (isinstance(link, OSError) and link.errno == errno.ENOMEM):
+        return Shortage("host")
+    if not isinstance(link, _KINDS):
+        return None
+    if _DEVICE.search(text):
+        return Shortage("device")
+    if _HOST.search(text) or _PRIMITIVE.search(text):
+        return Shortage("host")
+    again = isinstance(link, OSError) and link.errno == errno.EAGAIN
+    if (again or _PERHAPS.search(text)) and (evidence := cramped()):
+        return Shortage("host", evidence)
     return None
 
 

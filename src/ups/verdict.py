@@ -76,7 +76,8 @@ def classify(error: BaseException) -> Kind:
     """What an exception means: by its own `ending` attribute if it has one, else by its class name and its text."""
     names = {kind.__name__ for kind in type(error).__mro__}
     own = getattr(error, "ending", None)
-    if isinstance(own, Ending):
+    # What could not be stored for want of memory has its own word for it, and the wrong one.
+    if isinstance(own, Ending) and not (own == Ending.STORAGE and shortage(error) is not None):
         own_hand = getattr(error, "first_hand", not names & _ECHOES)
         return Kind(own, first_hand=own_hand, short=getattr(error, "short", None))
     if (short := shortage(error)) is not None:

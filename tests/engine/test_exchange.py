@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.engine.ranks import exchange
 from ups.engine.ranks.exchange import gather_json
 
@@ -20,7 +19,7 @@ def said_by(rank: int) -> Any:
 
 
 def all_hear_all() -> list[Any]:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    join_group(20)
     return gather_json(said_by(dist.get_rank()), dist.group.WORLD)
 
 
@@ -34,7 +33,7 @@ def test_one_process_hears_itself_as_the_others_would() -> None:
 
 
 def nonsense(sent: bytes) -> str:
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    join_group(20)
     if dist.get_rank() == 1:
         exchange.to_json = lambda value: sent  # noqa: ARG005
     try:
@@ -56,7 +55,7 @@ def test_what_would_fill_the_memory_is_refused_before_it_is_sent() -> None:
 
 def too_much() -> str:
     exchange.MOST = 10
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    join_group(20)
     try:
         gather_json("x" * 100 if dist.get_rank() else "", dist.group.WORLD)
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as c10d
 from torch import Tensor
 
 from ranks import run_ranks, values
@@ -25,6 +26,7 @@ from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 from ups.tensors import Window
 from ups.types import DataError, UpsError
+from ups.verdict import Failure
 
 STRATEGIES = ("ddp", "fsdp")
 
@@ -214,6 +216,34 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_one_decision_for_all(strategy:
 def test_ranks_validate_at_the_same_steps_by_the_clock_of_one(strategy: str) -> None:
     first, second = (ends["by the clock"]["outcome"].history for ends in planned(strategy))
     assert [row["step"] for row in first] == [row["step"] for row in second]
+
+
+def beyond_votes() -> tuple[str, float]:
+    """Rank 1 runs out of memory inside a collective that all have voted for; rank 0 waits in it."""
+    from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather
+
+    real, calls = DefaultAllGather.__call__, iter(range(10**6))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _env("RANK") == "1" and next(calls) == 20:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:113] DefaultCPUAllocator: not enough memory")
+        return real(*args, **kwargs)
+
+    DefaultAllGather.__call__ = call  # type: ignore[method-assign]
+    began = time.monotonic()
+    with started("fsdp") as dist:
+        try:
+            train(dist)
+        except (RuntimeError, UpsError) as error:
+            c10d.destroy_process_group()  # as the end of this process would: the other notices at once
+            return Failure.of(error, dist.rank, 0, "").ending.name, time.monotonic() - began
+    return "", 0.0
+
+
+def test_memory_short_inside_a_collective_ends_the_rank_at_once_and_by_its_name() -> None:
+    (first, _), (second, seconds) = values(run_ranks(beyond_votes, 2))
+    assert (first, second) == ("RANK_DIED", "OOM")
+    assert seconds < 15, "it has not waited for a vote that nobody comes to"
 
 
 def in_turn(rebuild: bool) -> dict[str, Any]:

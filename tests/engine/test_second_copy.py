@@ -6,14 +6,13 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ranks import run_ranks, values
+from ranks import join_group, run_ranks, values
 from ups.engine.checkpoint.manifest import step_name, verify
 from ups.engine.checkpoint.store import CorruptError, Snapshot
 from ups.engine.checkpoint.vault import Vault
@@ -144,7 +143,7 @@ def resume_on_all(folder: Path, private: bool) -> tuple[int, float]:
 def seated(folder: Path, private: bool) -> Vault:
     """A rank whose second place is its machine's own, or everyone's."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    join_group(20)
     second = folder / (f"second-{rank}" if private else "second")
     return Vault(folder / "first", rank, world, dist.group.WORLD, second=second)
 

@@ -169,9 +169,8 @@ class Trainer:
             self.pulse.beat("data", state.step)
             if not batch:
                 batch.append(self._next(windows, progress))
-            self.stragglers.clock.begin()
-            self.graph(batch[0]) if self.graph else learner.compute(batch[0])
-            self.stragglers.clock.end()
+            with self.stragglers.clock:
+                self.graph(batch[0]) if self.graph else learner.compute(batch[0])
 
         stop = self.consensus.repeated(attempt, lambda: learner.moved)
         if not self.graph:

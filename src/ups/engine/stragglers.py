@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from statistics import median
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -44,22 +46,22 @@ class Straggler:
         )
 
 
-class DeviceClock:
-    """Seconds a GPU has worked between `begin` and `end`, without making the host wait; none on the host."""
+class DeviceClock(AbstractContextManager["DeviceClock"]):
+    """Seconds a GPU has worked inside the context, without making the host wait; nothing for the host or one rank."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.on_gpu = device.type == "cuda"
+    def __init__(self, dist: Dist) -> None:
+        self.counts = dist.device.type == "cuda" and dist.world > 1
         self._open: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._began: torch.cuda.Event | None = None
 
-    def begin(self) -> None:
+    def __enter__(self) -> DeviceClock:
         self._began = self._mark()
+        return self
 
-    def end(self) -> None:
-        done = self._mark()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        done = self._mark() if error is None else None
         if self._began is not None and done is not None:
             self._open.append((self._began, done))
-        self._began = None
 
     def seconds(self) -> float:
         """Of all that is over and was not counted yet."""
@@ -68,7 +70,7 @@ class DeviceClock:
         return float(sum(a.elapsed_time(b) for a, b in over)) / 1e3
 
     def _mark(self) -> torch.cuda.Event | None:
-        if not self.on_gpu:
+        if not self.counts:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
@@ -84,7 +86,7 @@ class Stragglers:
 
     def __init__(self, dist: Dist, pulse: Pulse, share: float, say: Callable[[str], None]) -> None:
         self.dist, self.pulse, self.share, self.say = dist, pulse, share, say
-        self.clock = DeviceClock(dist.device)
+        self.clock = DeviceClock(dist)
         self.hosts: list[str] = []
         self.named: list[dict[str, Any]] = []  # whom it has told of, with the step
         self._before: dict[str, float] = {}
@@ -132,7 +134,7 @@ class Stragglers:
         busy = {phase: self.pulse.busy.get(phase, 0.0) for phase in WORK}
         spent = {phase: seconds - self._before.get(phase, 0.0) for phase, seconds in busy.items()}
         self._before = busy
-        if self.clock.on_gpu:
+        if self.clock.counts:
             return {"data": spent["data"], COMPUTE: self.clock.seconds()}
         return spent
 

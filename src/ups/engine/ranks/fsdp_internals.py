@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
+
+
+@contextmanager
+def _beyond_votes() -> Iterator[None]:
+    """What fails in here finds the other ranks inside the collective, where no vote can reach them; it says so."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        error.beyond_votes = True  # type: ignore[union-attr]
+        raise
 
 
 class _Gated:
@@ -22,13 +33,15 @@ class _Gated:
 class GatedAllGather(_Gated, DefaultAllGather):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, async_op: bool = False) -> Any:
         self.gate(f"all-gather of {self.name} ({output_tensor.numel()} numbers)")
-        return super().__call__(output_tensor, input_tensor, group, async_op)
+        with _beyond_votes():
+            return super().__call__(output_tensor, input_tensor, group, async_op)
 
 
 class GatedReduceScatter(_Gated, DefaultReduceScatter):
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False) -> Any:
         self.gate(f"reduce-scatter of {self.name} ({input_tensor.numel()} numbers)")
-        return super().__call__(output_tensor, input_tensor, group, op, async_op)
+        with _beyond_votes():
+            return super().__call__(output_tensor, input_tensor, group, op, async_op)
 
 
 def state_of(module: Any) -> Any:

@@ -137,10 +137,16 @@ class Consensus:
 
     def _vote(self, attempt: Attempt, word: Word) -> list[Word]:
         """Every rank's word on an attempt."""
-        if attempt.error is not None and not self.parallel.gated:
+        if attempt.error is not None and (not self.parallel.gated or getattr(attempt.error, "beyond_votes", False)):
             raise attempt.error  # the others may be inside a collective already, where no vote can reach them
         self.pulse.beat("vote", self.state.step)
-        return self.dist.control.finish(word)
+        try:
+            return self.dist.control.finish(word)
+        except LostPeer as lost:
+            if attempt.failure is None:
+                raise
+            assert attempt.error is not None
+            raise attempt.error from lost  # this rank's own failure came before it lost the others
 
     def _clear(self, words: Sequence[Word], attempt: Attempt, last: bool) -> None:
         """After a common no: as if the attempt had not been. Everyone stops if it was the `last`, or not for want of
