@@ -115,7 +115,8 @@ def _command(
     if ending not in ("KILLED", "HUNG", "USER") and verdict is not None and verdict != ending:
         result.broken.append(f"the exit code was that of {ending}, and the verdict is {verdict}")
     output = place.console.read_bytes()[before:] if place.console.exists() else b""
-    if ending != "CRASH" and TRACEBACK in output:
+    raised = case is not None and any(fault.kind in ("error", "oom", "full") for fault in case.faults)
+    if ending != "CRASH" and not raised and TRACEBACK in output:
         result.broken.append(f"a command that ended with {ending} printed a traceback")
     return ending
 
