@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -173,9 +174,9 @@ def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) 
         result.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
     samples = trained_on(run)
     for step, ids in trained_on(reference).items():
-        mine = samples.get(step, [])
-        result.missing += len(set(ids) - set(mine))
-        result.duplicated += len(mine) - len(set(mine) & set(ids))
+        mine, wanted = Counter(samples.get(step, [])), Counter(ids)  # where an epoch ends, one may come twice
+        result.missing += (wanted - mine).total()
+        result.duplicated += (mine - wanted).total()
     if result.missing or result.duplicated:
         result.broken.append(f"{result.missing} samples are missing and {result.duplicated} are too many")
     result.lost, result.recovery = _again(run)

@@ -102,7 +102,6 @@ class KilledWorker(Disturbance):
 
 def _starve(group: MemoryGroup, victim: int) -> None:
     """Take memory in the group until the kernel kills, and have it choose the victim; then leave it in peace."""
-    Path("/proc/self/oom_score_adj").write_text("-1000")
     Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
     group.add(os.getpid())
     group.create(group.used() + SMALL)
