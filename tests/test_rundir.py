@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,25 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
+@pytest.mark.parametrize("name", [".job.yaml", ".success.json", "statistics.json", "metrics.jsonl", "environment.json"])
+def test_what_should_be_a_file_of_the_run_and_is_none_is_refused(tmp_path: Path, name: str, kind: str) -> None:
+    """Not replaced, not waited for, not written through: somebody else's file stays as it is."""
+    RunDir.open(tmp_path / "run", Settings()).close()
+    path, other = tmp_path / "run" / name, tmp_path / "other"
+    other.write_text("of somebody else")
+    path.unlink(missing_ok=True)
+    {"folder": path.mkdir, "link": lambda: path.symlink_to(other), "pipe": lambda: os.mkfifo(path)}[kind]()
+    with pytest.raises(DataError, match=rf"{name}: is no file of its own but a folder, a link or a device; move it"):
+        RunDir.open(tmp_path / "run", Settings(), resume=True)
+    assert other.read_text() == "of somebody else"
+
+
+def test_a_file_of_the_run_nested_without_end_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    run = RunDir.open(tmp_path / "run", Settings())
+    run.close()
+    run.stages.write_text("[" * 100_000)
+    with pytest.raises(DataError, match="cannot be read"):
+        run.read(run.stages)

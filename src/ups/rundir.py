@@ -22,6 +22,7 @@ import yaml
 
 from ups.config import Config, dump, fingerprint
 from ups.files import hold, holder, release, write_atomic
+from ups.parsing import parse_json
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending, Verdict, read_json
@@ -73,6 +74,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             run._hold()
+            if not overwrite:
+                run._require_files()
             run._begin(config, resume, overwrite)
         except OSError as error:
             run.close()
@@ -141,7 +144,7 @@ class RunDir(AbstractContextManager["RunDir"]):
     def read(self, path: Path) -> dict[str, Any]:
         """A JSON file of this run; a DataError where it is missing or damaged."""
         try:
-            values = json.loads(path.read_text())
+            values = parse_json(path.read_bytes())
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: cannot be read ({error}); the run has not come that far, --resume it.") from None
         if not isinstance(values, dict):
@@ -206,6 +209,15 @@ class RunDir(AbstractContextManager["RunDir"]):
         write_atomic(self.config, dump(config))
         facts = {"fingerprint": fingerprint(config), "run": uuid.uuid4().hex[:12]}
         self.write(self.environment, {**facts, **environment()})
+
+    def _require_files(self) -> None:
+        """What should be a file of the run is one: a folder could not be replaced, a pipe would be waited for, and a
+        link would have this run write to somebody else's file."""
+        facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.microbatch)
+        words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
+        for path in (*facts, *words, self.reserve, self.secret):
+            if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+                raise DataError(f"{path}: is no file of its own but a folder, a link or a device; move it away.")
 
     def _check(self, config: Config, known: str, resume: bool) -> None:
         if known != fingerprint(config):

@@ -264,7 +264,7 @@ class Verdict:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or something else in it."""
     try:
-        values = parse_json(path.read_bytes())
+        values = parse_json(path.read_bytes()) if path.is_file() else {}  # a pipe would be waited for
     except (OSError, ValueError):
         return {}
     return values if isinstance(values, dict) else {}

@@ -67,9 +67,10 @@ class Loader:
                 self.close()
                 self._batches, self._next = self._start(step), step
             packed = dict(next(self._batches))
-        except (RuntimeError, OSError, MemoryError) as error:
+        except (RuntimeError, OSError, EOFError, MemoryError) as error:
             self.close()
-            if "DataLoader worker" in str(error) and kills() > self._kills:
+            lost = "DataLoader worker" in str(error) or isinstance(error, EOFError)  # or the server that forks them
+            if lost and kills() > self._kills:
                 raise MemoryError(f"the kernel killed a loader worker for want of host memory: {error}") from error
             raise
         self._next += 1

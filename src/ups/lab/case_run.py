@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -115,7 +116,8 @@ def _command(
     if ending not in ("KILLED", "HUNG", "USER") and verdict is not None and verdict != ending:
         result.broken.append(f"the exit code was that of {ending}, and the verdict is {verdict}")
     output = place.console.read_bytes()[before:] if place.console.exists() else b""
-    if ending != "CRASH" and TRACEBACK in output:
+    raised = case is not None and any(fault.kind in ("error", "oom", "full") for fault in case.faults)
+    if ending != "CRASH" and not raised and TRACEBACK in output:
         result.broken.append(f"a command that ended with {ending} printed a traceback")
     return ending
 
@@ -172,9 +174,9 @@ def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) 
         result.broken.append(f"its weights differ from the undisturbed run's by {far:.1e} of their size")
     samples = trained_on(run)
     for step, ids in trained_on(reference).items():
-        mine = samples.get(step, [])
-        result.missing += len(set(ids) - set(mine))
-        result.duplicated += len(mine) - len(set(mine) & set(ids))
+        mine, wanted = Counter(samples.get(step, [])), Counter(ids)  # where an epoch ends, one may come twice
+        result.missing += (wanted - mine).total()
+        result.duplicated += (mine - wanted).total()
     if result.missing or result.duplicated:
         result.broken.append(f"{result.missing} samples are missing and {result.duplicated} are too many")
     result.lost, result.recovery = _again(run)

@@ -65,9 +65,9 @@ def _straggler(d: Draw, world: int, strategy: Strategy) -> Case | None:
     if world == 1 or strategy != "ddp":
         return None  # sharded ranks wait for each other inside their steps, which hides who is slow
     rank = d.randrange(world)
-    changes = {key(LAST_STAGE, "train.steps"): 26, key(LAST_STAGE, "train.checkpoint_steps"): 20}
+    changes = {key(LAST_STAGE, "train.steps"): 40, key(LAST_STAGE, "train.checkpoint_steps"): 20}
     promise: dict[str, Any] = {"said": f"rank {rank} on ", "starts": 1, "changes": changes}
-    return case_of("F28", "straggler", world, strategy, around=SlowRank(rank, 0.1), **promise)
+    return case_of("F28", "straggler", world, strategy, around=SlowRank(rank), **promise)
 
 
 def _around(family: str, name: str, around: Disturbance, **promise: Any) -> Recipe:

@@ -104,13 +104,23 @@ class WrongClock(Disturbance):
 
 @dataclass(frozen=True)
 class SlowRank(Disturbance):
-    """A rank that takes longer for every loss than the others."""
+    """A rank whose every loss takes twice as long as a whole step of it does."""
 
     whose: int
-    seconds: float
 
     def rank(self, rank: int) -> Press:
-        return (lambda step, samples: time.sleep(self.seconds)) if rank == self.whose else super().rank(rank)  # noqa: ARG005
+        return _Slow() if rank == self.whose else super().rank(rank)
+
+
+class _Slow:
+    """The pressing of a slow rank."""
+
+    def __init__(self) -> None:
+        self.rested = time.monotonic()
+
+    def __call__(self, step: int, samples: int) -> None:  # noqa: ARG002
+        time.sleep(min(0.5, max(0.04, 2 * (time.monotonic() - self.rested))))
+        self.rested = time.monotonic()
 
 
 def shift_clock(how: str) -> None:

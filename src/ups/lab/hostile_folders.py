@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ OF_RUN = (
     *(".job.yaml", ".success.json", ".reserve", "metrics.jsonl", "stays.json"),
 )
 OF_CHECKPOINT = ("manifest.json", "facts.json", "own-0.json", "index", "largest")
-CONTENTS = ("pickle", "folder", "list", "number", "nest", "link")
+CONTENTS = ("pickle", "folder", "list", "number", "nest", "link", "pipe")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Replaced(Disturbance):
         if self.content == "folder":
             path.mkdir()
             (path / "inside").write_text("of somebody else")
+        elif self.content == "pipe":
+            os.mkfifo(path)
         elif self.content == "link":
             outside.write_bytes(original.read_bytes() if original.exists() else b"{}")
             path.symlink_to(outside)

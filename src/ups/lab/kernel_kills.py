@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ups.lab.case import (
@@ -24,10 +26,10 @@ from ups.lab.disturbances import beside
 from ups.lab.privileges import MemoryGroup
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import read_pids
-from ups.supervise.proc import alive, descendants
+from ups.supervise.proc import alive, children
 
 LIMIT = 512 << 20  # bytes of a rank, beyond what it shares with the process it is a copy of
-SMALL = 1 << 20  # of a worker that has begun: whatever it takes next is too much
+SMALL, LARGE = 16 << 20, 16 << 30  # what is left to a group that is to be starved, and what is as good as no limit
 
 
 def _group(place: str, kind: str) -> MemoryGroup:
@@ -53,8 +55,8 @@ class KilledRank(Disturbance):
         _group(os.environ["UPS_LAB_GROUP"], "rank").add(os.getpid())
 
         def press(step: int, samples: int) -> None:  # noqa: ARG001
-            size = int(1.2 * LIMIT * samples / self.most)
-            bytearray(b"\1") * size  # written, so that it is really there
+            if samples >= self.most:
+                bytearray(b"\1") * 2 * LIMIT  # written, so that it is really there
 
         return press
 
@@ -65,13 +67,13 @@ class KilledRank(Disturbance):
 
 @dataclass(frozen=True)
 class KilledWorker(Disturbance):
-    """The kernel kills the workers that load the data of a rank, in its first start, once they have begun."""
+    """The kernel kills a worker that loads the data of a rank, in its first start, in the rank's own control group."""
 
     needs: ClassVar[tuple[str, ...]] = ("memory control groups",)
     whose: int
 
     def prepare(self, place: CaseDir) -> None:
-        _group(str(place.folder), "worker").create(SMALL)
+        _group(str(place.folder), "worker").create(LARGE)
 
     def start(self, start: Start, place: CaseDir) -> None:
         if start.attempt == 1:
@@ -79,18 +81,37 @@ class KilledWorker(Disturbance):
             beside(place, lambda: self._follow(start, group, supervisor))
 
     def _follow(self, start: Start, group: MemoryGroup, supervisor: int) -> None:
+        """Put the rank into the group, wait for its first worker, and then take all the memory that is left."""
+        rank = None
         while alive(supervisor):
-            pid = read_pids(start.files).get(self.whose)
-            workers = descendants(pid) if pid else []
+            if rank is None:
+                rank = read_pids(start.files).get(self.whose)
+                if rank is not None:
+                    group.add(rank)
+            server = children(rank) if rank else []
+            workers = [pid for one in server for pid in children(one)]
             if workers:
-                for worker in workers:
-                    group.add(worker)
+                _starve(group, workers[0])
                 return
             time.sleep(0.01)
 
     def problems(self, place: CaseDir) -> list[str]:
         _group(str(place.folder), "worker").remove()
         return []
+
+
+def _starve(group: MemoryGroup, victim: int) -> None:
+    """Take memory in the group until the kernel kills, and have it choose the victim; then leave it in peace."""
+    Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
+    group.add(os.getpid())
+    group.create(group.used() + SMALL)
+    with contextlib.suppress(MemoryError):
+        taken = bytearray(b"\1") * (2 * SMALL)
+        del taken
+    end = time.monotonic() + 5
+    while alive(victim) and time.monotonic() < end:
+        time.sleep(0.01)
+    group.create(LARGE)
 
 
 def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
@@ -103,7 +124,7 @@ def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
 
 def _killed_worker(d: Draw, world: int, strategy: Strategy) -> Case:
     """Named; the workers are started anew, and the bits stay."""
-    promise: dict[str, Any] = {"around": KilledWorker(d.randrange(world)), "said": "memory"}
+    promise: dict[str, Any] = {"around": KilledWorker(d.randrange(world)), "said": "the kernel killed a loader worker"}
     promise |= {"changes": for_all_stages("workers", 1)}
     return case_of("F26", "kernel kills a worker", world, strategy, **promise)
 

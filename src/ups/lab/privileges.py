@@ -64,6 +64,10 @@ class MemoryGroup:
         with contextlib.suppress(OSError):  # where there is swap, it would be taken instead
             (self.folder / ("memory.swap.max" if self._second else "memory.swappiness")).write_text("0")
 
+    def used(self) -> int:
+        """Bytes that its processes have taken."""
+        return int((self.folder / ("memory.current" if self._second else "memory.usage_in_bytes")).read_text())
+
     def add(self, pid: int) -> None:
         (self.folder / "cgroup.procs").write_text(str(pid))
 
