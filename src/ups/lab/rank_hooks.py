@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import ups.config
 from ups.config import fingerprint
 from ups.engine.faults import FaultPlan
 from ups.engine.loop import Trainer
@@ -58,8 +57,8 @@ def install(around: Disturbance) -> Callable[[], None]:
     names: Any = training
     names.Trainer = Watched
     if plan.at("config"):
-        names = ups.config
-        names.load = _misread(ups.config.load, plan)
+        names = whole_run  # where a rank reads it
+        names.load = _misread(names.load, plan)
     _place_points(at)
     at("import")
     return lambda: at("teardown")
