@@ -21,7 +21,7 @@ from ups.bench.generate import write_numbers
 from ups.data.splits import make_split
 from ups.doctor.findings import write as write_findings
 from ups.files import draft, write_atomic, write_named
-from ups.lab.table import write as write_cases
+from ups.lab.table import write_json as write_cases
 from ups.models import artifact
 from ups.types import DataError
 
@@ -245,7 +245,7 @@ def test_what_was_there_stays_if_the_writing_fails(tmp_path: Path) -> None:
 JSON: dict[str, Callable[[Path], None]] = {
     "bench": lambda path: write_numbers(path, {}, {}),
     "doctor": lambda path: write_findings(path, []),
-    "faults": lambda path: write_cases(path, [], {}, 0.0),
+    "faults": lambda path: write_cases(path, {}, [], 0.0),
 }
 
 
