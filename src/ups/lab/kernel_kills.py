@@ -81,37 +81,51 @@ class KilledWorker(Disturbance):
             beside(place, lambda: self._follow(start, group, supervisor))
 
     def _follow(self, start: Start, group: MemoryGroup, supervisor: int) -> None:
-        """Put the rank into the group, wait for its first worker, and then take all the memory that is left."""
-        rank = None
+        """Put the rank into the group, wait for its first worker, and then take all the memory that is left.
+
+        The kernel chooses by what a process holds and by a score, which counts in parts of the group's limit: a file
+        in memory, which belongs to no process, makes that large.
+        """
+        group.add(os.getpid())
+        file, rank = os.memfd_create("ballast"), None
+        for _ in range(LIMIT // SMALL):
+            os.write(file, bytes(SMALL))
         while alive(supervisor):
             if rank is None:
                 rank = read_pids(start.files).get(self.whose)
                 if rank is not None:
                     group.add(rank)
-            server = children(rank) if rank else []
-            workers = [pid for one in server for pid in children(one)]
-            if workers:
-                _starve(group, workers[0])
+            workers = [pid for one in (children(rank) if rank else []) for pid in children(one) if _serves(one, pid)]
+            if rank and workers:
+                _starve(group, rank, workers[0])
                 return
-            time.sleep(0.01)
+            time.sleep(0.005)
 
     def problems(self, place: CaseDir) -> list[str]:
         _group(str(place.folder), "worker").remove()
         return []
 
 
-def _starve(group: MemoryGroup, victim: int) -> None:
+def _serves(server: int, worker: int) -> bool:
+    """Whether one is the server from which workers are forked, and the other a worker."""
+    with contextlib.suppress(OSError):
+        words = Path(f"/proc/{server}/cmdline").read_bytes()
+        return b"multiprocessing.forkserver" in words and Path(f"/proc/{worker}/cmdline").read_bytes() == words
+    return False
+
+
+def _starve(group: MemoryGroup, rank: int, victim: int) -> None:
     """Take memory in the group until the kernel kills, and have it choose the victim; then leave it in peace."""
-    Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
-    group.add(os.getpid())
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{rank}/oom_score_adj").write_text("0")
+        Path(f"/proc/{victim}/oom_score_adj").write_text("1000")
     group.create(group.used() + SMALL)
-    with contextlib.suppress(MemoryError):
-        taken = bytearray(b"\1") * (2 * SMALL)
-        del taken
+    taken = bytearray(b"\1") * (2 * SMALL)
     end = time.monotonic() + 5
     while alive(victim) and time.monotonic() < end:
         time.sleep(0.01)
     group.create(LARGE)
+    del taken
 
 
 def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
@@ -123,8 +137,13 @@ def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
 
 
 def _killed_worker(d: Draw, world: int, strategy: Strategy) -> Case:
-    """Named; the workers are started anew, and the bits stay."""
-    promise: dict[str, Any] = {"around": KilledWorker(d.randrange(world)), "said": "the kernel killed a loader worker"}
+    """Named as want of memory; the workers are started anew, or the rank is if the kernel took it as well."""
+    promise: dict[str, Any] = {
+        "around": KilledWorker(d.randrange(world)),
+        "said": "memory",
+        "bits": False,
+        "close": True,
+    }
     promise |= {"changes": for_all_stages("workers", 1)}
     return case_of("F26", "kernel kills a worker", world, strategy, **promise)
 
