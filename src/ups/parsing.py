@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 LARGEST_TEXT = 2**20  # bytes of a config or of a record that a person may have written
+DEEPEST = 100  # brackets within each other
 LARGEST_TREE = 100_000  # values of a YAML document with everything that its aliases repeat
 
 
@@ -37,6 +40,8 @@ class Plain(yaml.SafeLoader):
 
 def parse_yaml(text: str) -> Any:
     """What a YAML text says; a yaml.YAMLError, whatever is wrong with it."""
+    if len(text) > LARGEST_TEXT or _depth(text) > DEEPEST:  # the parser takes a time that grows with their square
+        raise yaml.YAMLError("it is too large or nested too deeply")
     try:
         return yaml.load(text, Plain)
     except RecursionError:
@@ -60,6 +65,12 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     if len(content) > most:
         raise ValueError(f"it is larger than {most / 1e6:.0f} MB")
     return content.decode()
+
+
+def _depth(text: str) -> int:
+    """The most brackets that are open at a time; those in words count too."""
+    steps = (1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text))
+    return max(itertools.accumulate(steps), default=0)
 
 
 def _weigh(node: yaml.Node, known: dict[int, int], around: set[int]) -> int:

@@ -46,6 +46,11 @@ class Descriptor(io.FileIO):
                 print(f"ups: {cause}; the exit code still says how the command ended.", file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """A text without the characters that command a terminal: a file could have been given a name or a title of them."""
+    return "".join(c if c in "\n\t" or c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def protect() -> None:
     """Make standard output and error of this process such streams, and point those that are closed to /dev/null.
 

@@ -20,7 +20,7 @@ from ups.cli.faults import faults
 from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
-from ups.streams import protect
+from ups.streams import printable, protect
 from ups.types import ConfigError, UpsError
 from ups.version import __version__
 
@@ -179,10 +179,10 @@ def main(words: list[str] | None = None) -> None:
     try:
         code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
-        print(f"ups: {' '.join(str(error).split())} See `ups --help`.", file=sys.stderr)
+        print(f"ups: {printable(' '.join(str(error).split()))} See `ups --help`.", file=sys.stderr)
         sys.exit(2)
     except UpsError as error:
-        print(f"ups: {error}", file=sys.stderr)
+        print(f"ups: {printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)

@@ -10,7 +10,7 @@ from cyclopts import App, Group, Parameter
 from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
 from ups.screen import following
-from ups.streams import delivered
+from ups.streams import delivered, printable
 from ups.types import ConfigError
 
 Scheme = Literal["pdebench", "accurate"]
@@ -119,7 +119,7 @@ def info(file: Path, *, task: str | None = None) -> int:
     from ups.definition import definition_from
     from ups.jobs.inspect import describe
 
-    print(describe(file, definition_from(task) if task else None))
+    print(printable(describe(file, definition_from(task) if task else None)))
     return delivered()
 
 
@@ -149,12 +149,12 @@ def validate(*files: Path, task: str | None = None, params: str | None = None) -
     definition = with_parameters(definition_from(task or ""), assignments(params))
     found = problems(files, definition)
     for file, problem in found:
-        print(f"{file}: {problem}")
+        print(printable(f"{file}: {problem}"))
     for file, note in notes(files, definition):
-        print(f"{file}: note: {note}")
+        print(printable(f"{file}: note: {note}"))
     for file in files:
         if all(file != where for where, _ in found):
-            print(f"{file}: nothing wrong found")
+            print(printable(f"{file}: nothing wrong found"))
     return 1 if found else 0
 
 

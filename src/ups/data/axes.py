@@ -48,6 +48,8 @@ def bounds_of(axis: Array) -> Box:
     if len(axis) < 2 or not is_uniform(axis.astype(np.float32)):
         return lo, hi
     step = (hi - lo) / (len(axis) - 1)
+    if not 0 < step * len(axis) < math.inf:
+        return lo, hi
     digits = 6 - math.floor(math.log10(step * len(axis)))
     # Adding 0 makes −0 a 0.
     return round(lo - step / 2, digits) + 0.0, round(hi + step / 2, digits) + 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,12 +18,15 @@ from ups.data.cache_shards import FORMATS, Shard
 from ups.data.trajectories import Clock, Trajectories
 from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
+from ups.parsing import parse_json
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
 
 FORMAT, VERSION = "ups-latents", 2
 MANIFEST = "manifest.json"
 REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
+SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+ARRAYS = {"tokens", "inputs", "params", "ids"}  # of a shard
 OPEN = 64  # files that a process keeps open of a cache
 
 Key = Mapping[str, str]
@@ -60,7 +64,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a cache; a DataError where there is none, where it is damaged or of another version."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = parse_json(path.read_bytes(), nan=False)
         version = manifest["version"] if manifest["format"] == FORMAT else None
     except FileNotFoundError:
         raise DataError(f"{folder}: holds no latent cache; build it with `ups cache build`.") from None
@@ -72,7 +76,54 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise DataError(f"{path}: is of version {version}, and this program reads {VERSION}; {REMEDY}.")
     if manifest.get("sum") != sum_of(manifest):
         raise DataError(f"{path}: is not what was written, so it is damaged; {REMEDY}.")
+    try:
+        _check_plan(folder, manifest)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        raise DataError(f"{path}: {error}, so it is damaged or foreign; {REMEDY}.") from None
     return dict(manifest)
+
+
+def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """ValueError or another that says what is wrong, unless every number is possible and every shard a file of its own
+    folder: a manifest may come from anyone, and its sum says only that it is whole."""
+    shards, samples, rows = manifest["shards"], manifest["samples"], manifest["rows"]
+    for name in ("samples", "rows", "frames", "bytes"):
+        if type(manifest[name]) is not int or manifest[name] < 1:
+            raise ValueError(f"its {name} are no whole number above 0")
+    if manifest["dtype"] not in FORMATS or not all(type(n) is int and n > 0 for n in manifest["shape"]):
+        raise ValueError("its number format or its grid is none")
+    if len(shards) != -(-samples // rows):
+        raise ValueError(f"it has {len(shards)} shards for {samples} samples")
+    for shard in shards:
+        name = shard["file"]
+        if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
+            raise ValueError(f"it names the shard {str(name)[:80]!r}, which is no file of its folder")
+        if (folder / name).is_symlink():
+            raise ValueError(f"its shard {name} is a link")
+        if type(shard["bytes"]) is not int or not isinstance(shard["sha256"], str):
+            raise ValueError(f"it does not say how large {name} is")
+    times = _numbers(manifest, "times", None)
+    if not all(type(n) is int and 0 < n <= len(times) for n in manifest["lengths"]):
+        raise ValueError("its samples are of no possible length")
+    for name, length in (("lengths", samples), ("dt", samples), ("box", len(manifest["shape"]))):
+        _numbers(manifest, name, length)
+    if manifest["steps"] is not None:
+        _numbers(manifest, "steps", samples, len(times) - 1)
+    words = (*manifest["key"], *manifest["key"].values(), manifest["task"])
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("its key or its task is no text")
+    if len(manifest["periodic"]) != len(manifest["shape"]) or not all(n > 0 for n in manifest["tokens"]):
+        raise ValueError("its boundaries or its tokens are none")
+
+
+def _numbers(manifest: Mapping[str, Any], name: str, *shape: int | None) -> Array:
+    """The numbers of a manifest under a name; ValueError or TypeError where they are not finite or not of a shape."""
+    values = np.asarray(manifest[name], np.float64)
+    if values.ndim != len(shape) or any(n not in (None, m) for n, m in zip(shape, values.shape, strict=True)):
+        raise ValueError(f"its {name} are of another shape")
+    if not np.isfinite(values).all():
+        raise ValueError(f"its {name} are not finite")
+    return values
 
 
 def check_key(folder: Path, manifest: Mapping[str, Any], key: Key) -> None:
@@ -132,10 +183,10 @@ class Latents:
         self.origin, self.task, self.manifest = folder, task, manifest
         steps = manifest["steps"]
         self.clock = Clock(
-            times=np.array(manifest["times"]),
-            lengths=np.array(manifest["lengths"]),
-            dt=np.array(manifest["dt"]),
-            steps=None if steps is None else np.array(steps),
+            times=np.array(manifest["times"], np.float64),
+            lengths=np.array(manifest["lengths"], np.int64),
+            dt=np.array(manifest["dt"], np.float64),
+            steps=None if steps is None else np.array(steps, np.float64),
         )
         self.times, self.lengths = self.clock.times, self.clock.lengths
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
@@ -163,6 +214,9 @@ class Latents:
         shard = self._shards[number]
         if shard.bytes != entry["bytes"]:
             raise DataError(f"{shard.path}: has {shard.bytes} bytes, not {entry['bytes']}, so it is cut; {REMEDY}.")
+        expected = (self.manifest["frames"], *self.manifest["tokens"])
+        if not shard.fields.keys() >= ARRAYS or shard.fields["tokens"].shape[1:] != expected:
+            raise DataError(f"{shard.path}: holds other arrays than the manifest says; {REMEDY}.")
         self._open[number] = None
         if len(self._open) > OPEN:
             self._shards[self._open.popitem(last=False)[0]].close()

@@ -16,10 +16,12 @@ import numpy as np
 
 from ups.files import draft, read_at
 from ups.later import Tensor, torch
+from ups.parsing import parse_json
 from ups.types import Array, DataError
 
 TokenFormat = Literal["fp32", "bf16", "fp16"]
 ALIGN = 64
+LONGEST_HEADER = 2**26
 
 
 @dataclass(frozen=True)
@@ -122,9 +124,9 @@ class Shard:
         self.open()
         try:
             length = int.from_bytes(os.pread(self._file, 8, 0), "little")
-            if not 2 <= length <= self.bytes - 8:
-                raise ValueError("its header is longer than the file")
-            fields = json.loads(os.pread(self._file, length, 8))
+            if not 2 <= length <= min(self.bytes - 8, LONGEST_HEADER):
+                raise ValueError("its header is longer than the file, or than any")
+            fields = parse_json(os.pread(self._file, length, 8))
             fields.pop("__metadata__", None)
             self.fields = {name: self._field(field, 8 + length) for name, field in fields.items()}
         except OSError as error:
@@ -157,6 +159,8 @@ class Shard:
     def _field(self, field: Mapping[str, Any], start: int) -> StoredArray:
         form, shape = _BY_CODE[field["dtype"]], tuple(field["shape"])
         first, last = field["data_offsets"]
+        if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
+            raise ValueError("its shapes or places are no numbers")
         if last - first != math.prod(shape) * form.raw.itemsize or start + last > self.bytes:
             raise ValueError("its numbers do not fill the shape it states")
         return StoredArray(start + first, shape, form.raw, math.prod(shape[1:]) * form.raw.itemsize)

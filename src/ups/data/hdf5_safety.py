@@ -31,7 +31,7 @@ def check_data_set(node: Any) -> int:
     if plan.get_layout() == h5py.h5d.VIRTUAL or plan.get_external_count():
         raise DataError(
             f"{path}: data set '{node.name.lstrip('/')}' keeps its numbers in other files, which are not read; write "
-            "them into the file itself (`h5repack`)."
+            "them into the file itself."
         )
     claimed: int = math.prod(max(1, n) for n in node.shape or ()) * node.dtype.itemsize
     check_claim(path, claimed, os.stat(path).st_size)
@@ -56,16 +56,18 @@ def _check_once(path: Path, state: tuple[int, ...], opened: _Open) -> None:
     file = opened.file
     names: list[bytes] = []
 
-    def visit(name: bytes, info: Any) -> None:
-        if info.type not in INSIDE:
-            raise DataError(
-                f"{path}: '{name.decode(errors='replace')}' is a link into another file, which is not followed; "
-                "copy what it points to into the file (`h5repack`)."
-            )
+    def visit(name: bytes, info: Any) -> bytes | None:
+        """A link that leaves the file ends the visit."""
         if info.type == 0:
             names.append(name)
+        return None if info.type in INSIDE else name
 
-    file.id.links.visit(visit, info=True)
+    way_out = file.id.links.visit(visit, info=True)
+    if way_out is not None:
+        raise DataError(
+            f"{path}: '{way_out.decode(errors='replace')}' is a link into another file, which is not followed; copy "
+            "what it points to into the file."
+        )
     opened.file = None
     if len(names) <= FEW:
         nodes = (h5py.h5o.open(file.id, name) for name in names)

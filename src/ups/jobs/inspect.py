@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from ups.data.splits import make_split
 from ups.definition import Definition
 from ups.jobs.variety import described_task, differences, uneven_times, varying_parameters
 from ups.later import torch
+from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
 from ups.physics.constraints import Conserved
@@ -28,6 +28,7 @@ from ups.types import Array, DataError, Params, Trajectory
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
+RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
 WANDERS = "NaN that moves in time in"
@@ -231,12 +232,14 @@ def _provenance(source: Source) -> list[str]:
     made = source.attributes()
     if "ups_identity" not in made:
         return []
-    laws = json.loads(str(made["ups_laws"]))
-    kept = ", ".join(f"{name} {value:.1e}" for name, value in laws.items())
-    return [
-        f"  made by ups {made['ups_version']}: scheme {made['ups_scheme']}, seed {made['ups_seed']}, on "
-        f"{made['ups_device']} in batches of {made['ups_batch']}" + (f"; laws kept to: {kept}" if kept else "")
-    ]
+    try:
+        laws = parse_json(str(made["ups_laws"]))
+        kept = ", ".join(f"{name} {float(value):.1e}" for name, value in laws.items())
+        facts = {name: " ".join(str(made[f"ups_{name}"]).split()) for name in RECORDED}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return ["  what it says of how it was made is damaged"]
+    words = "made by ups {version}: scheme {scheme}, seed {seed}, on {device} in batches of {batch}".format(**facts)
+    return [f"  {words}" + (f"; laws kept to: {kept}" if kept else "")]
 
 
 def _values(source: Source) -> list[str]:

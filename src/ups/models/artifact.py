@@ -17,7 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ups.files import draft
-from ups.types import DataError, Field, Param, Storage, TaskSpec
+from ups.models.config import SimulatorConfig
+from ups.parsing import parse_json
+from ups.types import ConfigError, DataError, Field, Param, Storage, TaskSpec
 
 T = TypeVar("T")
 
@@ -76,6 +78,8 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     path = path / FILE_NAME if path.is_dir() else path
     if not path.exists():
         raise DataError(f"{path}: there is no such simulator; name a file written by `Simulator.save`, or its folder.")
+    if not path.is_file():
+        raise DataError(f"{path}: is no file, so it is no simulator; name a file written by `Simulator.save`.")
     try:
         with safe_open(path, "pt") as file:
             header = _header(path, file.metadata())
@@ -125,8 +129,8 @@ def strangers(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
     try:
-        header = json.loads((metadata or {}).get("ups", ""))
-    except json.JSONDecodeError:
+        header = parse_json((metadata or {}).get("ups", ""), nan=False)
+    except ValueError:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise DataError(f"{path}: holds tensors but no simulator of this project; name a file saved by it.")
@@ -135,11 +139,29 @@ def _header(path: Path, metadata: Mapping[str, str] | None) -> dict[str, Any]:
         needs = {"codec": [], "operator": ["codec"]}
         parts = {name: {"config": header.pop(name), "needs": needs[name]} for name in needs if name in header}
         return {**header, "parts": parts}
+    parts = header.get("parts", {})
+    if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
+        raise DataError(f"{path}: says nothing of its parts, so its header is damaged; save it again.")
     if version != VERSION:
         old = isinstance(version, int) and version < VERSION
         remedy = "train it again, or load it with the program that wrote it" if old else "update the program"
         raise DataError(f"{path}: has format version {version}, and this program reads {VERSION}; {remedy}.")
     return header
+
+
+def plan(
+    header: Mapping[str, Any], configs: Mapping[str, type]
+) -> tuple[list[TaskSpec], dict[str, Any], SimulatorConfig, dict[str, tuple[int, ...]]]:
+    """Tasks, configs of the parts and of the whole, and grids that a header describes; `configs` are their classes."""
+    parts = header["parts"]
+    if unknown := parts.keys() - configs.keys():
+        raise ConfigError(f"this program knows no part '{min(unknown)}'")
+    return (
+        [task_from(task) for task in header["tasks"]],
+        {name: config_from(configs[name], part["config"]) for name, part in parts.items()},
+        SimulatorConfig(**header["simulator"]),
+        {name: tuple(grid) for name, grid in header["grids"].items()},
+    )
 
 
 def config_from(kind: type[T], values: Mapping[str, Any]) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -189,6 +189,11 @@ class StreamAttention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         out = functional.scaled_dot_product_attention(rms_norm(q), rms_norm(k), v).transpose(1, 2).flatten(2)
         return torch.unflatten(self.leave(out), 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
+
+
+def drop_rates(highest: float, blocks: int) -> Iterator[float]:
+    """How often each block is left out in training, one after the other: from never to `highest`, in equal steps."""
+    return (highest if i == blocks - 1 > 0 else i * (highest / max(1, blocks - 1)) for i in range(blocks))
 
 
 class Block(nn.Module):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ups.models import artifact
 from ups.models.arrays import inputs_of, joined, state_of
+from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.operator import LatentOperator
@@ -277,21 +278,18 @@ class Simulator(nn.Module):
         """The simulator an artifact holds, its weights bit for bit, ready to run; `kinds` are the parts it may have."""
         header, tensors = artifact.read(Path(path))
         try:
-            parts = header["parts"]
-            if unknown := parts.keys() - kinds.keys():
-                raise ConfigError(f"this program knows no part '{min(unknown)}'")
-            simulator = assemble(
-                [artifact.task_from(task) for task in header["tasks"]],
-                {name: artifact.config_from(kinds[name].Config, p["config"]) for name, p in parts.items()},
-                SimulatorConfig(**header["simulator"]),
-                {name: tuple(grid) for name, grid in header["grids"].items()},
-                kinds=kinds,
-            )
+            parts, plan = header["parts"], artifact.plan(header, {name: kind.Config for name, kind in kinds.items()})
+            with no_larger_than(tensors):  # first without memory: a header may ask for any number of layers
+                check_shapes(assemble(*plan, empty=kinds, kinds=kinds), tensors)
+            simulator = assemble(*plan, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
-            simulator.spans = {t: {n: tuple(r) for n, r in own.items()} for t, own in header["ranges"].items()}
+            simulator.spans = {
+                task: {name: (float(low), float(high)) for name, (low, high) in own.items()}
+                for task, own in header["ranges"].items()
+            }
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
-        except (UpsError, KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        except (UpsError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
             first = " ".join(str(error).split()).rstrip(".")[:200]
             raise DataError(
                 f"{path}: its weights are not of the model it describes ({first}); save it again."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 from torch import Tensor, nn
 
-from ups.models.blocks import Block, BlockShape, GlobalAttention, fourier
+from ups.models.blocks import Block, BlockShape, GlobalAttention, drop_rates, fourier
 from ups.models.config import OperatorConfig
 from ups.models.grids import Space
 
@@ -16,8 +15,8 @@ class Transformer(nn.Module):
     def __init__(self, config: OperatorConfig, shape: BlockShape) -> None:
         super().__init__()
         mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
-        rates = np.linspace(0, config.drop_path, config.shape.depth)
-        self.blocks = nn.ModuleList(Block(shape, mixer, float(p)) for p in rates)
+        rates = drop_rates(config.drop_path, config.shape.depth)
+        self.blocks = nn.ModuleList(Block(shape, mixer, p) for p in rates)
 
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         for block in self.blocks:

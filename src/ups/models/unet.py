@@ -6,11 +6,10 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ups.models.blocks import Block, BlockShape, WindowAttention, fourier
+from ups.models.blocks import Block, BlockShape, WindowAttention, drop_rates, fourier
 from ups.models.config import OperatorConfig
 from ups.models.grids import Space
 
@@ -58,7 +57,7 @@ class UNet(nn.Module):
         each = max(1, round(config.shape.depth / (2 * levels)))
         widths = [shape.heads * round(shape.width * config.growth**level / shape.heads) for level in range(levels)]
         shapes = [dataclasses.replace(shape, width=w) for w in widths]
-        rates = iter(np.linspace(0, config.drop_path, 2 * each * levels).tolist())
+        rates = drop_rates(config.drop_path, 2 * each * levels)
 
         def mixer(s: BlockShape, shifted: bool) -> Callable[[], nn.Module]:
             if config.mixing == "fourier":

@@ -26,6 +26,7 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
     """The task of a file: as the user says, else by the attribute `ups_task`, else by the file name."""
     named = match_name(name, tasks)
     stated = file.attrs.get("ups_task")
+    stated = stated if stated is None else " ".join(str(stated).split())
     if task is not None and task not in tasks and (named or stated is not None):
         task = None  # a new name for what the file says it is
     check_known("task", () if task is None else (task,), tasks)

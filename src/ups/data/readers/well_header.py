@@ -97,6 +97,9 @@ def axis(file: Any, name: str, remarks: Remarks) -> Array:
     if node.ndim > 1:
         remarks.notes.append(f"the coordinates {name} vary; those of the first sample and time are given for all")
     stored = np.asarray(node[(0,) * (node.ndim - 1)])
+    steps = np.diff(stored.astype(np.float64))
+    if not np.isfinite(stored).all() or not np.isfinite(steps).all() or not ((steps > 0).all() or (steps < 0).all()):
+        raise DataError(f"{file.filename}: the coordinates {name} neither increase nor decrease throughout; check it.")
     note_uneven(name, stored if stored.dtype.kind == "f" else stored.astype(np.float64), remarks)
     return stored.astype(np.float64)
 

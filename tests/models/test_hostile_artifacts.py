@@ -1,0 +1,148 @@
+"""Artifacts made to harm: a header is not believed further than the weights beside it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from ups.models import Simulator, artifact
+from ups.models.config import CodecConfig, OperatorConfig
+from ups.models.simulator import build
+from ups.physics import TASKS
+from ups.types import DataError
+
+Header = dict[str, Any]
+Place = tuple[str | int, ...]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Header, dict[str, torch.Tensor]]:
+    """Header and weights of a small artifact."""
+    path = tmp_path_factory.mktemp("whole") / "simulator.safetensors"
+    build([TASKS["burgers1d"]], CodecConfig(dim=8), OperatorConfig(width=16, depth=1, heads=2)).save(path)
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+        return json.loads(file.metadata()["ups"]), tensors
+
+
+def changed(header: Header, place: Place, value: Any) -> Header:
+    result: Any = copy.deepcopy(header)
+    node = result
+    for key in place[:-1]:
+        node = node[key]
+    node[place[-1]] = value
+    return dict(result)
+
+
+def load(folder: Path, header: Header, tensors: dict[str, torch.Tensor]) -> None:
+    """All that is done with an artifact before it predicts."""
+    path = folder / "hostile.safetensors"
+    save_file(tensors, path, metadata={"ups": json.dumps(header)})
+    simulator = Simulator.load(path)
+    artifact.strangers(simulator.origins)
+    simulator.outside(torch.zeros(1, 1), simulator.tasks[0].name, 0.1)
+
+
+OPERATOR, CODEC = ("parts", "operator", "config"), ("parts", "codec", "config")
+GREEDY: dict[str, tuple[Place, Any]] = {
+    "five million layers": ((*OPERATOR, "depth"), 5_000_000),
+    "a number of layers beyond any list": ((*OPERATOR, "depth"), 10**15),
+    "a width of a billion": ((*OPERATOR, "width"), 2**30),
+    "a width beyond 64 bits": ((*OPERATOR, "width"), 10**30),
+    "tokens of a trillion numbers": ((*CODEC, "dim"), 10**12),
+    "a million blocks": ((*CODEC, "blocks"), 10**6),
+    "patches of a billion": ((*CODEC, "patch"), [10**9, 10**9, 10**9]),
+    "a billion frames": ((*OPERATOR, "context"), 10**9),
+    "a billion modes": ((*OPERATOR, "modes"), 10**9),
+    "a negative width": ((*OPERATOR, "width"), -16),
+    "half a layer": ((*OPERATOR, "depth"), 1.5),
+    "no number": ((*OPERATOR, "growth"), float("nan")),
+    "another network": ((*OPERATOR, "core"), "unet"),
+}
+
+
+@pytest.mark.parametrize("greed", GREEDY)
+def test_a_header_that_asks_for_more_than_its_weights_is_refused_before_it_is_built(
+    whole: tuple[Header, dict[str, torch.Tensor]], greed: str, tmp_path: Path
+) -> None:
+    header, tensors = whole
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, changed(header, *GREEDY[greed]), tensors)
+    assert "\n" not in str(caught.value)
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # kB
+
+
+def places(value: Any, at: Place = ()) -> Iterator[Place]:
+    """Every place in a header."""
+    if at:
+        yield at
+    for key, below in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(below, (*at, key))
+
+
+def test_whatever_stands_in_a_header_is_read_or_refused_in_one_sentence(
+    whole: tuple[Header, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    header, tensors = whole
+    values: list[Any] = [None, True, -1, 0, 10**9, 1.5, float("nan"), float("inf"), "x", [], [1], {}, {"a": 1}]
+    cases = [(place, value) for place in places(header) for value in values if place != ("digest",)]
+    chosen = np.random.default_rng(0).permutation(len(cases))[:150]
+    sentences = []
+    for place, value in (cases[i] for i in chosen):
+        try:
+            load(tmp_path, changed(header, place, value), tensors)
+        except DataError as error:
+            sentences.append(str(error))
+    assert [sentence for sentence in sentences if "\n" in sentence] == []
+    assert len(sentences) > 50
+
+
+def raw(path: Path, header: bytes, length: int | None = None, content: bytes = bytes(64)) -> Path:
+    path.write_bytes(struct.pack("<Q", len(header) if length is None else length) + header + content)
+    return path
+
+
+ONE = b'{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+RAW = {
+    "no end": (b'{"a":', None),
+    "longer than the file": (b"{}", 2**40),
+    "nothing": (b"", 0),
+    "deep": (b"[" * 100_000, None),
+    "offsets outside": (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,1000000]}}', None),
+    "offsets backwards": (b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}', None),
+    "negative shape": (b'{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', None),
+    "shape beyond 64 bits": (b'{"a":{"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,8]}}', None),
+    "the same twice": (b'{"a":%s,"a":%s}' % (ONE, ONE), None),
+    "metadata of another": (b'{"__metadata__":{"ups":"[]"}}', None),
+    "metadata that is deep": (b'{"__metadata__":{"ups":"' + b"[" * 100_000 + b'"}}', None),
+    "metadata twice": (b'{"__metadata__":{"ups":"{\\"format\\":\\"ups-simulator\\",\\"format\\":1}"}}', None),
+}
+
+
+@pytest.mark.parametrize("what", RAW)
+def test_a_file_that_is_no_whole_artifact_is_one_sentence(what: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        Simulator.load(raw(tmp_path / "a.safetensors", *RAW[what]))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_or_pipe_is_no_simulator(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for path in (Path("/dev/zero"), tmp_path / "pipe.safetensors"):
+        with pytest.raises(DataError, match="is no file"):
+            Simulator.load(path)
