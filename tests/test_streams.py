@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import h5py
 import pytest
 from cyclopts import App
 
@@ -163,3 +164,15 @@ def test_a_pipe_that_does_not_block_and_is_full_is_waited_for() -> None:
         assert process.stdout is not None
         assert len(process.stdout.read()) == 1_000_001
     assert process.returncode == 0
+
+
+def test_what_a_file_says_commands_no_terminal(places: dict[str, str], tmp_path: Path) -> None:
+    """A title that would rename the window, clear the screen or type for the user is printed letter by letter."""
+    path = tmp_path / "1D_Advection_Sols_beta0.4.hdf5"
+    path.write_bytes(Path(places["file"]).read_bytes())
+    with h5py.File(path, "a") as file:
+        file.attrs["ups_device"] = "\x1b]0;mine\x07\x1b[2J"
+    words = [["data", "info", str(path)], ["data", "info", f"{tmp_path}/\x1b[2J"]]
+    assert codes_of([(w, {}, ("file", "file")) for w in words], tmp_path / "printed") == [0, 2]
+    texts = [(tmp_path / "printed" / name).read_text() for name in ("0.1", "1.2")]
+    assert all("\\x1b[2J" in text and "\x1b" not in text for text in texts)

@@ -1,0 +1,85 @@
+"""Run folders in which something else stands in the place of a file: every command survives it or says which it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ups.config import load as load_config
+from ups.jobs.evaluate import Question, evaluate_run
+from ups.jobs.predict import rollout
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.load import load
+from ups.run.run import run_alone
+from ups.types import UpsError
+
+TINY = """
+name: tiny
+data: {a: {task: advection1d, scheme: accurate, samples: 20, resolution: 16, device: cpu, reduce: {time: 50}}}
+model: {codec: {dim: 4}, operator: {width: 8, depth: 1, heads: 1}}
+codec: {batch: 4, train: {steps: 2}}
+operator: {batch: 4, train: {steps: 2}}
+device: cpu
+"""
+FILES = (
+    *("config.yaml", "environment.json", "metrics.jsonl", "results.json", "stages.json", "statistics.json"),
+    *("data.json", "phases.json", "verdict.json", "ledger.json", "artifacts/simulator.safetensors"),
+)
+CONTENTS: dict[str, bytes | None] = {
+    "a list": b"[1, 2]",
+    "a number": b"5",
+    "a word": b'"x"',
+    "nothing": b"",
+    "no text": b"\xff\xfe\x00\x01" * 10,
+    "brackets": b"[" * 50_000,
+    "another object": b'{"a": 1}',
+    "a list of objects": b'[{"a": 1}]',
+    "a folder": None,
+}
+
+
+def settings(out: Path) -> RunConfig:
+    path = out / "tiny.yaml"
+    path.write_text(TINY)
+    return load_config(run_config(), path, {"out": str(out)})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished")
+    return run_alone(settings(out), Screen.silent())[0].folder
+
+
+COMMANDS: dict[str, Callable[[Path], object]] = {
+    "load": load,
+    "rollout": lambda run: rollout(run, next((run / "cache").rglob("*.hdf5")), 1, run.parent / "out.h5", 1, None),
+    "evaluate": lambda run: evaluate_run(run, Question(samples=1, device="cpu"), Screen.silent()),
+    "resume": lambda run: run_alone(settings(run.parent), Screen.silent(), resume=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", FILES)
+def test_whatever_stands_in_the_place_of_a_file_of_a_run_is_survived_or_one_sentence(
+    finished: Path, tmp_path: Path, name: str
+) -> None:
+    unnamed = []
+    for content in CONTENTS:
+        for command, job in COMMANDS.items():
+            shutil.rmtree(tmp_path / "tiny", ignore_errors=True)
+            run = shutil.copytree(finished, tmp_path / "tiny")
+            path = run / name
+            path.unlink(missing_ok=True)
+            raw = CONTENTS[content]
+            path.mkdir() if raw is None else path.write_bytes(raw)
+            try:
+                job(run)
+            except UpsError as error:
+                sentence = str(error)
+                if "\n" in sentence or path.name not in sentence:
+                    unnamed.append((content, command, sentence))
+    assert unnamed == []
