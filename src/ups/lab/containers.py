@@ -21,7 +21,7 @@ from ups.supervise.launchers.forked import fork
 from ups.supervise.proc import alive
 from ups.verdict import read_json
 
-WAIT = 30.0  # seconds that the first run waits for the second one to end
+WAIT = 120.0  # seconds that the first run waits for the second one to end
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def _beside(same_path: bool, killed: bool) -> Recipe:
         around = Container(world, strategy, same_path, round(d.uniform(0.5, 2.0), 2) if killed else 0.0)
         name = f"container{', same path' if same_path else ''}{', killed' if killed else ''}"
         promise: dict[str, Any] = {"around": around, "starts": 1}
+        promise["changes"] = {"limits.judge": 2 * WAIT, "limits.still": 2 * WAIT}  # its last act is to wait
         return case_of("F21", name, world, strategy, **promise)
 
     return recipe
