@@ -43,7 +43,7 @@ class Descriptor(io.FileIO):
         if self.fileno() == 1 and sys.stderr is not None:
             with contextlib.suppress(OSError, ValueError):
                 cause = f"standard output could not be written ({error.strerror})"
-                print(f"ups: {cause}; the exit code still says how the command ended.", file=sys.stderr, flush=True)
+                print(f"ups: {cause}; what it would have said is lost.", file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:

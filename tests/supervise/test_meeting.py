@@ -133,11 +133,19 @@ def test_without_the_secret_nobody_gets_a_word_in(tmp_path: Path, points: list[P
             with suppress(ConnectionError):
                 answer = b"".join(iter(lambda: stranger.recv(4096), b""))
                 assert len(answer) <= len(HELLO) + MAC, "a greeting and a riddle, nothing else"
-    crowd = [socket.create_connection(point.address, timeout=5) for _ in range(STRANGERS + 20)]
-    for stranger in crowd:
-        stranger.close()
+
+
+def test_a_crowd_that_says_nothing_keeps_nobody_out(tmp_path: Path, points: list[Point]) -> None:
+    points.append(point := Point(tmp_path))
+    crowd = [socket.create_connection(point.address, timeout=5) for _ in range(STRANGERS + 40)]
     nodes = [point.come(0), point.come(1)]
     until(lambda: all(node.group for node in nodes))
+    crowd += [socket.create_connection(point.address, timeout=5) for _ in range(STRANGERS)]
+    channel = connect(point.address, read_secret(point.secret))
+    assert channel.ask({"op": "check", "group": nodes[0].group["group"], "keys": ["a"]}, 5)["there"] is False
+    channel.close()
+    for stranger in crowd:
+        stranger.close()
 
 
 def test_a_false_meeting_point_is_not_believed() -> None:

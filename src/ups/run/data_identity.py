@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ups.data.checksums import Digest, Memory, glance
 from ups.data.source import UNFINISHED, Source
+from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
 from ups.engine.ranks.dist import Dist
 from ups.run.config import RunConfig
@@ -48,9 +49,24 @@ class Identity:
         self.memory = Memory(folder.hashes)
 
     def recorded(self, section: str = "files") -> dict[str, Digest]:
-        """What the run's data.json says; nothing where it is not there."""
-        record = read_json(self.folder.data).get(section, {})
-        return {name: row for name, row in record.items() if isinstance(row, dict)} if isinstance(record, dict) else {}
+        """What the run's data.json says, or its checkpoints where that is gone; nothing where neither is there."""
+        if not self.folder.data.exists():
+            return self._in_checkpoints() if section == "files" else {}
+        record = read_json(self.folder.data).get(section, {} if section != "files" else None)
+        if not isinstance(record, dict) or not all(isinstance(row, dict) for row in record.values()):
+            raise DataError(
+                f"{self.folder.data}: is damaged, so nobody can tell whether the data are those of this run; put back "
+                "a copy of it, or delete it, and a checkpoint's record is taken."
+            )
+        return record
+
+    def _in_checkpoints(self) -> dict[str, Digest]:
+        """What the newest checkpoint of any stage says of the data."""
+        for stage in sorted(self.folder.checkpoints().glob("*")):
+            newest = newest_whole(stage)
+            if newest is not None and isinstance(record := read_json(newest / FACTS).get("data"), dict):
+                return {name: row for name, row in record.items() if isinstance(row, dict)}
+        return {}
 
     def require_unchanged(self, *sections: str) -> None:
         """DataError for the first file that was recorded and holds something else now. No reader opens anything."""

@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from ups.wire import Channel, accept, write_secret
 
-STRANGERS = 64  # connections that have not proved themselves yet
+STRANGERS = 64  # connections that have not proved themselves yet; the oldest of more is closed
 TICK = 0.2
 RETURN = 60.0  # seconds in which a member that was sent away is expected back
 
@@ -52,7 +53,7 @@ class Meeting:
         self._group = ""
         self._enough_since: float | None = None
         self._values: dict[str, bytes] = {}
-        self._strangers = threading.BoundedSemaphore(STRANGERS)
+        self._strangers: deque[socket.socket] = deque()  # in the order of their coming; a friend leaves it at once
         self._open = True
         for work in (self._listen, self._watch):
             threading.Thread(target=work, daemon=True, name=f"meeting {work.__name__}").start()
@@ -69,9 +70,10 @@ class Meeting:
                 if self._open:
                     time.sleep(TICK)  # no descriptor is left for it
                 continue
-            if not self._strangers.acquire(blocking=False):
-                connection.close()
-                continue
+            self._strangers.append(connection)
+            if len(self._strangers) > STRANGERS:
+                with suppress(IndexError, OSError):
+                    self._strangers.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
             threading.Thread(target=self._serve, args=(connection,), daemon=True, name="meeting guest").start()
 
     def _watch(self) -> None:
@@ -88,7 +90,8 @@ class Meeting:
             connection.close()
             return
         finally:
-            self._strangers.release()
+            with suppress(ValueError):
+                self._strangers.remove(connection)
         member: Member | None = None
         with suppress(OSError, ValueError, KeyError, TypeError):
             while True:

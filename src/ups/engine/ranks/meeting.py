@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from ups.wire import Channel, connect, read_secret
 
 PATIENCE = timedelta(seconds=300)
 _kept: list[object] = []  # torch holds a store's C++ half alone; its methods are in the other one
+KNOCKING = 60.0  # seconds to get a word in with node 0
 MARGIN = 10.0  # seconds beyond the wait itself until an answer is missing
 
 
@@ -100,8 +102,15 @@ class MeetingStore(dist.Store):  # type: ignore[name-defined,misc]
 
     def _channel(self) -> Channel:
         channel: Channel | None = getattr(self._own, "channel", None)
-        if channel is None:
-            channel = self._own.channel = connect(self._address, read_secret(self._secret))
+        end, pause = time.monotonic() + KNOCKING, 0.05
+        while channel is None:
+            try:
+                channel = self._own.channel = connect(self._address, read_secret(self._secret))
+            except (OSError, ValueError):  # strangers crowd the door, or the secret is being replaced
+                if time.monotonic() > end:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 1.0)
         return channel
 
 
