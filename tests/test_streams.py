@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,3 +178,20 @@ def test_what_a_file_says_commands_no_terminal(places: dict[str, str], tmp_path:
     assert codes_of([(w, {}, ("file", "file")) for w in words], tmp_path / "printed") == [0, 2]
     texts = [(tmp_path / "printed" / name).read_text() for name in ("0.1", "1.2")]
     assert all("\\x1b[2J" in text and "\x1b" not in text for text in texts)
+
+
+def test_a_run_whose_terminal_is_closed_is_preempted_and_says_so_by_its_code(tmp_path: Path) -> None:
+    """The terminal's end comes as a signal and as a stream that is gone; only the signal counts."""
+    config = tmp_path / "long.yaml"
+    config.write_text(RUN.format(name="long", out=tmp_path))
+    pid, terminal = pty.fork()
+    if pid == 0:
+        words = [sys.executable, "-m", "ups", "run", str(config), "--operator.train.steps", "100000000"]
+        os.execvpe(words[0], words, {**os.environ, "OMP_NUM_THREADS": "1"})
+    run, printed, end = tmp_path / "long", b"", time.monotonic() + 120
+    while b"operator" not in printed and time.monotonic() < end:  # the stage that goes on for ever has begun
+        printed += os.read(terminal, 4096)
+    os.close(terminal)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert json.loads((run / "verdict.json").read_text())["verdict"] == "PREEMPTED"
+    assert code == 15

@@ -35,7 +35,10 @@ def draft(path: Path) -> Iterator[Path]:
     """
     target, old = target_of(path)
     beside = _beside(target)
-    os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    try:
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         fresh = os.stat(beside)
         if old is not None:  # before there is anything in it that others should not read

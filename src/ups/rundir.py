@@ -22,7 +22,7 @@ import yaml
 
 from ups.config import Config, dump, fingerprint
 from ups.files import hold, holder, release, write_atomic
-from ups.parsing import parse_json
+from ups.parsing import parse_json, parse_yaml, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending, Verdict, read_json
@@ -162,7 +162,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     def known(self) -> str | None:
         """The fingerprint of the config that the run was begun with."""
-        return read_json(self.environment).get("fingerprint")
+        return str(read_json(self.environment).get("fingerprint") or "") or None
 
     def copies(self, folder: Path, stage: str) -> Path:
         """Where in another folder the second copies of a stage's checkpoints lie; no other run's are ever found there.
@@ -197,6 +197,8 @@ class RunDir(AbstractContextManager["RunDir"]):
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
         names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
         known = self.known()
+        if {self.config.name, self.environment.name} <= {*names} and not known and not overwrite:
+            raise DataError(f"{self.environment}: does not say what was begun here; put it back, or --overwrite it.")
         if names and known is None and names != [self.config.name]:  # a kill may have left the config alone
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:
@@ -215,13 +217,23 @@ class RunDir(AbstractContextManager["RunDir"]):
         link would have this run write to somebody else's file."""
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.microbatch)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
-        for path in (*facts, *words, self.reserve, self.secret):
+        for path in (*facts, *words, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: is no file of its own but a folder, a link or a device; move it away.")
+        for path in (self.logs, self.checkpoints(), self.cache(""), self.artifact("").parent, self.profile):
+            if os.path.lexists(path) and not path.is_dir():
+                raise DataError(f"{path}: is no folder, where the run keeps one; move it away.")
+
+    def _written(self) -> Any:
+        """What the run's config says; a DataError where it is damaged."""
+        try:
+            return parse_yaml(read_text(self.config)) or {}
+        except (OSError, ValueError, yaml.YAMLError):
+            raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
     def _check(self, config: Config, known: str, resume: bool) -> None:
         if known != fingerprint(config):
-            differ = _differences(yaml.safe_load(self.config.read_text()) or {}, yaml.safe_load(dump(config)) or {})
+            differ = _differences(self._written(), yaml.safe_load(dump(config)) or {})
             what = f" ({', '.join(differ[:3])}{', …' if len(differ) > 3 else ''})" if differ else ""
             raise ConfigError(
                 f"{self.folder}: holds a run with another config{what}; resume it with its own config, "

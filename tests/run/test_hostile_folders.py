@@ -57,9 +57,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "load": load,
     "rollout": lambda run: rollout(run, next((run / "cache").rglob("*.hdf5")), 1, run.parent / "out.h5", 1, None),
-    "evaluate": lambda run: evaluate_run(run, Question(samples=1, device="cpu"), Screen.silent()),
+    "evaluate": lambda run: evaluate_run(run, Question(device="cpu"), Screen.silent()),
     "resume": lambda run: run_alone(settings(run.parent), Screen.silent(), resume=True),
 }
+
+
+def unnamed(finished: Path, place: Path, name: str, content: str, command: str) -> str:
+    """What a command says of a run in which a file holds something else, unless it is one sentence that names it."""
+    shutil.rmtree(place / "tiny", ignore_errors=True)
+    run = shutil.copytree(finished, place / "tiny")
+    path, raw = run / name, CONTENTS[content]
+    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    path.mkdir() if raw is None else path.write_bytes(raw)
+    try:
+        COMMANDS[command](run)
+    except UpsError as error:
+        sentence = str(error)
+        return "" if "\n" not in sentence and path.name in sentence else f"{command}, {content}: {sentence}"
+    return ""
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -67,19 +82,17 @@ COMMANDS: dict[str, Callable[[Path], object]] = {
 def test_whatever_stands_in_the_place_of_a_file_of_a_run_is_survived_or_one_sentence(
     finished: Path, tmp_path: Path, name: str
 ) -> None:
-    unnamed = []
-    for content in CONTENTS:
-        for command, job in COMMANDS.items():
-            shutil.rmtree(tmp_path / "tiny", ignore_errors=True)
-            run = shutil.copytree(finished, tmp_path / "tiny")
-            path = run / name
-            path.unlink(missing_ok=True)
-            raw = CONTENTS[content]
-            path.mkdir() if raw is None else path.write_bytes(raw)
-            try:
-                job(run)
-            except UpsError as error:
-                sentence = str(error)
-                if "\n" in sentence or path.name not in sentence:
-                    unnamed.append((content, command, sentence))
-    assert unnamed == []
+    """A folder, and for each command another of the contents; `slow` tries all of them with all."""
+    others = [content for content in CONTENTS if content != "a folder"]
+    turn = FILES.index(name)
+    cases = [(others[(turn + i) % len(others)], command) for i, command in enumerate(COMMANDS)]
+    cases += [("a folder", command) for command in COMMANDS]
+    assert [words for case in cases if (words := unnamed(finished, tmp_path, name, *case))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*FILES, "logs", "checkpoints", "cache", "artifacts"])
+def test_every_content_in_the_place_of_every_file(finished: Path, tmp_path: Path, name: str) -> None:
+    cases = [(content, command) for content in CONTENTS for command in COMMANDS if command != "rollout"]
+    assert [words for case in cases if (words := unnamed(finished, tmp_path, name, *case))] == []

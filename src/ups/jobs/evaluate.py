@@ -73,7 +73,8 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
     try:
         report.write(out)
     except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error.strerror or error}); choose another --out.") from None
+        cause = f"cannot be written ({error.strerror or error})"
+        raise DataError(f"{error.filename or out}: {cause}; choose another --out.") from None
     return out, report
 
 

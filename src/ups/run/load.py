@@ -30,6 +30,8 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
     place, on = Path(path), device_of(device)
     if (place / "config.yaml").is_file():
         artifact = artifact_of(place)
+        if artifact.exists() and not artifact.is_file():
+            raise DataError(f"{artifact}: is no file, so it is no simulator; move it away and --resume the run.")
         if not artifact.is_file():
             raise DataError(
                 f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
