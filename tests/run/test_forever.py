@@ -318,7 +318,10 @@ def quiet(tmp_path: Path) -> dict[str, np.ndarray]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run_alone(load(run_config(), tmp_path / "tiny.yaml", {"out": str(tmp_path / "quiet/runs")}), Screen.silent())
+        with torch.backends.mkldnn.flags(enabled=True):  # a test of Muon may have left it off in this process
+            run_alone(
+                load(run_config(), tmp_path / "tiny.yaml", {"out": str(tmp_path / "quiet/runs")}), Screen.silent()
+            )
     finally:
         torch.set_num_threads(threads)
     return weights(tmp_path / "quiet")
