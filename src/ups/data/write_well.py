@@ -45,9 +45,9 @@ def write_data_set(
 ) -> Path:
     """Write `folder/name` with the samples of `parts`, ids by split; the path of the data set.
 
-    It appears whole or not at all. One that is there is an error, unless `overwrite` is set; then it is replaced, in its
-    own place if `folder/name` is a symlink, and keeps the mode of its folder. `report` is told how many samples of how
-    many are written.
+    It appears whole or not at all. One that is there is an error, unless `overwrite` is set: then it is replaced, in
+    its own place if `folder/name` is a symlink, and keeps the mode of its folder. `report` is told how many samples of
+    how many are written.
     """
     place = folder / name
     target = Path(os.path.realpath(place))
