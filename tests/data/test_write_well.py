@@ -183,3 +183,17 @@ def test_the_loader_of_the_well_reads_what_is_written(wake: Source, tmp_path: Pa
         np.testing.assert_array_equal(item["boundary_conditions"].numpy(), [[1, 1], [2, 2]])
         np.testing.assert_array_equal(item["space_grid"].numpy()[:, 0, 0], wake.domain.coordinates[0])
     assert abs(float(scaled[0]["input_fields"].mean())) < 1
+
+
+def test_a_link_to_a_data_set_stays_and_the_data_set_behind_it_is_replaced(wake: Source, tmp_path: Path) -> None:
+    real = write_data_set(wake, tmp_path / "disk", "wake", parts(wake))
+    real.chmod(0o750)
+    (tmp_path / "out").mkdir()
+    link = tmp_path / "out" / "wake"
+    link.symlink_to(real)
+    before = real.stat().st_ino
+    assert write_data_set(wake, tmp_path / "out", "wake", parts(wake), overwrite=True) == link
+    assert link.is_symlink()
+    assert real.stat().st_ino != before
+    assert real.stat().st_mode & 0o777 == 0o750
+    assert [path.name for path in (*(tmp_path / "out").iterdir(), *(tmp_path / "disk").iterdir())] == ["wake", "wake"]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,41 +45,45 @@ def write_data_set(
 ) -> Path:
     """Write `folder/name` with the samples of `parts`, ids by split; the path of the data set.
 
-    It appears whole or not at all. One that is there is an error, unless `overwrite` is set; then it is replaced.
-    `report` is told how many samples of how many are written.
+    It appears whole or not at all. One that is there is an error, unless `overwrite` is set: then it is replaced, in
+    its own place if `folder/name` is a symlink, and keeps the mode of its folder. `report` is told how many samples of
+    how many are written.
     """
-    target = folder / name
+    place = folder / name
+    target = Path(os.path.realpath(place))
+    folder = target.parent
     if target.exists() and not (overwrite and (target / "data").is_dir()):
         remedy = "name another with --name, or --overwrite it" if (target / "data").is_dir() else "choose another --out"
-        raise DataError(f"{target}: is there already; {remedy}.")
+        raise DataError(f"{place}: is there already; {remedy}.")
     files = [file for part, ids in parts.items() for file in _files(source, name, part, ids)]
     _check_room(source, folder, files)
-    draft = folder / f".{name}.{uuid.uuid4().hex[:8]}"
+    draft = folder / f".{target.name}.{uuid.uuid4().hex[:8]}"
     moments: dict[str, Moments] = {}
     total, done = sum(len(file.rows) for file in files), 0
     counted = "train" if parts.get("train") else next(iter(parts))
     try:
         for file in files:
-            place = draft / "data" / file.part
-            place.mkdir(parents=True, exist_ok=True)
-            for _ in _write(source, place / f"{file.name}.hdf5", name, file, moments if file.part == counted else None):
+            path = draft / "data" / file.part / f"{file.name}.hdf5"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for _ in _write(source, path, name, file, moments if file.part == counted else None):
                 done += 1
                 report(done, total)
-            sync(place / f"{file.name}.hdf5")
+            sync(path)
         (draft / "stats.yaml").write_text(stats_text(moments))
         sync(draft / "stats.yaml")
         _publish(draft, target)
     except OSError as error:
-        raise DataError(f"{target}: cannot be written ({error.strerror or error}); choose another --out.") from error
+        raise DataError(f"{place}: cannot be written ({error.strerror or error}); choose another --out.") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-    return target
+    return place
 
 
 def _publish(draft: Path, target: Path) -> None:
     """Give the data set its name in one step; the one that had it goes only then."""
     aside = draft.with_name(f"{draft.name}.old")
     if target.exists():
+        draft.chmod(stat.S_IMODE(target.stat().st_mode))
         os.replace(target, aside)
     os.replace(draft, target)
     sync(target.parent)
