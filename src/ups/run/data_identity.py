@@ -52,7 +52,8 @@ class Identity:
         """What the run's data.json says, or its checkpoints where that is gone; nothing where neither is there."""
         if not self.folder.data.exists():
             return self._in_checkpoints() if section == "files" else {}
-        record = read_json(self.folder.data).get(section, {} if section != "files" else None)
+        values = read_json(self.folder.data)
+        record = values.get(section, self._in_checkpoints() if section == "files" else {}) if values else None
         if not isinstance(record, dict) or not all(isinstance(row, dict) for row in record.values()):
             raise DataError(
                 f"{self.folder.data}: is damaged, so nobody can tell whether the data are those of this run; put back "

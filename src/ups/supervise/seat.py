@@ -70,14 +70,14 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
             return
         if isinstance(error, SystemExit) or self.files is None:
             return
-        ending = classify(error).ending
-        if ending in PEACEFUL:
+        meaning = classify(error)
+        if meaning.ending in PEACEFUL:
             self.pulse.close()
-            raise SystemExit(int(ending)) from None
+            raise SystemExit(int(meaning.ending)) from None
         ending = self.fail(error)
-        if not isinstance(error, UpsError) and ending != Ending.STORAGE:
+        if not isinstance(error, UpsError) and ending != Ending.STORAGE and meaning.first_hand:
             sys.excepthook(type(error), error, at)
-        elif ending != Ending.USER:  # one sentence here, the rest in the record; the supervisor tells a user's mistake
+        elif ending != Ending.USER:  # one sentence, also of a lost peer; the supervisor tells a user's mistake
             print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.stderr.flush()
         raise SystemExit(int(ending)) from None
