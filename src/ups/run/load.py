@@ -34,7 +34,8 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
             raise DataError(f"{artifact}: is no file, so it is no simulator; move it away and --resume the run.")
         if not artifact.is_file():
             raise DataError(
-                f"{place}: has no simulator yet, for its training has not finished; go on with `ups run` and --resume."
+                f"{place}: has no simulator yet (artifacts/{artifact.name}), for its training has not finished; go on "
+                "with `ups run` and --resume."
             )
         simulator = Simulator.load(artifact, on, part_kinds())
         made, ours = simulator.provenance.get("config"), RunDir.at(place).known()
