@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from torch.distributed import DistNetworkError
 
+from ups.engine.ranks.control import LostPeer
 from ups.heartbeat import read
 from ups.rundir import RunDir, StartDir
 from ups.supervise.job import Job, environment
@@ -37,6 +39,31 @@ def test_an_exception_becomes_a_record_and_its_code(env: dict[str, str], tmp_pat
     beat = read(tmp_path / "now/heartbeat-1")
     assert beat is not None
     assert not beat.done
+
+
+@pytest.mark.parametrize(
+    ("error", "lines"),
+    [
+        (LostPeer("rank 0 is gone."), ["rank 1: LostPeer: rank 0 is gone."]),
+        (DistNetworkError("closed by peer"), ["rank 1: DistNetworkError: closed by peer"]),
+        (ConfigError("mend it."), []),  # the supervisor tells it
+    ],
+)
+def test_a_lost_peer_is_one_sentence_in_the_log_of_a_rank(
+    env: dict[str, str], error: Exception, lines: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit), Seat(env):
+        raise error
+    assert capfd.readouterr().err.splitlines() == lines
+
+
+def test_an_exception_of_its_own_is_a_traceback_in_the_log_of_a_rank(
+    env: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit), Seat(env):
+        raise ValueError("mine")
+    assert "Traceback" in (text := capfd.readouterr().err)
+    assert text.endswith("ValueError: mine\n")
 
 
 def test_stopping_because_one_was_asked_is_no_failure(env: dict[str, str], tmp_path: Path) -> None:

@@ -111,6 +111,6 @@ def debugging(device: str) -> dict[str, str]:
     return {name: value for name, value in variables.items() if name not in os.environ}
 
 
-def parent_command(role: str, command: tuple[str, ...]) -> list[str]:
-    """The command line that runs `command` under `rank_parent.py`, as a `rank` or as a `launcher` of ranks."""
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_parent.py")), role, *command]
+def parent_command(command: tuple[str, ...]) -> list[str]:
+    """The command line that runs a rank's `command` under `rank_parent.py`."""
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("rank_parent.py")), *command]

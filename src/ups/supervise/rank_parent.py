@@ -1,8 +1,7 @@
 """The parent process of one rank: starts it in a session of its own, logs its output, writes down how it ended."""
 
-# Run as a file by a bare interpreter (`python -I -S rank_parent.py ROLE COMMAND …`), hence nothing outside the standard
+# Run as a file by a bare interpreter (`python -I -S rank_parent.py COMMAND …`), hence nothing outside the standard
 # library, and the file names of `rundir.StartDir` are spelt again: it starts in milliseconds, one per rank.
-# As `launcher` it only makes the command die with the supervisor.
 
 from __future__ import annotations
 
@@ -72,13 +71,6 @@ class DeathSwitch:
             os.close(reading)
             os.close(writing)
         self._pipes = []
-
-
-def launcher(command: list[str]) -> None:
-    """Become a launcher whose ranks know it as their parent."""
-    die_with_parent(signal.SIGKILL, int(os.environ["UPS_SUPERVISOR"]))
-    os.environ["UPS_PARENT"] = str(os.getpid())
-    os.execvp(command[0], command)
 
 
 def rank(command: list[str], become: Become | None = None) -> int:
@@ -207,6 +199,4 @@ def _slot(path: str) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "launcher":
-        launcher(sys.argv[2:])
-    sys.exit(rank(sys.argv[2:]))
+    sys.exit(rank(sys.argv[1:]))

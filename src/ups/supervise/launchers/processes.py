@@ -61,7 +61,7 @@ class Processes(RecordedRanks):
 
     def child(self, command: tuple[str, ...], env: Mapping[str, str], log: BinaryIO) -> Child:
         """Start the parent of a rank, in a session of its own; the rank runs `command`."""
-        words = parent_command("rank", command)
+        words = parent_command(command)
         return subprocess.Popen(
             words, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
