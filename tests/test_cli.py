@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,3 +160,39 @@ def test_a_read_only_folder_is_one_sentence(ups: Ups, tmp_path: Path, monkeypatc
     code, _, err = ups("data", "generate", "burgers1d", "--samples", "1", "--resolution", "16", "--out", tmp_path)
     assert code == 2
     assert "cannot be written to (Permission denied)" in err
+
+
+def test_too_little_memory_to_begin_with_is_one_sentence() -> None:
+    command = f"ulimit -v 300000; {sys.executable} -m ups data generate advection1d --samples 3 --out nowhere"
+    ended = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (10, 1), ended.stderr
+    assert "memory ran out here" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (MemoryError(), 10, "memory ran out here"),
+        (OSError(errno.EIO, "Input/output error"), 18, "the disk did not take or give"),
+        (OSError(errno.EROFS, "Read-only file system"), 18, "the disk did not take or give"),
+    ],
+)
+def test_what_the_machine_does_not_give_is_one_sentence(
+    ups: Ups, error: Exception, code: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def job(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("ups.jobs.predict.rollout", job)
+    ended, _, told = ups("rollout", "run", "--input", "file", "--steps", "2", "--out", "out.h5")
+    assert (ended, len(told.splitlines())) == (code, 1)
+    assert words in told
+
+
+def test_a_bug_is_not_called_a_want_of_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    def job(*_: object, **__: object) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("ups.jobs.predict.rollout", job)
+    with pytest.raises(RuntimeError, match="shapes"):
+        main(["rollout", "run", "--input", "file", "--steps", "2", "--out", "out.h5"])

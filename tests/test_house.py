@@ -151,6 +151,11 @@ def test_no_error_is_swallowed(path: Path) -> None:
             assert caught not in ("", "Exception", "BaseException"), f"line {node.lineno} catches everything"
 
 
+def test_what_is_called_a_number_is_one_for_int() -> None:
+    """'²'.isdigit() is true, and int('²') is an error: a name that a stranger gave a file would end a run."""
+    assert [path for path in FILES if re.search(r"\.is(digit|numeric)\(", path.read_text())] == []
+
+
 def test_the_architecture_names_every_file_and_what_each_room_may_import() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = set(re.findall(r"\w+\.py", text[text.index("```text") : text.index("## Who may import whom")]))

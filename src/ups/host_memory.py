@@ -47,7 +47,7 @@ def address_space(pid: int | None = None) -> tuple[int, int] | None:
     except OSError:
         return None
     words = next((row.split() for row in rows if row.startswith("Max address space")), [])
-    return (peak, int(words[3])) if peak and len(words) > 3 and words[3].isdigit() else None
+    return (peak, int(words[3])) if peak and len(words) > 3 and words[3].isdecimal() else None
 
 
 def full(peak: int, limit: int) -> bool:
@@ -205,7 +205,7 @@ def _fields(path: Path) -> dict[str, int]:
         lines = [line.split() for line in path.read_text().splitlines()]
     except OSError:
         return {}
-    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdigit()}
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
 def _number(path: Path) -> int | None:

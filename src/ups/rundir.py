@@ -113,7 +113,7 @@ class RunDir(AbstractContextManager["RunDir"]):
     def attempts(self) -> dict[int, Path]:
         """The log folders of all starts of the ranks so far, by number."""
         numbers = {path.name.removeprefix("attempt-"): path for path in self.logs.glob("attempt-*")}
-        return {int(number): path for number, path in numbers.items() if number.isdigit()}
+        return {int(number): path for number, path in numbers.items() if number.isdecimal()}
 
     def stays(self, node: int) -> Path:
         """How long the ranks of a node stayed in the phases that come once, for the limits of later starts."""
@@ -272,23 +272,18 @@ class StartDir:
         return made
 
     @classmethod
-    def all(cls) -> list[tuple[int, StartDir]]:
-        """Those of all supervisors of this machine, each with the process that made it."""
-        owners = [(folder.name.split("-")[1], folder) for folder in cls.parent().glob("ups-*-*")]
-        return [(int(owner), cls(folder)) for owner, folder in owners if owner.isdigit()]
-
-    @classmethod
     def sweep(cls) -> None:
         """Remove this user's folders that nobody holds: their supervisor is gone, in whichever container it was.
 
         One without a lock is left alone, unless it is a draft that a kill has left long ago.
         """
         drafts = [cls(folder) for folder in cls.parent().glob(f"{DRAFT}*")]
-        for old in [start for _, start in cls.all() if start.lock.exists()] + drafts:
-            with contextlib.suppress(OSError):
+        for old in [cls(folder) for folder in cls.parent().glob("ups-*-*")] + drafts:
+            with contextlib.suppress(OSError):  # anybody can make a folder here, of any name and kind
                 status = old.folder.lstat()
-                fresh = old in drafts and time.time() - status.st_mtime < OLD
-                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not fresh:
+                mine = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+                left = time.time() - status.st_mtime >= OLD if old in drafts else mine and old.lock.exists()
+                if mine and left:
                     old.remove()
 
     def remove(self) -> None:
@@ -330,7 +325,7 @@ class StartDir:
     def pids(self) -> dict[int, Path]:
         """By rank: the file with the number of its process."""
         names = {path.name.removeprefix("pid-"): path for path in self.folder.glob("pid-*")}
-        return {int(rank): path for rank, path in names.items() if rank.isdigit()}
+        return {int(rank): path for rank, path in names.items() if rank.isdecimal()}
 
     def exits(self) -> list[Path]:
         """One file for each rank that is gone."""

@@ -91,6 +91,7 @@ def test_only_folders_that_nobody_holds_are_swept(shm: Path) -> None:
     assert left._lock is not None
     release(left._lock)
     (shm / "ups-1-1-foreign").mkdir()  # without a lock: nothing that this program would have left
+    (shm / "ups-²-1").mkdir()  # a digit, and no number
     (shm / f"{DRAFT}young").mkdir()
     (shm / f"{DRAFT}old").mkdir()
     os.utime(shm / f"{DRAFT}old", (time.time() - 2 * OLD,) * 2)
@@ -99,7 +100,7 @@ def test_only_folders_that_nobody_holds_are_swept(shm: Path) -> None:
     (victim / "lock").touch()
     (shm / "ups-2-1-link").symlink_to(victim)
     StartDir.sweep()
-    kept = {mine.folder.name, "ups-1-1-foreign", f"{DRAFT}young", "ups-2-1-link"}
+    kept = {mine.folder.name, "ups-1-1-foreign", "ups-²-1", f"{DRAFT}young", "ups-2-1-link"}
     assert {path.name for path in shm.iterdir()} == kept
     assert (victim / "lock").exists()
     mine.remove()
@@ -112,6 +113,7 @@ def test_a_user_without_a_name_sweeps_too(monkeypatch: pytest.MonkeyPatch) -> No
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setattr(StartDir, "parent", staticmethod(lambda: Path(folder)))
         os.chmod(folder, 0o777)
+        other = StartDir.create(1)
         child = os.fork()
         if child == 0:
             os.setuid(54321)  # in no list of users
@@ -119,10 +121,10 @@ def test_a_user_without_a_name_sweeps_too(monkeypatch: pytest.MonkeyPatch) -> No
             assert left._lock is not None
             release(left._lock)
             StartDir.sweep()
-            os._exit(made.folder.exists() and not left.folder.exists())
+            os._exit(made.folder.exists() and not left.folder.exists() and other.folder.exists())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
         StartDir.sweep()
-        assert len(list(Path(folder).glob("ups-*"))) == 1, "another user's is not ours, even if nobody holds it"
+        assert len(list(Path(folder).glob("ups-*"))) == 2, "another user's is not ours, even if nobody holds it"
 
 
 @in_a_container

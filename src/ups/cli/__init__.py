@@ -22,7 +22,14 @@ from ups.cli.run import run
 from ups.screen import following, show, training
 from ups.streams import printable, protect
 from ups.types import ConfigError, UpsError
+from ups.verdict import Ending, classify
 from ups.version import __version__
+
+# What the machine did not give, and what to do; with a run it is the supervisor who says it.
+LACKING = {
+    Ending.OOM: "memory ran out here. Give the command more of it (ulimit -v, its container, its machine).",
+    Ending.STORAGE: "the disk did not take or give what was asked. See `df -h` and `df -i`, and run the command again.",
+}
 
 app = App(
     name="ups",
@@ -187,4 +194,12 @@ def main(words: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
         sys.exit(130)
+    except (MemoryError, OSError, ImportError, RuntimeError) as error:
+        if (ending := classify(error).ending) not in LACKING:
+            raise
+        print(
+            f"ups: {type(error).__name__}: {printable(' '.join(str(error).split()))}; {LACKING[ending]}",
+            file=sys.stderr,
+        )
+        sys.exit(int(ending))
     sys.exit(code if isinstance(code, int) else 0)

@@ -104,7 +104,7 @@ def cores(ranks: int) -> Finding:
     facts = {"cores": count, "quota": quota, "threads": threads}
     if usable < ranks:
         return doubtful(words, f"ranks will wait for each other; use at most {max(1, int(usable))} on a CPU.", **facts)
-    if threads.isdigit() and int(threads) * ranks > usable:
+    if threads.isdecimal() and int(threads) * ranks > usable:
         fair = max(1, int(usable // ranks))
         return doubtful(words, f"threads outnumber cores; unset OMP_NUM_THREADS, or set it to {fair}.", **facts)
     try:
@@ -147,7 +147,7 @@ def clock(folder: Path, wall: Callable[[], float] = time.time) -> Finding:
 
 def ports(rendezvous: str = "") -> Finding:
     """A port can be had, and reached by this machine's own name and by loopback; the rendezvous' is free."""
-    if rendezvous and not rendezvous.rpartition(":")[2].isdigit():
+    if rendezvous and not rendezvous.rpartition(":")[2].isdecimal():
         return bad(f"'{rendezvous}' is no HOST:PORT", "write --rendezvous HOST:PORT, for example node0:29400.")
     if rendezvous and port_taken(rendezvous):
         port = rendezvous.rpartition(":")[2]

@@ -68,7 +68,7 @@ def storage_bytes() -> int:
 def lock_waiters() -> set[int]:
     """Processes that wait for a file lock of another process."""
     lines = [line.split() for line in _lines("/proc/locks")]
-    return {int(words[5]) for words in lines if len(words) > 5 and words[1] == "->" and words[5].isdigit()}
+    return {int(words[5]) for words in lines if len(words) > 5 and words[1] == "->" and words[5].isdecimal()}
 
 
 def waits_for_lock(pid: int, waiters: Set[int]) -> bool:

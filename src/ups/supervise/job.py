@@ -38,7 +38,7 @@ class Job:
             raise ConfigError(f"at least {self.least} of {self.nodes} nodes cannot be met; ask for fewer.")
         if not 0 <= self.node < self.nodes:
             raise ConfigError(f"node {self.node} is not one of {self.nodes}; they are counted from 0.")
-        if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdigit():
+        if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdecimal():
             raise ConfigError(f"{self.nodes} nodes need a place to meet; give --rendezvous HOST:PORT of node 0.")
 
 

@@ -37,7 +37,7 @@ def port_taken(rendezvous: str) -> bool:
 def host_and_port(rendezvous: str) -> tuple[str, int]:
     """HOST:PORT in its two parts, also with an IPv6 address in brackets."""
     host, _, port = rendezvous.rpartition(":")
-    if not (host and port.isdigit() and int(port) < 65536):
+    if not (host and port.isdecimal() and int(port) < 65536):
         raise ConfigError(f"nodes need a place to meet; give --rendezvous HOST:PORT of node 0, not '{rendezvous}'.")
     return host.strip("[]"), int(port)
 

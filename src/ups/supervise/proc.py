@@ -39,7 +39,7 @@ def group_of(pid: int) -> int:
 def children(pid: int) -> list[int]:
     """The children of a process, of all its threads."""
     if not _lists_children():
-        stats = {int(name): stat_of(name) for name in os.listdir("/proc") if name.isdigit()}
+        stats = {int(name): stat_of(name) for name in os.listdir("/proc") if name.isdecimal()}
         return [child for child, fields in stats.items() if fields and int(fields[1]) == pid]
     pids: list[int] = []
     with contextlib.suppress(OSError):  # it has ended
@@ -140,7 +140,7 @@ def variables_of(pid: int) -> dict[str, str]:
 def _environments() -> Iterator[tuple[int, dict[str, str]]]:
     """The UPS_ variables that other processes were started with, where they have any and may be asked."""
     for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
+        if not name.isdecimal() or int(name) == os.getpid():
             continue
         if variables := variables_of(int(name)):
             yield int(name), variables
