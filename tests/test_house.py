@@ -18,7 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams"},
+    | {"definition", "streams", "verdict"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
