@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ups"
@@ -67,32 +66,39 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+MODULES = {module_of(path) for path in FILES}
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def room_of(module: str) -> str:
     return module.split(".")[1] if "." in module else "ups"
 
 
+@functools.cache
 def imports_of(path: Path) -> set[str]:
     """Modules of `ups` that a file imports anywhere: at its top, inside functions, for types alone."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
             found.add(node.module or "")
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    known = {module_of(p) for p in FILES}
-    return {m for m in found if m in known}
+    return found & MODULES
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_every_file_imports_only_downwards(path: Path) -> None:
-    room = room_of(module_of(path))
-    if room in ("ups", "__main__"):
-        return
-    assert room in FLOORS, f"{room} is a new room: say in FLOORS what it may import"
-    for imported in imports_of(path):
-        assert room_of(imported) in FLOORS[room] | {room}, f"{room} may not import {imported}"
+def test_every_file_imports_only_downwards() -> None:
+    for path in FILES:
+        room = room_of(module_of(path))
+        if room not in ("ups", "__main__"):
+            assert room in FLOORS, f"{room} is a new room: say in FLOORS what it may import"
+            above = {name for name in imports_of(path) if room_of(name) not in FLOORS[room] | {room}}
+            assert not above, f"{module_of(path)} may not import {above}"
 
 
 def circle_in(graph: Mapping[str, set[str]]) -> list[str]:
@@ -122,33 +128,31 @@ def test_no_import_goes_in_a_circle_not_even_a_late_one() -> None:
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_every_file_is_a_sitting_and_every_function_a_screen(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= 350, "a file fits a sitting"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef):
-            lines = (node.end_lineno or 0) - node.lineno
-            doc = ast.get_docstring(node, clean=False)
-            assert lines - (doc.count("\n") if doc else 0) <= 60, f"{node.name} does not fit a screen"
+def test_every_file_is_a_sitting_and_every_function_a_screen() -> None:
+    for path in FILES:
+        assert path.read_text().count("\n") <= 350, f"{path}: a file fits a sitting"
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.FunctionDef):
+                lines = (node.end_lineno or 0) - node.lineno
+                doc = ast.get_docstring(node, clean=False)
+                short = lines - (doc.count("\n") if doc else 0) <= 60
+                assert short, f"{module_of(path)}: {node.name} does not fit a screen"
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_every_file_says_in_one_line_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    if not text.strip():
-        return
-    doc = ast.get_docstring(ast.parse(text))
-    assert doc, "a docstring comes first"
-    assert "\n" not in doc, "and it is one line"
+def test_every_file_says_in_one_line_what_it_is() -> None:
+    for path in FILES:
+        if path.read_text().strip():
+            doc = ast.get_docstring(tree_of(path))
+            assert doc, f"{path}: a docstring comes first"
+            assert "\n" not in doc, f"{path}: its docstring is one line"
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_of)
-def test_no_error_is_swallowed(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ExceptHandler):
-            caught = ast.unparse(node.type) if node.type else ""
-            assert caught not in ("", "Exception", "BaseException"), f"line {node.lineno} catches everything"
+def test_no_error_is_swallowed() -> None:
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ExceptHandler):
+                caught = ast.unparse(node.type) if node.type else ""
+                assert caught not in ("", "Exception", "BaseException"), f"{path}:{node.lineno} catches everything"
 
 
 def test_what_is_called_a_number_is_one_for_int() -> None:
