@@ -6,6 +6,8 @@ import errno
 import json
 import multiprocessing
 import os
+import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from torch import Tensor
 
 from rooms import run_in
 from ups.data import open_source
-from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, verify
+from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, verified, verify
 from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
 from ups.data.trajectories import Reduction, Trajectories
@@ -212,6 +214,26 @@ def test_a_shard_cut_or_taken_away_while_it_is_read_is_a_sentence_and_not_a_cras
     (folder / "shard-00001.safetensors").unlink()
     with pytest.raises(DataError, match=r"shard-00001\.safetensors: cannot be read \(No such file"):
         cached.tokens([3], [0], 1)
+
+
+def test_only_the_files_that_were_verified_are_read(part: Trajectories, tmp_path: Path) -> None:
+    folder = builder(part, tmp_path).run()
+    cached = Latents(folder, key(part), part.task, seals=verified(folder))
+    whole = cached.tokens(range(10), [0] * 10, 11)
+    first, second = folder / "shard-00001.safetensors", folder / "shard-00002.safetensors"
+    shutil.copy(first, folder / "copy")
+    (folder / "copy").replace(first)  # the same in another file
+    os.utime(second)
+    cached.require_unchanged()
+    again = pickle.loads(pickle.dumps(cached))
+    assert torch.equal(again.tokens(range(10), [0] * 10, 11), whole)
+    damage(second, "flipped")
+    for use in (cached.require_unchanged, lambda: pickle.loads(pickle.dumps(cached)).tokens([6], [0], 1)):
+        with pytest.raises(DataError, match=r"shard-00002\.safetensors: was replaced or changed while it was in use"):
+            use()
+    second.unlink()
+    with pytest.raises(DataError, match=r"shard-00002\.safetensors: cannot be read any more"):
+        cached.require_unchanged()
 
 
 def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectories, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,12 +19,13 @@ from safetensors.torch import load_file
 from ups.cli import main
 from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
+from ups.engine.checkpoint.store import Snapshot, Store
 from ups.engine.ranks.dist import DivergedError
 from ups.engine.train import Progress
 from ups.files import sha256
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
-from ups.run.data_identity import Identity
+from ups.run.data_identity import IdentifiedStore, Identity
 from ups.run.datasets import Screen
 from ups.run.generate import generate
 from ups.run.run import Run, run_alone
@@ -315,28 +318,44 @@ def test_a_checkpoint_of_before_says_that_it_does_not_know_its_data(
     assert RunDir(tmp_path / "runs/tiny").report.exists()
 
 
-def test_data_that_change_while_a_stage_trains_are_refused_before_the_next_one(
-    files: Path, made: list[Path], tmp_path: Path
+@pytest.mark.parametrize("changed", ["codec", "operator", "cache"])
+def test_what_is_learnt_while_data_or_a_cache_change_is_refused_and_not_saved(
+    files: Path, made: list[Path], tmp_path: Path, changed: str
 ) -> None:
+    config = settings(tmp_path, str(files), **{"cache.use": changed == "cache"})
+    before = (files / "b.hdf5").read_bytes()
+    stage = "operator" if changed == "cache" else changed
+
     def watch(progress: Progress) -> None:
-        if progress.stage == "codec":
+        if progress.stage == stage and changed != "cache":
             swap(files, made[3])
+        elif progress.stage == stage:
+            for shard in (tmp_path / "runs/tiny/cache").rglob("shard-*.safetensors"):
+                edit_in_place(shard)
 
-    with pytest.raises(DataError, match=r"b\.hdf5: has changed"):
-        run_alone(settings(tmp_path, str(files)), replace(Screen.silent(), watch=watch))
-    assert not (tmp_path / "runs/tiny/checkpoints/operator").exists()
-
-
-def test_data_that_change_in_the_last_stage_are_refused_before_the_simulator_is_judged(
-    files: Path, made: list[Path], tmp_path: Path
-) -> None:
-    def watch(progress: Progress) -> None:
-        if progress.stage == "operator":
-            swap(files, made[3])
-
-    with pytest.raises(DataError, match=r"b\.hdf5: has changed"):
-        run_alone(settings(tmp_path, str(files)), replace(Screen.silent(), watch=watch))
+    with pytest.raises(DataError, match=r"changed"):
+        run_alone(config, replace(Screen.silent(), watch=watch))
+    assert not list((tmp_path / f"runs/tiny/checkpoints/{stage}").glob("step-*")), "nothing was saved"
     assert not (tmp_path / "runs/tiny/results.json").exists()
+    (files / "b.hdf5").write_bytes(before)
+    if changed == "cache":
+        with pytest.raises(DataError, match=r"shard-.*is damaged; build it again"):
+            run_alone(config, Screen.silent(), resume=True)
+        shutil.rmtree(tmp_path / "runs/tiny/cache/latents")
+    run_alone(config, Screen.silent(), resume=True)
+    whole = replace_out(config, tmp_path / "whole")
+    run_alone(whole, Screen.silent())
+    ours, theirs = weights(tmp_path / "runs/tiny"), weights(tmp_path / "whole/tiny")
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+
+
+def edit_in_place(path: Path) -> None:
+    """As `edit`, of a file that others have open."""
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-64, os.SEEK_END)
+        file.write(bytes(64))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def test_evaluate_refuses_other_data_and_other_exams_and_another_simulator_to_start_from(
@@ -478,3 +497,17 @@ def test_ranks_that_see_other_files_are_refused_with_the_name_of_the_file(tmp_pa
     assert identity.agreed(TwoRanks(lambda value: value), [path]) == identity.recorded()  # type: ignore[arg-type]
     with pytest.raises(DivergedError, match=f"number of data files, data file {path}"):
         identity.agreed(TwoRanks(lambda value: "another"), [path])  # type: ignore[arg-type]  # noqa: ARG005
+
+
+class Failing:
+    """A store whose saves fail, each of which is known when the next begins."""
+
+    def save(self, snapshot: Snapshot) -> OSError | None:
+        return OSError(errno.EIO, str(snapshot.step))
+
+
+def test_that_an_earlier_save_failed_is_passed_on_to_the_training() -> None:
+    store = IdentifiedStore(cast("Store", Failing()), {}, print, lambda: None)
+    earlier = store.save(Snapshot(7, {}, {}, {}))
+    assert earlier is not None
+    assert earlier.strerror == "7"

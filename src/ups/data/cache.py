@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.cache_shards import FORMATS, Shard
+from ups.data.cache_shards import FORMATS, Shard, stamp
 from ups.data.trajectories import Clock, Trajectories
 from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
@@ -30,6 +30,7 @@ ARRAYS = {"tokens", "inputs", "params", "ids"}  # of a shard
 OPEN = 64  # files that a process keeps open of a cache
 
 Key = Mapping[str, str]
+Seals = Mapping[str, Sequence[int]]  # by the name of a shard: the `stamp` of the file that was verified
 
 
 class StaleError(DataError):
@@ -139,23 +140,35 @@ def _change(name: str, old: str | None, new: str | None) -> str:
     return f"{name} ({short[0]} → {short[1]})"
 
 
-def verify(folder: Path, part: int = 0, parts: int = 1) -> str | None:
-    """None if every shard is what the manifest says, or a sentence on what is wrong; of several callers each hashes its
-    share of the shards."""
+def verified(folder: Path, part: int = 0, parts: int = 1) -> Seals:
+    """The seals of the shards, each of which is what the manifest says; a DataError where one is not.
+
+    Of several callers each hashes, and seals, its share of the shards.
+    """
+    manifest = read_manifest(folder)
+    seals = {}
     try:
-        manifest = read_manifest(folder)
         for shard in manifest["shards"]:
             path = folder / shard["file"]
             size = path.stat().st_size
             if size != shard["bytes"]:
-                return f"{path}: has {size} bytes and was written with {shard['bytes']}; {REMEDY}."
+                raise DataError(f"{path}: has {size} bytes and was written with {shard['bytes']}; {REMEDY}.")
         for shard in manifest["shards"][part::parts]:
-            if sha256(folder / shard["file"]) != shard["sha256"]:
-                return f"{folder / shard['file']}: is not what was written, so it is damaged; {REMEDY}."
+            path = folder / shard["file"]
+            seals[shard["file"]] = stamp(path.stat())
+            if sha256(path) != shard["sha256"]:
+                raise DataError(f"{path}: is not what was written, so it is damaged; {REMEDY}.")
+    except OSError as error:
+        raise DataError(f"{error.filename or folder}: cannot be read ({error.strerror}); {REMEDY}.") from None
+    return seals
+
+
+def verify(folder: Path) -> str | None:
+    """None if every shard is what the manifest says, or a sentence on what is wrong."""
+    try:
+        verified(folder)
     except DataError as error:
         return str(error)
-    except OSError as error:
-        return f"{error.filename or folder}: cannot be read ({error.strerror}); {REMEDY}."
     return None
 
 
@@ -174,10 +187,13 @@ class Latents:
 
     `window` gives tokens of context and targets, float32 whatever they are stored in; the frames of the context are
     left out, those of the targets come from `truth` where a loss needs them. All processes share what is read through
-    the system's page cache; a process keeps nothing of it for itself.
+    the system's page cache; a process keeps nothing of it for itself. With `seals`, only files that were verified are
+    read.
     """
 
-    def __init__(self, folder: Path, key: Key, task: TaskSpec, truth: Trajectories | None = None) -> None:
+    def __init__(
+        self, folder: Path, key: Key, task: TaskSpec, truth: Trajectories | None = None, seals: Seals | None = None
+    ) -> None:
         manifest = read_manifest(folder)
         check_key(folder, manifest, key)
         self.origin, self.task, self.manifest = folder, task, manifest
@@ -193,6 +209,7 @@ class Latents:
         self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
+        self._seals = dict(seals or {})
         self._shards: dict[int, Shard] = {}
         self._open: OrderedDict[int, None] = OrderedDict()
 
@@ -212,6 +229,7 @@ class Latents:
         else:
             self._shards[number] = Shard(self.origin / entry["file"])
         shard = self._shards[number]
+        self._require_sealed(entry, shard.stamp)
         if shard.bytes != entry["bytes"]:
             raise DataError(f"{shard.path}: has {shard.bytes} bytes, not {entry['bytes']}, so it is cut; {REMEDY}.")
         expected = (self.manifest["frames"], *self.manifest["tokens"])
@@ -221,6 +239,28 @@ class Latents:
         if len(self._open) > OPEN:
             self._shards[self._open.popitem(last=False)[0]].close()
         return shard
+
+    def require_unchanged(self) -> None:
+        """DataError for the first shard that is not the file that was verified."""
+        for entry in self.manifest["shards"]:
+            path = self.origin / entry["file"]
+            try:
+                self._require_sealed(entry, stamp(path.stat()))
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read any more ({error.strerror}); {REMEDY}.") from None
+
+    def _require_sealed(self, entry: Mapping[str, Any], now: Sequence[int]) -> None:
+        """DataError unless a shard is the file that was verified; one that was only touched, or that this machine knows
+        by another number, is hashed again."""
+        name = entry["file"]
+        if self._seals.get(name, now) == now:
+            return
+        if sha256(self.origin / name) != entry["sha256"]:
+            raise DataError(
+                f"{self.origin / name}: was replaced or changed while it was in use; see that nobody writes to it, and "
+                f"{REMEDY}."
+            )
+        self._seals[name] = now
 
     def rows(self, samples: Sequence[int], first: Sequence[int], count: int) -> dict[str, Array]:
         """Copies of what is stored of some samples, by name; of the tokens of each, `count` frames from its `first`."""

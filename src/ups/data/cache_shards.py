@@ -102,6 +102,11 @@ def _pieces(header: bytes, small: Mapping[str, Array], rows: Iterable[Tensor]) -
         yield raw(piece).tobytes()
 
 
+def stamp(status: os.stat_result) -> list[int]:
+    """What changes where a file is replaced or written to: no program can set the last of these back."""
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
 class StoredArray(NamedTuple):
     """An array of a shard: where its bytes begin, its shape `(rows, ...)`, what its numbers are read as, and the bytes
     of a row."""
@@ -139,7 +144,8 @@ class Shard:
         try:
             self._file = os.open(self.path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             self.close = weakref.finalize(self, os.close, self._file)
-            self.bytes = os.fstat(self._file).st_size
+            status = os.fstat(self._file)
+            self.bytes, self.stamp = status.st_size, stamp(status)
         except OSError as error:
             raise self._unreadable(error) from None
 

@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+from ups.data.cache_shards import stamp
 from ups.data.source import Source
 from ups.files import read_at, sha256, write_atomic
 from ups.types import DataError
@@ -116,5 +117,5 @@ def glance(path: Path) -> str:
 
 
 def _stamp(path: Path) -> list[int]:
-    state = path.stat()
-    return [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+    status = path.stat()
+    return [status.st_dev, *stamp(status)]

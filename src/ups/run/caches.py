@@ -8,11 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ups.data.cache import Latents, key_of, verify
+from ups.data.cache import Latents, Seals, key_of, verified
 from ups.data.cache_builder import Builder, discard
 from ups.data.checksums import checksum
 from ups.data.trajectories import Trajectories
-from ups.data.windows import Samples
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Codec, artifact
@@ -72,8 +71,8 @@ class Caches:
         codec = identity(self.codec, part.task.name)
         return key_of(part, codec, checksum(part.source, self.place / MEMORY), self.config.cache.dtype)
 
-    def ready(self, part: Trajectories, split: str, number: int = 0) -> tuple[Path, dict[str, str]]:
-        """The published, verified cache of a part and its key; all ranks must ask, and share the work."""
+    def ready(self, part: Trajectories, split: str, number: int = 0) -> tuple[Path, dict[str, str], Seals]:
+        """The published, verified cache of a part, its key and its seals; all ranks must ask, and share the work."""
         folder, key, settings = self.folder(part, split, number), self.key(part), self.config.cache
         name = f"latents of {part.task.name}, {split}"
 
@@ -94,16 +93,26 @@ class Caches:
         )
         for again in (settings.rebuild, False):
             build.run()
-            said = self.dist.gather(verify(folder, self.dist.rank, self.dist.world))
-            wrong = next((sentence for sentence in said if sentence), None)
-            if wrong is None:
+            seals, wrong = self._verified(folder)
+            if not wrong:
                 break
             if not again:
                 raise DataError(wrong)
             if self.dist.leads:
                 discard(folder)
             self.dist.barrier()
-        return folder, key
+        return folder, key, seals
+
+    def _verified(self, folder: Path) -> tuple[Seals, str]:
+        """The seals of all shards, of which each rank verifies its share; and what is wrong, in a sentence."""
+        seals: Seals = {}
+        problem = ""
+        try:
+            seals = verified(folder, self.dist.rank, self.dist.world)
+        except DataError as error:
+            problem = str(error)
+        together = {name: seal for share in self.dist.gather(dict(seals)) for name, seal in share.items()}
+        return together, next((sentence for sentence in self.dist.gather(problem) if sentence), "")
 
 
 def encoded_parts(
@@ -114,7 +123,7 @@ def encoded_parts(
     dist: Dist,
     screen: Screen,
     pulse: Pulse | None,
-) -> list[Samples]:
+) -> list[Latents]:
     """What a stage that sees tokens is trained on, encoded; nothing where it sees none, or the config wants no cache.
 
     Frames are read beside the tokens only where the stage sees both.
@@ -122,8 +131,9 @@ def encoded_parts(
     if not config.cache.use or stage.sees == "frames":
         return []
     caches = Caches(config, place_of(config, folder), stage.simulator.codec, dist, screen, pulse or Pulse(None, 0))
-    parts: list[Samples] = []
+    parts: list[Latents] = []
     for number, part in ((n, part) for data in sets for n, part in enumerate(data.parts("train"))):
         frames = part if stage.sees == "both" else None
-        parts.append(Latents(*caches.ready(part, "train", number), part.task, frames))
+        place, key, seals = caches.ready(part, "train", number)
+        parts.append(Latents(place, key, part.task, frames, seals))
     return parts

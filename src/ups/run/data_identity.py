@@ -167,13 +167,20 @@ class Identity:
 
 
 class IdentifiedStore:
-    """A store whose checkpoints say what the data hold that they were trained on, and that gives none of other data."""
+    """A store whose checkpoints say what the data hold that they were trained on, and that gives none of other data.
 
-    def __init__(self, store: Store, data: Digests, say: Callable[[str], None]) -> None:
-        self.store, self.data, self.say = store, data, say
+    `require_unchanged` raises where the data are no longer those: what was learnt since the last checkpoint is not
+    saved.
+    """
 
-    def save(self, snapshot: Snapshot) -> None:
-        self.store.save(dataclasses.replace(snapshot, facts={**snapshot.facts, "data": self.data}))
+    def __init__(
+        self, store: Store, data: Digests, say: Callable[[str], None], require_unchanged: Callable[[], None]
+    ) -> None:
+        self.store, self.data, self.say, self.require_unchanged = store, data, say, require_unchanged
+
+    def save(self, snapshot: Snapshot) -> OSError | None:
+        self.require_unchanged()
+        return self.store.save(dataclasses.replace(snapshot, facts={**snapshot.facts, "data": self.data}))
 
     def wait(self) -> None:
         self.store.wait()

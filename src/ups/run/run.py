@@ -153,7 +153,9 @@ class Run:
             self.trackers = open_trackers(config.trackers, folder.folder, self.screen.say)
         with self.phases("build"):
             simulator = self.untrained(dist)
-        training = Training(config, folder, self.sets, dist, self.screen, self.trackers, pulse, limit, digests)
+        training = Training(
+            config, folder, self.sets, dist, self.screen, self.identity, digests, self.trackers, pulse, limit
+        )
         known = self.parent.codec.tasks if self.parent is not None else ()
         learnt: dict[str, Learnt] = {}
         later = [stage.makes for stage in config.stages.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ups.eval.results import Drawn
 from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
-from ups.run.data_identity import Digests, IdentifiedStore
+from ups.run.data_identity import Digests, IdentifiedStore, Identity
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
@@ -55,10 +55,11 @@ class Training:
     sets: Sequence[DataSet]
     dist: Dist
     screen: Screen
+    identity: Identity
+    digests: Digests  # what the data files hold, as all ranks have found it
     trackers: Sequence[Tracker] = ()
     pulse: Pulse | None = None
     limit: int | None = None  # the largest microbatch that an earlier start of this run has found to fit in memory
-    digests: Digests = field(default_factory=dict)  # what the data files hold
 
     def learn(self, stage: Stage, inherited: Collection[str] = ()) -> tuple[Learnt, dict[str, Tensor]]:
         """Train a stage; how it went, and where its part was sharded the weights that it has learnt.
@@ -79,13 +80,20 @@ class Training:
         place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)
         say = self.screen.say
         vault = Vault(*place, say=say, second=second)
+
+        def require_unchanged() -> None:
+            if dist.leads:
+                self.identity.require_unchanged("files")
+                for part in encoded:
+                    part.require_unchanged()
+
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
                 settings.train,
                 stage,
                 Proven(built, windows, dist, name, self.trackers),
                 dist,
-                IdentifiedStore(vault, self.digests, say),
+                IdentifiedStore(vault, self.digests, say, require_unchanged),
                 [*self.trackers, *(Order(windows.sampler, name, t) for t in self.trackers)],
                 self.screen.watch,
                 self.pulse,
