@@ -24,6 +24,8 @@ HOSTILE = {
     "a list in itself": "seed: &a [*a]",
     "a group in itself": "data: &a {b: *a}",
     "brackets": "seed: " + "[" * 100_000,
+    "brackets that comments close": "seed: # " + "]" * 20_000 + "\n " + "[" * 20_000,
+    "brackets closed one by one": "seed:\n" + " [ # ]\n" * 20_000,
     "a ladder": "".join(f"{' ' * i}a:\n" for i in range(1300)),
     "a number of ten thousand digits": "seed: " + "9" * 10_000,
     "a day that is none": "name: 2024-99-99",
@@ -92,6 +94,14 @@ NO_JSON = ['{"a": 1, "a": 2}', "[" * 100_000, '{"a": ' * 100_000, "9" * 10_000, 
 def test_json_that_is_none_is_a_value_error(text: str | bytes) -> None:
     with pytest.raises(ValueError):
         parse_json(text)
+
+
+def test_a_key_that_stands_twice_among_many_is_found_soon() -> None:
+    names = [f'"k{i}": 1' for i in range(100_000)]
+    began = time.process_time()
+    with pytest.raises(ValueError, match="'k99999' stands twice in it"):
+        parse_json("{" + ", ".join([*names, names[-1]]) + "}")
+    assert time.process_time() - began < 5
 
 
 def test_a_nan_in_json_is_read_where_it_may_stand_and_refused_elsewhere() -> None:

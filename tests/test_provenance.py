@@ -26,3 +26,28 @@ def test_asking_for_the_state_of_a_repository_writes_nothing_there(
     assert state is not None
     assert state["changed"] is False
     assert (tmp_path / ".git" / "index").read_bytes() == index
+
+
+@pytest.mark.parametrize("where", ["config", "config.worktree"])
+def test_a_repository_that_somebody_sent_starts_no_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (tmp_path / "file").write_text("content")
+    for words in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\ncat\n")
+    program.chmod(0o755)
+    (tmp_path / ".gitattributes").write_text("* filter=theirs\n")
+    settings = f'[core]\n\tfsmonitor = {program}\n[filter "theirs"]\n\tclean = {program}\n'
+    subprocess.run(["git", "config", "extensions.worktreeConfig", "true"], check=True)
+    with (tmp_path / ".git" / where).open("a") as file:
+        file.write(settings)
+    (tmp_path / "file").write_text("changes")
+    state = environment()["git"]
+    assert not (tmp_path / "started").exists()
+    assert state is not None
+    assert len(state["commit"]) == 40
+    assert "changed" not in state

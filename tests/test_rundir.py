@@ -156,14 +156,79 @@ def test_what_should_be_a_file_of_the_run_and_is_none_is_refused(tmp_path: Path,
     other.write_text("of somebody else")
     path.unlink(missing_ok=True)
     {"folder": path.mkdir, "link": lambda: path.symlink_to(other), "pipe": lambda: os.mkfifo(path)}[kind]()
-    with pytest.raises(DataError, match=rf"{name}: is no file of its own but a folder, a link or a device; move it"):
+    with pytest.raises(DataError, match=rf"{name}: is a .*; move it away"):
         RunDir.open(tmp_path / "run", Settings(), resume=True)
     assert other.read_text() == "of somebody else"
+
+
+WRITTEN = (
+    ".lock",
+    ".hashes.json",
+    ".secret",
+    ".reserve",
+    ".job.yaml",
+    "logs/stays-0.json",
+    "csv/codec.csv",
+    "checkpoints",
+)
+
+
+@pytest.mark.parametrize("name", [*WRITTEN, "checkpoints/codec", "cache/data/a.hdf5"])
+@pytest.mark.parametrize("there", [True, False], ids=["to something", "dangling"])
+def test_no_link_in_a_folder_has_a_run_write_elsewhere(tmp_path: Path, name: str, there: bool) -> None:
+    RunDir.open(tmp_path / "run", Settings()).close()
+    path, other = tmp_path / "run" / name, tmp_path / "other"
+    if there:
+        other.write_text("of somebody else")
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(other)
+    with pytest.raises(DataError, match=rf"(run|{name}): (cannot be used|is a link)"):
+        RunDir.open(tmp_path / "run", Settings(), resume=True)
+    if name != ".lock":
+        with RunDir.open(tmp_path / "run", Settings(), overwrite=True):
+            assert not path.is_symlink()
+    assert other.exists() == there
+    assert not there or other.read_text() == "of somebody else"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"verdict": []}',
+        '{"verdict": {}}',
+        '{"verdict": "NONE"}',
+        "5",
+        "[" * 50_000,
+        '{"verdict": "OOM", "verdict": 1}',
+    ],
+)
+def test_a_verdict_that_names_no_ending_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "verdict.json").write_text(text)
+    assert Verdict.read(tmp_path / "verdict.json") is None
+
+
+def test_what_makes_no_sense_in_a_verdict_is_left_out(tmp_path: Path) -> None:
+    words = {"verdict": "OOM", "attempts": 5, "rank": [], "step": "x", "phase": 7, "cause": {}, "traceback": None}
+    (tmp_path / "verdict.json").write_text(json.dumps(words))
+    verdict = Verdict.read(tmp_path / "verdict.json")
+    assert verdict is not None
+    assert (verdict.ending, verdict.rank, verdict.step, verdict.attempts) == (Ending.OOM, None, None, ())
+    assert json.loads(json.dumps(verdict.to_dict()))["verdict"] == "OOM"
+
+
+def test_a_record_without_end_takes_no_memory(tmp_path: Path) -> None:
+    """A file with a hole of a terabyte has a few kilobytes on its disk, and fits in any archive."""
+    run = RunDir.open(tmp_path / "run", Settings())
+    run.close()
+    os.truncate(run.environment, 2**40)
+    with pytest.raises(DataError, match=r"environment\.json: does not say what was begun here"):
+        RunDir.open(tmp_path / "run", Settings(), resume=True)
 
 
 def test_a_file_of_the_run_nested_without_end_is_refused_with_a_sentence(tmp_path: Path) -> None:
     run = RunDir.open(tmp_path / "run", Settings())
     run.close()
     run.stages.write_text("[" * 100_000)
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match=r"is damaged \(it is nested too deeply\)"):
         run.read(run.stages)

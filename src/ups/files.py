@@ -136,6 +136,23 @@ def _hand_on(old: os.stat_result, path: Path, least: int = 0) -> None:
     os.chmod(path, mode & 0o777 | least)
 
 
+def foreign_in(folder: Path, depth: int = 0) -> Path | None:
+    """The first thing in a folder, and so many folders below, that is neither a file nor a folder of its own: a link
+    would have whoever writes here write elsewhere, a pipe would be waited for. None where there is none."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return None
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            inside = foreign_in(Path(entry.path), depth - 1) if depth else None
+            if inside is not None:
+                return inside
+        elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+            return Path(entry.path)
+    return None
+
+
 def starts_with(path: Path, *signatures: bytes) -> bool:
     """Whether a file begins with one of these bytes; never raises."""
     try:

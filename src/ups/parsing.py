@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
+import errno
 import json
-import re
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 LARGEST_TEXT = 2**20  # bytes of a config or of a record that a person may have written
-DEEPEST = 100  # brackets within each other
+LARGEST_RECORD = 2**26  # bytes of a record that a program has written
+DEEPEST = 100  # brackets, or indented blocks, within each other
 LARGEST_TREE = 100_000  # values of a YAML document with everything that its aliases repeat
 
 
@@ -20,7 +22,22 @@ class TwiceError(yaml.constructor.ConstructorError):
 
 
 class Plain(yaml.SafeLoader):
-    """YAML without tags that make objects, without a key that stands twice, and without aliases that grow for ever."""
+    """YAML without tags that make objects, without a key that stands twice, and without aliases that grow for ever.
+
+    Nor with deep nesting, for which the parser takes a time that grows with its square.
+    """
+
+    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
+        self._require_shallow(self.flow_level)
+        super().fetch_flow_collection_start(TokenClass)
+
+    def add_indent(self, column: int) -> bool:
+        self._require_shallow(len(self.indents))
+        return bool(super().add_indent(column))
+
+    def _require_shallow(self, depth: int) -> None:
+        if depth >= DEEPEST:
+            raise yaml.scanner.ScannerError(problem="it is nested too deeply", problem_mark=self.get_mark())
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -40,8 +57,8 @@ class Plain(yaml.SafeLoader):
 
 def parse_yaml(text: str) -> Any:
     """What a YAML text says; a yaml.YAMLError, whatever is wrong with it."""
-    if len(text) > LARGEST_TEXT or _depth(text) > DEEPEST:  # the parser takes a time that grows with their square
-        raise yaml.YAMLError("it is too large or nested too deeply")
+    if len(text) > LARGEST_TEXT:
+        raise yaml.YAMLError("it is too large")
     try:
         return yaml.load(text, Plain)
     except RecursionError:
@@ -58,6 +75,21 @@ def parse_json(text: str | bytes, *, nan: bool = True) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_record(path: Path, *, nan: bool = True) -> dict[str, Any]:
+    """The JSON object of a file that a program has written; an OSError or ValueError where it is no such thing."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no file", str(path))
+        content = file.read(LARGEST_RECORD + 1)
+    if len(content) > LARGEST_RECORD:
+        raise ValueError(f"it is larger than {LARGEST_RECORD / 1e6:.0f} MB")
+    values = parse_json(content, nan=nan)
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    return values
+
+
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file."""
     with path.open("rb") as file:
@@ -65,12 +97,6 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     if len(content) > most:
         raise ValueError(f"it is larger than {most / 1e6:.0f} MB")
     return content.decode()
-
-
-def _depth(text: str) -> int:
-    """The most brackets that are open at a time; those in words count too."""
-    steps = (1 if mark in "[{" else -1 for mark in re.findall(r"[\[\]{}]", text))
-    return max(itertools.accumulate(steps), default=0)
 
 
 def _weigh(node: yaml.Node, known: dict[int, int], around: set[int]) -> int:
@@ -91,10 +117,11 @@ def _weigh(node: yaml.Node, known: dict[int, int], around: set[int]) -> int:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"'{next(name for name in names if names.count(name) > 1)}' stands twice in it")
+    values: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"'{name}' stands twice in it")
+        values[name] = value
     return values
 
 

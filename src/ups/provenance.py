@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 from ups.verdict import now
 from ups.version import __version__
 
+FILTERS = ("config", "--show-scope", "--name-only", "--get-regexp", r"^filter\.")
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
@@ -37,9 +39,10 @@ def environment() -> dict[str, Any]:
 def _device() -> str:
     """The first GPU that the driver lists, else the processor; asking torch would claim the GPU for this process."""
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
-        rows = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
-        if "Model" in rows:
-            return rows["Model"].strip()
+        with contextlib.suppress(OSError):
+            rows = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+            if "Model" in rows:
+                return rows["Model"].strip()
     return platform.processor() or platform.machine()
 
 
@@ -52,13 +55,26 @@ def installed(name: str) -> str | None:
 
 
 def _git() -> dict[str, Any] | None:
-    """The commit of the current folder and whether anything differs from it; None where there is no repository."""
+    """The commit of the current folder and whether anything differs from it; None where there is no repository.
 
-    def ask(*words: str) -> str:
-        command = ["git", "--no-optional-locks", *words]  # a kill must leave no lock in the user's repository
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-
+    A repository may have come in an archive, and its own settings can name programs for git to start: none is. Where
+    it has filters, whether anything differs is left out, for git would ask them.
+    """
     try:
-        return {"commit": ask("rev-parse", "HEAD"), "changed": bool(ask("status", "--porcelain"))}
+        commit = _ask("rev-parse", "HEAD")
+        own_filters = [line for line in _ask(*FILTERS).splitlines() if line.split()[0] in ("local", "worktree")]
+        if own_filters:
+            return {"commit": commit}
+        return {"commit": commit, "changed": bool(_ask("status", "--porcelain", "--ignore-submodules"))}
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _ask(*words: str) -> str:
+    """What git answers. A kill must leave no lock in the user's repository; nothing is fetched."""
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *words]
+    apart = {**os.environ, "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, env=apart)
+    if done.returncode and words[0] != "config":  # which is 1 where nothing fits
+        raise subprocess.CalledProcessError(done.returncode, command)
+    return done.stdout.strip()

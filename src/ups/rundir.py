@@ -21,13 +21,14 @@ from typing import Any
 import yaml
 
 from ups.config import Config, dump, fingerprint
-from ups.files import hold, holder, release, write_atomic
-from ups.parsing import parse_json, parse_yaml, read_text
+from ups.files import foreign_in, hold, holder, release, write_atomic
+from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending, Verdict, read_json
 
 DRAFT = ".ups-start-"  # the name of a start's folder that is being made or removed
+DEEPEST = 20  # folders below each other in a run's
 OLD = 3600.0  # seconds after which nobody is still making a draft
 
 
@@ -75,7 +76,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             folder.mkdir(parents=True, exist_ok=True)
             run._hold()
             if not overwrite:
-                run._require_files()
+                run.require_own_files()
             run._begin(config, resume, overwrite)
         except OSError as error:
             run.close()
@@ -144,12 +145,11 @@ class RunDir(AbstractContextManager["RunDir"]):
     def read(self, path: Path) -> dict[str, Any]:
         """A JSON file of this run; a DataError where it is missing or damaged."""
         try:
-            values = parse_json(path.read_bytes())
+            return read_record(path)
+        except FileNotFoundError:
+            raise DataError(f"{path}: is not there; the run has not come that far, --resume it.") from None
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); the run has not come that far, --resume it.") from None
-        if not isinstance(values, dict):
-            raise DataError(f"{path}: holds no facts of a run, so it is damaged; --resume the run to write it again.")
-        return values
+            raise DataError(f"{path}: is damaged ({error}); --resume the run to write it again.") from None
 
     def succeed(self, **facts: Any) -> None:
         """The last act of a run whose artifacts are written."""
@@ -179,7 +179,8 @@ class RunDir(AbstractContextManager["RunDir"]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             if error is not None:
-                Verdict.of(error).write(self.verdict)
+                with contextlib.suppress(OSError):  # the error itself says more than that the disk takes no verdict
+                    Verdict.of(error).write(self.verdict)
             elif self.ended() is None:
                 cause = "the run ended without saying that it succeeded"
                 Verdict(Ending.RANK_DIED, cause).write(self.verdict)
@@ -188,7 +189,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     def _hold(self) -> None:
         """An exclusive lock that the system releases when the process ends, however it ends."""
-        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -205,22 +206,25 @@ class RunDir(AbstractContextManager["RunDir"]):
             self._check(config, known, resume)
             self.verdict.unlink(missing_ok=True)
             return
-        for name in names:
-            path = self.folder / name
+        for path in (path for path in self.folder.iterdir() if path != self.lock):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         write_atomic(self.config, dump(config))
         facts = {"fingerprint": fingerprint(config), "run": uuid.uuid4().hex[:12]}
         self.write(self.environment, {**facts, **environment()})
 
-    def _require_files(self) -> None:
-        """What should be a file of the run is one: a folder could not be replaced, a pipe would be waited for, and a
-        link would have this run write to somebody else's file."""
+    def require_own_files(self) -> None:
+        """A DataError unless all that lies here is a file or a folder of its own, and each of the right kind."""
+        places = [self.logs, self.checkpoints(), self.cache(""), self.artifact("").parent, self.profile]
+        if (foreign := foreign_in(self.folder, DEEPEST)) is not None:
+            raise DataError(
+                f"{foreign}: is a link, a pipe or a device, which no run leaves in its folder; move it away."
+            )
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.microbatch)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
         for path in (*facts, *words, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-                raise DataError(f"{path}: is no file of its own but a folder, a link or a device; move it away.")
-        for path in (self.logs, self.checkpoints(), self.cache(""), self.artifact("").parent, self.profile):
+                raise DataError(f"{path}: is a folder, where the run keeps a file; move it away.")
+        for path in places:
             if os.path.lexists(path) and not path.is_dir():
                 raise DataError(f"{path}: is no folder, where the run keeps one; move it away.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import time
 import traceback as traces
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.parsing import parse_json
+from ups.parsing import read_record
 from ups.shortage import Shortage, shortage
 from ups.types import DataError, UpsError
 
@@ -50,6 +51,7 @@ _BY_NAME = {
 }
 _ECHOES = {"LostPeer", "PeerFailed", "PeerError", "DistNetworkError", "DistStoreError"}
 _TAKEN = "EADDRINUSE"
+_WORKER = "DataLoader worker (pid"  # and not "… worker process", whose own exception follows
 _ECHO_TEXTS = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Timed out waiting")
 _MACHINE_TEXTS = ("CUDA error", "NCCL", "cuBLAS", "CUBLAS_STATUS", "CUDNN_STATUS")
 _MACHINE = {"DistBackendError", "AcceleratorError"}
@@ -59,6 +61,24 @@ class StorageError(DataError):
     """What must be kept cannot be written."""
 
     ending = Ending.STORAGE
+
+
+class Place:
+    """A folder as this process has found it: another one of its name is not taken for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._status = folder, folder.stat()
+
+    def require(self) -> None:
+        """A StorageError where the folder was moved or removed."""
+        try:
+            same = os.path.samestat(self.folder.stat(), self._status)
+        except OSError:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{self.folder}: was moved or removed while the run wrote to it; put it back in its place and --resume."
+            )
 
 
 @dataclass(frozen=True)
@@ -104,6 +124,8 @@ def classify(error: BaseException) -> Kind:
         text = str(error)
         if isinstance(error, ConnectionError) or any(words in text for words in _ECHO_TEXTS):
             return Kind(Ending.RANK_DIED, first_hand=False, transient=True)
+        if _WORKER in text:  # torch raises it wherever the rank is at that moment
+            return Kind(Ending.RANK_DIED, transient=True)
         if names & _MACHINE or any(words in text for words in _MACHINE_TEXTS):
             return Kind(Ending.CRASH, transient=True)
     return Kind(Ending.CRASH)
@@ -251,12 +273,15 @@ class Verdict:
     def read(cls, path: Path) -> Verdict | None:
         """A written verdict; None where there is no file, or one that names no ending."""
         values = read_json(path)
-        if values.get("verdict") not in Ending.__members__:
+        word, attempts = values.pop("verdict", None), values.pop("attempts", [])
+        if not isinstance(word, str) or word not in Ending.__members__:
             return None
-        names = {"rank", "phase", "step", "kind", "memory", "traceback", "time"} & values.keys()
-        about = {name: values.pop(name) for name in names}
-        ending, attempts = Ending[values.pop("verdict")], tuple(values.pop("attempts", ()))
-        cause = str(values.pop("cause", ""))
+        kinds = {"rank": int, "step": int, **dict.fromkeys(("phase", "kind", "memory", "traceback", "time"), str)}
+        about = {name: values.pop(name, None) for name in kinds if name in values}
+        about = {name: value for name, value in about.items() if isinstance(value, kinds[name])}
+        ending, cause = Ending[word], str(values.pop("cause", ""))
+        rows = attempts if isinstance(attempts, list) else []
+        attempts = tuple(row for row in rows if isinstance(row, dict))
         values.pop("code", None)
         return cls(ending, cause, attempts=attempts, facts=values, **about)
 
@@ -264,10 +289,9 @@ class Verdict:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; empty where there is no such file, or something else in it."""
     try:
-        values = parse_json(path.read_bytes()) if path.is_file() else {}  # a pipe would be waited for
+        return read_record(path)
     except (OSError, ValueError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def now() -> str:

@@ -175,7 +175,12 @@ def packed(file: Any, name: str) -> None:
         node.id.write_direct_chunk((i, 0, 0), chunk)
 
 
-@pytest.mark.parametrize("bomb", [unallocated, no_cells, packed])
+def wide_chunk(file: Any, name: str) -> None:
+    """A few numbers in a chunk that is unpacked to 2 GB."""
+    file.create_dataset(name, (12, 5, 8), "f4", chunks=(2**24, 4, 8), maxshape=(None, 5, 8), compression="gzip")
+
+
+@pytest.mark.parametrize("bomb", [unallocated, no_cells, packed, wide_chunk])
 @pytest.mark.parametrize("name", ["1D_Advection_Sols_beta0.4.hdf5", "anything.h5"])
 def test_what_a_file_cannot_hold_is_refused_before_it_is_read(
     tmp_path: Path, bomb: Callable[[Any, str], None], name: str

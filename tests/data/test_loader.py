@@ -66,24 +66,60 @@ def test_any_number_of_workers_gives_the_same_sequence_from_any_step_from_files_
         assert plain is windows
 
 
-@pytest.mark.parametrize("by_kernel", [True, False])
+def kill_worker(loader: Loader, number: int = signal.SIGKILL) -> None:
+    worker = loader._batches._workers[0]  # type: ignore[union-attr]
+    os.kill(worker.pid, number)
+    worker.join()
+
+
 def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_out_of_memory_and_started_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_kernel: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw = advection(tmp_path, "0.4", 6)
     windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
-    counts = itertools.count() if by_kernel else itertools.repeat(3)
+    counts = itertools.count()
     monkeypatch.setattr("ups.data.loader.kills", lambda: next(counts))
     with loaded(windows, 1) as loader:
         assert isinstance(loader, Loader)
         loader.batch(0)
-        worker = loader._batches._workers[0]  # type: ignore[union-attr]
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.join()
-        with pytest.raises((MemoryError, RuntimeError)) as caught:  # what it had built ahead may still come
+        kill_worker(loader)
+        with pytest.raises(MemoryError) as caught:  # what it had built ahead may still come
             all(loader.batch(step) for step in range(1, 9))
-        assert classify(caught.value).ending == (Ending.OOM if by_kernel else Ending.CRASH)
+        assert classify(caught.value).ending == Ending.OOM
         assert same(loader.batch(4), windows.batch(4)), "asked again, new workers build it"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_that_somebody_kills_is_started_anew_and_the_sequence_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    raw = advection(tmp_path, "0.4", 6)
+    windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
+    with loaded(windows, 1) as loader:
+        assert isinstance(loader, Loader)
+        assert same(loader.batch(0), windows.batch(0))
+        kill_worker(loader, number)
+        assert all(same(loader.batch(step), windows.batch(step)) for step in range(1, 9))
+    assert capsys.readouterr().err.count("the workers are started anew for step") == 1
+
+
+def test_workers_that_die_at_every_start_end_the_rank_as_one_that_may_be_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = advection(tmp_path, "0.4", 6)
+    windows = Windows([raw], [raw], 5, 2, ranks=Rank(0, 1))
+    start = Loader._start
+
+    def dying(loader: Loader, first: int) -> object:
+        loader._batches = batches = start(loader, first)
+        kill_worker(loader)
+        return batches
+
+    monkeypatch.setattr(Loader, "_start", dying)
+    with loaded(windows, 1) as loader, pytest.raises(RuntimeError, match="DataLoader worker") as caught:
+        loader.batch(0)
+    assert classify(caught.value).ending == Ending.RANK_DIED
+    assert classify(RuntimeError("Caught KeyError in DataLoader worker process 0.")).ending == Ending.CRASH
 
 
 def test_what_a_worker_cannot_read_is_the_sentence_of_one_process(tmp_path: Path) -> None:

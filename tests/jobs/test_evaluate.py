@@ -437,7 +437,7 @@ def test_a_run_folder_that_was_tampered_with_keeps_its_report(run: Path, capsys:
     refused("names no data")
     config.write_text(text)
     (run / "stages.json").write_text("[]")
-    refused("holds no facts of a run")
+    refused("stages.json: is damaged (it is no JSON object)")
 
 
 def test_a_run_whose_data_are_gone_cannot_say_whether_a_file_was_seen(run: Path, unseen: Path) -> None:

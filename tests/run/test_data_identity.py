@@ -31,6 +31,7 @@ from ups.run.generate import generate
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 from ups.types import DataError
+from ups.verdict import Ending, StorageError
 
 TINY = {
     "name": "tiny",
@@ -511,3 +512,56 @@ def test_that_an_earlier_save_failed_is_passed_on_to_the_training() -> None:
     earlier = store.save(Snapshot(7, {}, {}, {}))
     assert earlier is not None
     assert earlier.strerror == "7"
+
+
+@pytest.mark.parametrize("content", ["a device", "a pipe", "no size", "a number", "another kind"])
+def test_a_record_that_names_anything_but_files_is_refused_soon(files: Path, tmp_path: Path, content: str) -> None:
+    folder = prepare(settings(tmp_path, str(files)))
+    record = json.loads(folder.data.read_text())
+    os.mkfifo(folder.folder.parent / "pipe")
+    (name, row) = next(iter(record["files"].items()))
+    record["files"] |= {
+        "a device": {"/dev/zero": row},
+        "a pipe": {str(folder.folder.parent / "pipe"): row},
+        "no size": {name: {"sha256": row["sha256"]}},
+        "a number": {name: {**row, "sha256": 5}},
+        "another kind": {name: {"bytes": row["bytes"], "md5": "0"}},
+    }[content]
+    folder.data.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=r"is no file|data\.json: is damaged"):
+        Identity(folder, print).require_unchanged()
+
+
+def test_hashes_that_somebody_else_remembers_are_no_reason_to_wait(files: Path, tmp_path: Path) -> None:
+    folder = prepare(settings(tmp_path, str(files)))
+    for content in ("[" * 100_000, '{"a": 5}', "5"):
+        folder.hashes.write_text(content)
+        Identity(folder, print).require_unchanged()
+    folder.hashes.unlink()
+    os.mkfifo(folder.hashes)
+    with pytest.raises(DataError, match=r"\.hashes\.json: is a link, a pipe or a device"):
+        prepare(settings(tmp_path, str(files)), resume=True)
+
+
+@pytest.mark.parametrize("what", ["moved", "removed", "another"])
+def test_a_folder_that_is_taken_away_while_a_run_writes_to_it_is_no_success(
+    files: Path, tmp_path: Path, what: str
+) -> None:
+    home, moved = tmp_path / "runs/tiny", list[Path]()
+
+    def watch(progress: Progress) -> None:
+        if progress.stage == "operator" and progress.step == 2 and not moved:
+            moved.append(home)
+            home.rename(tmp_path / "elsewhere")
+            if what == "removed":
+                shutil.rmtree(tmp_path / "elsewhere")
+            if what == "another":
+                home.mkdir()
+
+    with pytest.raises(StorageError, match=r"tiny: was moved or removed while the run wrote to it"):
+        run_alone(settings(tmp_path, str(files)), replace(Screen.silent(), watch=watch))
+    assert not list(tmp_path.rglob("simulator.safetensors"))
+    if what == "moved":
+        (tmp_path / "elsewhere").rename(home)
+        run_alone(settings(tmp_path, str(files)), Screen.silent(), resume=True)
+        assert RunDir(home).ended() == Ending.SUCCESS

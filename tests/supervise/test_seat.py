@@ -89,6 +89,9 @@ def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], 
     assert Seat(env).limit() is None
     write_microbatch(RunDir(tmp_path), 8)
     assert Seat(env).limit() == 8
+    for wrong in ('"x"', "[1]", "1e400", "-5", "0", "true", "null", "{}"):
+        RunDir(tmp_path).microbatch.write_text(f'{{"microbatch": {wrong}}}')
+        assert Seat(env).limit() is None
 
 
 def test_without_a_supervisor_an_error_is_only_itself() -> None:

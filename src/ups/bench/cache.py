@@ -232,6 +232,7 @@ def _manifest(
         "version": VERSION,
         "key": {"made": "for a measurement"},
         "task": TASK,
+        "rounding": {"relative": 0.0, "worst": 0.0},
         "dtype": "fp32",
         "samples": rows,
         "frames": frames,

@@ -18,7 +18,7 @@ from ups.data.cache_shards import FORMATS, Shard, stamp
 from ups.data.trajectories import Clock, Trajectories
 from ups.files import sha256, sum_of
 from ups.later import Tensor, torch
-from ups.parsing import parse_json
+from ups.parsing import read_record
 from ups.tensors import Window
 from ups.types import Array, DataError, TaskSpec
 
@@ -27,6 +27,7 @@ MANIFEST = "manifest.json"
 REMEDY = "build it again (`ups cache build --rebuild`, or cache.rebuild: true)"
 SHARD_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 ARRAYS = {"tokens", "inputs", "params", "ids"}  # of a shard
+MOST = 2**48  # of anything that is counted in a cache
 OPEN = 64  # files that a process keeps open of a cache
 
 Key = Mapping[str, str]
@@ -65,7 +66,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a cache; a DataError where there is none, where it is damaged or of another version."""
     path = folder / MANIFEST
     try:
-        manifest = parse_json(path.read_bytes(), nan=False)
+        manifest = read_record(path, nan=False)
         version = manifest["version"] if manifest["format"] == FORMAT else None
     except FileNotFoundError:
         raise DataError(f"{folder}: holds no latent cache; build it with `ups cache build`.") from None
@@ -89,9 +90,9 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
     folder: a manifest may come from anyone, and its sum says only that it is whole."""
     shards, samples, rows = manifest["shards"], manifest["samples"], manifest["rows"]
     for name in ("samples", "rows", "frames", "bytes"):
-        if type(manifest[name]) is not int or manifest[name] < 1:
-            raise ValueError(f"its {name} are no whole number above 0")
-    if manifest["dtype"] not in FORMATS or not all(type(n) is int and n > 0 for n in manifest["shape"]):
+        if not _is_count(manifest[name]):
+            raise ValueError(f"its {name} are no possible whole number")
+    if manifest["dtype"] not in FORMATS or not all(_is_count(n) for n in manifest["shape"]):
         raise ValueError("its number format or its grid is none")
     if len(shards) != -(-samples // rows):
         raise ValueError(f"it has {len(shards)} shards for {samples} samples")
@@ -110,11 +111,17 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
         _numbers(manifest, name, length)
     if manifest["steps"] is not None:
         _numbers(manifest, "steps", samples, len(times) - 1)
+    if not math.isfinite(manifest["rounding"]["relative"]):
+        raise ValueError("its rounding is no number")
     words = (*manifest["key"], *manifest["key"].values(), manifest["task"])
     if not all(isinstance(word, str) for word in words):
         raise TypeError("its key or its task is no text")
-    if len(manifest["periodic"]) != len(manifest["shape"]) or not all(n > 0 for n in manifest["tokens"]):
+    if len(manifest["periodic"]) != len(manifest["shape"]) or not all(_is_count(n) for n in manifest["tokens"]):
         raise ValueError("its boundaries or its tokens are none")
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 < value < MOST
 
 
 def _numbers(manifest: Mapping[str, Any], name: str, *shape: int | None) -> Array:

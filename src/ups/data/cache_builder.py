@@ -23,6 +23,7 @@ from ups.data.cache_shards import FORMATS, named, write
 from ups.data.trajectories import Trajectories
 from ups.files import sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
+from ups.parsing import read_record
 from ups.types import DataError
 
 Encode = Callable[["Tensor"], "Tensor"]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
@@ -130,7 +131,7 @@ class Builder:
         """What is known of a finished shard; None if it is not finished, or not what was written."""
         path = self.draft / self._name(number)
         try:
-            entry: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+            entry = read_record(path.with_suffix(".json"))
             whole = path.stat().st_size == entry["bytes"]
         except (FileNotFoundError, ValueError, KeyError):
             return None

@@ -16,6 +16,7 @@ from typing import Any
 from ups.data.cache_shards import stamp
 from ups.data.source import Source
 from ups.files import read_at, sha256, write_atomic
+from ups.parsing import read_record
 from ups.types import DataError
 
 # A file touched so short a time before it was hashed may be touched again without a trace.
@@ -29,6 +30,13 @@ THREADS = min(8, os.cpu_count() or 1)
 Digest = Mapping[str, Any]  # {"bytes": …, "sha256": …}, or "sampled" in the place of "sha256"
 
 
+def is_digest(value: object) -> bool:
+    """Whether a record of a file says all that it has to."""
+    if not isinstance(value, dict) or type(value.get("bytes")) is not int:
+        return False
+    return isinstance(value.get("sha256", value.get("sampled")), str)
+
+
 class Memory:
     """The digests of files, and a JSON file that remembers those of untouched ones.
 
@@ -40,8 +48,7 @@ class Memory:
         self.file = file
         self._entries: dict[str, Any] = {}
         with contextlib.suppress(OSError, ValueError):
-            values = json.loads(file.read_bytes())
-            self._entries = values if isinstance(values, dict) else {}
+            self._entries = read_record(file)
         self._changed = False
         self.touched: list[Path] = []  # large files that somebody touched, and whose samples are what they were
 
@@ -49,6 +56,8 @@ class Memory:
         """Size and SHA-256 of a file; of samples if `sampled`, of all of it if not, by default as its size asks for."""
         try:
             stamp = _stamp(path)
+            if not path.is_file():
+                raise DataError(f"{path}: is no file (a folder, a pipe or a device); name another.")
             size = stamp[2]
             kind = "sampled" if (size > WHOLE if sampled is None else sampled) else "sha256"
             name = os.path.abspath(path)

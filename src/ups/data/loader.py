@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import itertools
 import multiprocessing
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,6 +59,7 @@ class Loader:
         self._batches: Iterator[Packed] | None = None
         self._next = 0
         self._kills = 0  # by the kernel, for want of memory, before the window under way
+        self._lost_at = -1  # the last step at which a worker was lost
 
     def batch(self, step: int) -> Window:
         """The window of a step. Where it could not be built, to ask again starts the workers anew."""
@@ -69,10 +71,16 @@ class Loader:
             packed = dict(next(self._batches))
         except (RuntimeError, OSError, EOFError, MemoryError) as error:
             self.close()
-            lost = "DataLoader worker" in str(error) or isinstance(error, EOFError)  # or the server that forks them
+            lost = "DataLoader worker (pid" in str(error) or isinstance(
+                error, EOFError
+            )  # or the server that forks them
             if lost and kills() > self._kills:
                 raise MemoryError(f"the kernel killed a loader worker for want of host memory: {error}") from error
-            raise
+            if not lost or self._lost_at == step:
+                raise
+            self._lost_at = step  # somebody killed it, or a reader did; its next window may be another one's
+            print(f"{' '.join(str(error).split())}; the workers are started anew for step {step}.", file=sys.stderr)
+            return self.batch(step)
         self._next += 1
         if "failed" in packed:
             raise packed["failed"]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ups.files import write_named
+from ups.parsing import read_record
 from ups.types import ConfigError, DataError
 
 PartName = Literal["train", "valid", "test"]
@@ -48,7 +50,7 @@ class Split:
         """Prove that the parts are disjoint and together are exactly `ids`."""
         parts = self.train + self.valid + self.test
         if len(set(parts)) != len(parts):
-            twice = next(name for name in parts if parts.count(name) > 1)
+            twice = next(name for name, times in Counter(parts).items() if times > 1)
             raise DataError(f"sample {twice} is in the split more than once; make the split again.")
         if self.digest != digest(parts):
             raise DataError("the ids of this split are not those it was recorded with; make the split again.")
@@ -65,7 +67,7 @@ class Split:
     def load(cls, path: Path, ids: Sequence[str]) -> Split:
         """A recorded split, refused if it is damaged or does not belong to these samples."""
         try:
-            record: dict[str, Any] = json.loads(path.read_text())
+            record = read_record(path)
             lists: dict[str, Any] = {key: tuple(value) for key, value in record.items() if isinstance(value, list)}
             split = cls(**{**record, **lists})
             split.check(ids)

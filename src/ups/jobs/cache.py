@@ -49,9 +49,12 @@ def run_of(path: Path, overrides: dict[str, str]) -> tuple[RunDir, RunConfig]:
     """The run that a folder holds, or that a config describes, and its config."""
     if path.is_dir():
         folder = RunDir.at(path)
-        return folder, load(run_config(), folder.config, overrides)
-    config = load(run_config(), path, overrides)
-    return RunDir.at(Path(config.out) / config.name), config
+        config = load(run_config(), folder.config, overrides)
+    else:
+        config = load(run_config(), path, overrides)
+        folder = RunDir.at(Path(config.out) / config.name)
+    folder.require_own_files()
+    return folder, config
 
 
 def published(path: Path) -> list[Path]:

@@ -52,6 +52,7 @@ class Question:
 def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Report]:
     """Judge the simulator of a run, write results.json and report.html, and return their folder and the report."""
     folder = RunDir.at(run)
+    folder.require_own_files()
     config = load_config(run_config(), folder.config)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ups.data.checksums import Digest, Memory, glance
+from ups.data.checksums import Digest, Memory, glance, is_digest
 from ups.data.source import UNFINISHED, Source
 from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
@@ -54,7 +54,7 @@ class Identity:
             return self._in_checkpoints() if section == "files" else {}
         values = read_json(self.folder.data)
         record = values.get(section, self._in_checkpoints() if section == "files" else {}) if values else None
-        if not isinstance(record, dict) or not all(isinstance(row, dict) for row in record.values()):
+        if not isinstance(record, dict) or not all(is_digest(row) for row in record.values()):
             raise DataError(
                 f"{self.folder.data}: is damaged, so nobody can tell whether the data are those of this run; put back "
                 "a copy of it, or delete it, and a checkpoint's record is taken."
@@ -66,7 +66,7 @@ class Identity:
         for stage in sorted(self.folder.checkpoints().glob("*")):
             newest = newest_whole(stage)
             if newest is not None and isinstance(record := read_json(newest / FACTS).get("data"), dict):
-                return {name: row for name, row in record.items() if isinstance(row, dict)}
+                return {name: row for name, row in record.items() if is_digest(row)}
         return {}
 
     def require_unchanged(self, *sections: str) -> None:
@@ -189,7 +189,8 @@ class IdentifiedStore:
         checkpoint = self.store.newest()
         if checkpoint is None:
             return None
-        then = checkpoint.facts.get("data")
+        record = checkpoint.facts.get("data")
+        then = {name: row for name, row in record.items() if is_digest(row)} if isinstance(record, dict) else {}
         if not then:
             self.say(f"checkpoint {checkpoint.path.name} does not say which data it was trained on; the next one will.")
             return checkpoint

@@ -18,6 +18,7 @@ from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name, spell
 from ups.data.write import Writer, discard
 from ups.engine.ranks.dist import device_of
+from ups.parsing import parse_json
 from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
@@ -225,7 +226,7 @@ def _plan(config: GenerateConfig, params: FileParams, domain: Domain, scheme: st
 
 def _existing(path: Path, plan: FileSpec) -> Path:
     with open_file(path) as file:
-        made = json.loads(file.attrs.get("ups_identity", "{}"))
+        made = parse_json(file.attrs.get("ups_identity", "{}"))
     wanted = json.loads(json.dumps(plan.identity))
     if made == wanted:
         return path

@@ -34,7 +34,7 @@ from ups.run.training import Learnt, Training
 from ups.rundir import RunDir
 from ups.tracking import Tracker, open_trackers
 from ups.tracking import require as require_trackers
-from ups.verdict import Ending, classify
+from ups.verdict import Ending, Place, classify
 
 
 class Seat(Protocol):
@@ -71,7 +71,7 @@ class Run:
 
     def __init__(self, config: RunConfig, folder: RunDir, screen: Screen) -> None:
         self.config, self.folder, self.screen = config, folder, screen
-        self.identity = Identity(folder, screen.say)
+        self.identity, self.place = Identity(folder, screen.say), Place(folder.folder)
         self.phases = Phases.of_this_process()
         self.trackers: list[Tracker] = []
         self.simulator: Simulator | None = None  # once it is trained
@@ -86,6 +86,7 @@ class Run:
         require_trackers(config.trackers)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         if resume and RunDir(place).known() == fingerprint(config):
+            RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
         check(config)
         return cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen)
@@ -154,7 +155,17 @@ class Run:
         with self.phases("build"):
             simulator = self.untrained(dist)
         training = Training(
-            config, folder, self.sets, dist, self.screen, self.identity, digests, self.trackers, pulse, limit
+            config,
+            folder,
+            self.place,
+            self.sets,
+            dist,
+            self.screen,
+            self.identity,
+            digests,
+            self.trackers,
+            pulse,
+            limit,
         )
         known = self.parent.codec.tasks if self.parent is not None else ()
         learnt: dict[str, Learnt] = {}
@@ -173,6 +184,7 @@ class Run:
             del stage
         if dist.leads:
             with self.phases("artifact"):
+                self.place.require()
                 self._save(simulator, learnt)
             self.simulator = simulator
         dist.barrier()
@@ -190,11 +202,13 @@ class Run:
 
     def report(self, report: Report) -> Report:
         """Write what was judged as a page and as numbers, and where the time went; the report with all of it."""
+        self.place.require()
         with self.phases("report"):
             report.with_phases(self.phases.rows()).write(self.folder.folder)
         report = report.with_phases(self.phases.rows())
         write_results(self.folder.results, rows_of(report.records))
         self.folder.write(self.folder.phases, self.phases.seconds)
+        self.place.require()
         return report
 
     def _stages(self, simulator: Simulator, outcomes: Mapping[str, Outcome]) -> tuple[StageFact, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ups.run.config import RunConfig
 from ups.run.forever import MENDED_BY_TIME
+from ups.types import ConfigError
 from ups.verdict import Ending
 
 # How long systemd waits beyond the grace that the ranks have for their last checkpoint.
@@ -82,7 +83,9 @@ def _places(config: RunConfig, folder: Path) -> list[str]:
 
 
 def _quoted(word: str, dollars: bool = True) -> str:
-    """A word as systemd reads it: no specifier, no variable, one word."""
+    """A word as systemd reads it: no specifier, no variable, one word of one line."""
+    if any(ord(character) < 32 and character != "\t" for character in word):
+        raise ConfigError(f"{word!r}: has a line break or a control character, which no unit can hold; rename it.")
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     text = text.replace("$", "$$") if dollars else text
     return text if text and not set(text) & set(" \t;'\"\\") else f'"{text}"'

@@ -26,6 +26,7 @@ from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import RunDir
 from ups.stages import Stage
+from ups.verdict import Place
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Training:
 
     config: RunConfig
     folder: RunDir
+    place: Place  # of the folder
     sets: Sequence[DataSet]
     dist: Dist
     screen: Screen
@@ -83,6 +85,7 @@ class Training:
 
         def require_unchanged() -> None:
             if dist.leads:
+                self.place.require()
                 self.identity.require_unchanged("files")
                 for part in encoded:
                     part.require_unchanged()

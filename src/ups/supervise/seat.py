@@ -46,8 +46,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
     def limit(self) -> int | None:
         """The largest microbatch that earlier starts of the ranks leave to this one; None where there is none."""
-        microbatch = read_json(self.run.microbatch).get("microbatch") if self.run else None
-        return int(microbatch) if microbatch else None
+        return microbatch_of(self.run) if self.run else None
 
     def succeed(self, **facts: Any) -> None:
         """Everything is written and verified: rank 0 says so, durably, before any teardown."""
@@ -81,6 +80,12 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
             print(f"rank {self.rank}: {type(error).__name__}: {error}", file=sys.stderr)
         sys.stderr.flush()
         raise SystemExit(int(ending)) from None
+
+
+def microbatch_of(run: RunDir) -> int | None:
+    """The largest microbatch that later starts of the ranks may take; None where nothing possible is written."""
+    size = read_json(run.microbatch).get("microbatch")
+    return size if type(size) is int and size > 0 else None
 
 
 def write_microbatch(run: RunDir, microbatch: int) -> None:

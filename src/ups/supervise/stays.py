@@ -11,6 +11,7 @@ from typing import Any
 from ups.files import write_atomic
 from ups.verdict import read_json
 
+LONGEST = 1e9
 PHASES = ("start", "idle", "save", "validate", "judge")
 
 
@@ -28,8 +29,8 @@ class Stays:
         self._phases: dict[str, list[float]] = {}  # by phase: the longest silence, how often one was taken for a hang
         for phase in PHASES if isinstance(known, dict) else ():
             values = known.get(phase)
-            if isinstance(values, list) and len(values) == 2 and all(isinstance(v, int | float) for v in values):
-                self._phases[phase] = [float(v) for v in values]
+            if isinstance(values, list) and len(values) == 2 and all(_possible(value) for value in values):
+                self._phases[phase] = [float(value) for value in values]
         self._written = json.dumps(self._phases)
 
     def longest(self, phase: str) -> float:
@@ -54,3 +55,8 @@ class Stays:
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, json.dumps({**self._all, self._where: self._phases}, indent=1) + "\n")
+
+
+def _possible(value: object) -> bool:
+    """Whether it is a number of seconds, or of hangs, that a run can have had."""
+    return isinstance(value, int | float) and 0 <= value < LONGEST

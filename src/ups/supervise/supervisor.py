@@ -21,12 +21,12 @@ from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
 from ups.supervise.proc import end_all, of_run, seen_by, sweep
-from ups.supervise.seat import write_microbatch
+from ups.supervise.seat import microbatch_of, write_microbatch
 from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import Ending, Verdict, classify, now, read_json
+from ups.verdict import Ending, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
 PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
@@ -191,8 +191,7 @@ class Supervisor:
 
     def _halve(self, verdict: Verdict) -> int | None:
         """Half the microbatch for the next start; 0: no half is left; None: the microbatch is not known."""
-        allowed = int(read_json(self.run.microbatch).get("microbatch") or 0)
-        size = min((n for n in (verdict.microbatch, allowed) if n), default=0)
+        size = min((n for n in (verdict.microbatch, microbatch_of(self.run)) if n), default=0)
         if not size:
             return None
         if size > 1 and self.job.node == 0:

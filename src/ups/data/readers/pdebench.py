@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from ups.data.readers.pdebench_names import config_leaves, identify, match_name,
 from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
 from ups.definition import Definition
 from ups.later import h5py
+from ups.parsing import parse_json
 from ups.types import Array, DataError, Domain, Params, TaskSpec
 
 AXES = ("x", "y", "z")
@@ -108,7 +108,7 @@ class GroupsSource(PDEBenchSource):
     @staticmethod
     def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:
         """Those that the identity of the file gives a range, from the `config` of each sample."""
-        made = json.loads(file.attrs.get("ups_identity", "{}")).get("params", {})
+        made = parse_json(file.attrs.get("ups_identity", "{}")).get("params", {})
         names = [p.name for p in task.parameters if isinstance(made.get(p.name), dict)]
         configs = [config_leaves(file[name].attrs.get("config", "")) for name in ids] if names else []
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
 from ups.data.source import Facts, Reader, Remarks, Source, numbered, side_by_side
 from ups.definition import Definition
+from ups.parsing import parse_json
 from ups.types import Array, DataError, Domain, Field, Params, Storage, TaskSpec
 
 SUFFIXES = (".hdf5", ".h5")
@@ -168,7 +168,7 @@ def _parameters(file: Any, samples: int, remarks: Remarks) -> dict[str, Array]:
 
 def _written(file: Any) -> Definition:
     """What a file that was written here says of its task beyond The Well's format; nothing for any other."""
-    return Definition.from_plain(json.loads(str(file.attrs.get("ups_definition", "{}"))))
+    return Definition.from_plain(parse_json(str(file.attrs.get("ups_definition", "{}"))))
 
 
 def _ordered(stored: Sequence[StoredField], groups: Mapping[str, tuple[str, ...]]) -> tuple[StoredField, ...]:
