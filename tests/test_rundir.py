@@ -232,3 +232,20 @@ def test_a_file_of_the_run_nested_without_end_is_refused_with_a_sentence(tmp_pat
     run.stages.write_text("[" * 100_000)
     with pytest.raises(DataError, match=r"is damaged \(it is nested too deeply\)"):
         run.read(run.stages)
+
+
+def test_a_folder_that_another_user_laid_where_anyone_can_is_refused(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to another user")
+    shared, ours = tmp_path / "shared", tmp_path / "ours"
+    for place in (shared, ours):
+        (place / "run").mkdir(parents=True)
+        os.chown(place / "run", 65534, 65534)
+    shared.chmod(0o1777)
+    with pytest.raises(DataError, match="another user has made it where anyone could"):
+        RunDir.open(shared / "run", Settings())
+    assert list((shared / "run").iterdir()) == []
+    RunDir.open(ours / "run", Settings()).close()
+    (ours / "run").chmod(0o777)
+    with pytest.raises(DataError, match="another user has made it where anyone could"):
+        RunDir.open(ours / "run", Settings(), resume=True)

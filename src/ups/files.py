@@ -136,6 +136,12 @@ def _hand_on(old: os.stat_result, path: Path, least: int = 0) -> None:
     os.chmod(path, mode & 0o777 | least)
 
 
+def laid_by_another(folder: Path) -> bool:
+    """Whether a folder is another user's, and lies where anyone may lay one, or is open to anyone."""
+    status, around = folder.stat(), folder.resolve().parent.stat()
+    return status.st_uid not in (os.geteuid(), 0) and bool((status.st_mode | around.st_mode) & stat.S_IWOTH)
+
+
 def foreign_in(folder: Path, depth: int = 0) -> Path | None:
     """The first thing in a folder, and so many folders below, that is neither a file nor a folder of its own: a link
     would have whoever writes here write elsewhere, a pipe would be waited for. None where there is none."""

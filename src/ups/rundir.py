@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from ups.config import Config, dump, fingerprint
-from ups.files import foreign_in, hold, holder, release, write_atomic
+from ups.files import foreign_in, hold, holder, laid_by_another, release, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
@@ -69,9 +69,9 @@ class RunDir(AbstractContextManager["RunDir"]):
     @classmethod
     def open(cls, folder: Path, config: Config, *, resume: bool = False, overwrite: bool = False) -> RunDir:
         """A new run's folder, or with `resume` the same run's again, or with `overwrite` an old one emptied."""
+        run = cls(folder)
         if resume and overwrite:
             raise ConfigError("resume and overwrite exclude each other; give one of them.")
-        run = cls(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             run._hold()
@@ -189,6 +189,8 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     def _hold(self) -> None:
         """An exclusive lock that the system releases when the process ends, however it ends."""
+        if laid_by_another(self.folder):
+            raise DataError(f"{self.folder}: another user has made it where anyone could; choose another name.")
         self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -249,10 +251,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
 
 class StartDir:
-    """The folder, in memory, of one start of the ranks: what they and their parents write while they run.
-
-    `rank_parent.py` runs without this package and spells the same names.
-    """
+    """The folder, in memory, of one start of the ranks: what they and their parents (who spell these names) write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -146,3 +146,18 @@ def test_a_device_or_pipe_is_no_simulator(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), tmp_path / "pipe.safetensors"):
         with pytest.raises(DataError, match="is no file"):
             Simulator.load(path)
+
+
+def test_a_file_with_a_hole_of_terabytes_is_one_sentence(tmp_path: Path) -> None:
+    path, size = tmp_path / "simulator.safetensors", 2**43
+    header = {"codec.x": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
+    words = json.dumps(
+        {"__metadata__": {"ups": json.dumps({"format": artifact.FORMAT, "version": 3})}, **header}
+    ).encode()
+    path.write_bytes(struct.pack("<Q", len(words)) + words)
+    try:
+        os.truncate(path, 8 + len(words) + size)
+    except OSError:
+        pytest.skip("this file system has no files that large")
+    with pytest.raises(DataError, match="do not fit in the memory"):
+        Simulator.load(path)

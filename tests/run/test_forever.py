@@ -381,3 +381,22 @@ def test_after_many_power_cuts_the_same_command_line_ends_in_the_same_bits(
     tmp_path: Path, quiet: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:
     survives(tmp_path, MOMENTS, quiet, capsys)
+
+
+@pytest.mark.parametrize("key", ["--out", "--cache.folder", "--data.a.file"])
+def test_a_config_adds_no_line_to_the_unit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    words = ("tiny.yaml", "--forever", "--unit", key, "d.h5\nSuccessAction=exit-force\n#")
+    code, text, err = ups_run(capsys, *words)
+    assert (code, text) == (2, "")
+    assert "has a line break or a control character" in err
+
+
+def test_a_unit_that_the_disk_did_not_take_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    words = [sys.executable, "-m", "ups", "run", "tiny.yaml", "--forever", "--unit"]
+    with open("/dev/full", "w") as full:
+        assert subprocess.run(words, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, check=False).returncode == 1

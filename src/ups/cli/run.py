@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.screen import following, show, training
+from ups.streams import delivered
 from ups.types import ConfigError, UpsError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def run(
     if unit:
         options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
         print(_unit(settings, file, {**overrides, **options}), end="")
-        return 0
+        return delivered()
     if debug:
         from ups.supervise.job import debugging
 

@@ -34,7 +34,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         total.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
     return total.hexdigest()
 
 
@@ -86,6 +86,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path}: is cut short or no simulator at all ({error}); save it again.") from None
+    except (RuntimeError, MemoryError):  # torch cannot map it
+        size = path.stat().st_size / 1e9
+        raise DataError(f"{path}: its {size:.3g} GB do not fit in the memory; take a machine with more.") from None
     digests = {name: digest(of_part(tensors, name)) for name in header.get("parts", ())}
     two = header["version"] == 2  # which hashed all tensors at once, and did not say what a part was trained beside
     if _whole(tensors, {} if two else digests) != header.get("digest"):
