@@ -45,6 +45,17 @@ class Plain(yaml.SafeLoader):
             _weigh(node, {}, set())
         return node
 
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        """No name of a file can hold a NUL or half a character, and nothing else here needs them."""
+        text = super().construct_scalar(node)  # type: ignore[arg-type]
+        try:
+            if isinstance(text, str) and b"\0" in os.fsencode(text):
+                raise yaml.constructor.ConstructorError(problem="a text holds a NUL", problem_mark=node.start_mark)
+        except UnicodeEncodeError:
+            half = "a text holds half a character"
+            raise yaml.constructor.ConstructorError(problem=half, problem_mark=node.start_mark) from None
+        return text
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -53,6 +64,14 @@ class Plain(yaml.SafeLoader):
                     raise TwiceError(problem=key.value, problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _refuse(loader: Plain, node: yaml.Node) -> None:  # noqa: ARG001
+    raise yaml.constructor.ConstructorError(problem=f"{node.tag} makes no setting", problem_mark=node.start_mark)
+
+
+for _kind in ("binary", "set", "omap", "pairs"):
+    Plain.add_constructor(f"tag:yaml.org,2002:{_kind}", _refuse)
 
 
 def parse_yaml(text: str) -> Any:

@@ -34,7 +34,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         total.update(f"{name} {value.dtype} {tuple(value.shape)} ".encode())
-        total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy())
+        total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
