@@ -236,6 +236,23 @@ def test_only_the_files_that_were_verified_are_read(part: Trajectories, tmp_path
         cached.require_unchanged()
 
 
+def test_a_cache_that_is_read_is_neither_deleted_nor_replaced(part: Trajectories, tmp_path: Path) -> None:
+    folder = builder(part, tmp_path).run()
+    readers = [Latents(folder, key(part), part.task) for _ in range(2)]
+    other = {**key(part), "codec weights": "of another run"}
+    with pytest.raises(DataError, match="a run is training from it; wait for that, or name another"):
+        discard(folder)
+    with pytest.raises(DataError, match="a run is training from it"):
+        Builder(part, encode, other, folder, rebuild=True).run()
+    assert verify(folder) is None
+    pickle.loads(pickle.dumps(readers[0])).tokens([6], [0], 1)
+    del readers
+    Builder(part, encode, other, folder, rebuild=True).run()
+    assert read_manifest(folder)["key"] == other
+    discard(folder)
+    assert not folder.exists()
+
+
 def test_a_manifest_that_is_foreign_or_damaged_is_one_sentence(part: Trajectories, tmp_path: Path) -> None:
     folder = builder(part, tmp_path).run()
     manifest = json.loads((folder / MANIFEST).read_text())

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import re
+import weakref
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ups.data.cache_locks import lock_for_reading
 from ups.data.cache_shards import FORMATS, Shard, stamp
 from ups.data.trajectories import Clock, Trajectories
 from ups.files import sha256, sum_of
@@ -217,6 +220,7 @@ class Latents:
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._seals = dict(seals or {})
+        self._reading = weakref.finalize(self, os.close, lock_for_reading(folder / MANIFEST))
         self._shards: dict[int, Shard] = {}
         self._open: OrderedDict[int, None] = OrderedDict()
 
@@ -224,7 +228,7 @@ class Latents:
         return int(self.manifest["samples"])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_shards": {}, "_open": OrderedDict()}
+        return {**self.__dict__, "_shards": {}, "_open": OrderedDict(), "_reading": None}  # whoever made it holds it
 
     def _shard(self, number: int) -> Shard:
         if number in self._open:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import math
 import os
@@ -13,12 +12,13 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Key, check_key, digest, frames_of, read_manifest
+from ups.data.cache_locks import locked, unread
 from ups.data.cache_shards import FORMATS, named, write
 from ups.data.trajectories import Trajectories
 from ups.files import sha256, sum_of, sync, write_atomic
@@ -117,7 +117,7 @@ class Builder:
                 self._publish()
                 return
             for number in todo:
-                with _locked(self.draft / f"{number}.lock") as mine:
+                with locked(self.draft / f"{number}.lock") as mine:
                     if mine and self._entry(number) is None and not self._there():
                         self._make(number)
             if any(self._entry(i) is None for i in todo):
@@ -203,7 +203,7 @@ class Builder:
 
     def _publish(self) -> None:
         """Write the manifest, check every shard against it, and give the folder its name; one process at a time."""
-        with _locked(self.folder.with_name(f".{self.folder.name}.lock"), wait=True):
+        with locked(self.folder.with_name(f".{self.folder.name}.lock"), wait=True):
             if self._there():
                 return
             entries = [self._entry(i) for i in range(self.count)]
@@ -217,9 +217,10 @@ class Builder:
                 path.unlink(missing_ok=True)
             sync(self.draft)
             old = self.folder.with_name(f".{self.folder.name}.old-{uuid.uuid4().hex[:8]}")
-            if self.folder.exists():
-                self.folder.rename(old)
-            self.draft.rename(self.folder)
+            with unread(self.folder / MANIFEST):
+                if self.folder.exists():
+                    self.folder.rename(old)
+                self.draft.rename(self.folder)
             sync(self.folder.parent)
             shutil.rmtree(old, ignore_errors=True)
 
@@ -264,25 +265,10 @@ def _sentence(folder: Path, error: OSError) -> str:
     return f"{folder}: the cache cannot be built ({error.strerror}); check the folder or name another cache.folder."
 
 
-@contextmanager
-def _locked(path: Path, wait: bool = False) -> Iterator[bool]:
-    """A lock that ends with the process; whether it was to be had."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)
-
-
 def discard(folder: Path) -> None:
-    """Take a published cache away, in one step."""
+    """Take a published cache away, in one step; a DataError where a run is reading it."""
     old = folder.with_name(f".{folder.name}.old-{uuid.uuid4().hex[:8]}")
-    with suppress(FileNotFoundError):
+    with unread(folder / MANIFEST), suppress(FileNotFoundError):
         folder.rename(old)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -299,7 +285,7 @@ def leftovers(place: Path) -> list[Path]:
 
 def _worked_on(draft: Path) -> bool:
     for lock in draft.glob("*.lock"):
-        with _locked(lock) as free:
+        with locked(lock) as free:
             if not free:
                 return True
     return False

@@ -119,8 +119,11 @@ def _clear_stale(caches: Caches, sets: Sequence[DataSet]) -> list[str]:
             if folder.exists():
                 check_key(folder, read_manifest(folder), caches.key(part))
         except StaleError:
-            discard(folder)
-            said.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
+            try:
+                discard(folder)
+                said.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
+            except DataError as error:
+                said.append(str(error))
     return said
 
 
