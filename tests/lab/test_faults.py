@@ -50,7 +50,7 @@ QUICK = [
 ]
 # A kill of rank 1 that is mended by a second start, promised to be everything else.
 WRONG = Case(
-    "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, said="never said"
+    "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, output="never said"
 )  # fmt: skip
 # What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy.
 LONG = [

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from ups.lab.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
 from ups.lab.outside_training import changes_for
 from ups.lab.privileges import NEW_MOUNTS, mount_memory, remount, unshare
-from ups.lab.rank_hooks import OF_FIRST
+from ups.lab.rank_hooks import OF_FIRST, POINTS
 from ups.supervise.job import Start
 
 LARGE = "64m"
@@ -98,7 +98,6 @@ def _too_small(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F22", "too small", world, strategy, around=around, endings=("STORAGE", "SUCCESS"))
 
 
-POINTS = ("import", "generate", "statistics", "cache", "between stages", "judgement", "report")
 SAVING = ("before shard", "after shard", "before manifest", "after rename")
 RECIPES: Recipes = {
     ("F10", "small"): _checkpoints("small disk"),

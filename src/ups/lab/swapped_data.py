@@ -73,7 +73,7 @@ def _swapped(how: str, when: str) -> Recipe:
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         rank, step = d.randrange(world), d.randrange(LAST - 1)
-        promise: dict[str, Any] = {"around": Swapped(how, when), "said": f"{NAME}:", "endings": ("USER",)}
+        promise: dict[str, Any] = {"around": Swapped(how, when), "output": f"{NAME}:", "endings": ("USER",)}
         faults = []
         if when == "stop":
             faults = [Fault("term", rank, "forward", step)]
