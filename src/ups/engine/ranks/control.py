@@ -29,7 +29,7 @@ class Word:
     """What one rank says at the end of an attempt; it travels as a few integers."""
 
     ok: bool = True
-    kind: int = 0  # 0 nothing, 1 out of memory, 2 another exception
+    kind: int = 0  # see vote.NOTHING
     stop: bool = False  # asked to stop
     step: int = 0
     phase: int = 0  # index into the heartbeat's phases: where it failed
