@@ -165,9 +165,8 @@ def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) 
     run = place.run
     ours, theirs = run.artifact("simulator"), reference.artifact("simulator")
     with contextlib.suppress(OSError):
-        alike = (
-            not case.reference_settings and case.around.data(place) == place.data
-        )  # what they were made with, and of
+        # As a whole only where they were made with the same settings, and of the same file.
+        alike = not case.reference_settings and case.around.data(place) == place.data
         result.equal = _equal(ours, theirs, whole=alike)
     if case.bits and not result.equal:
         result.broken.append("its artifact is not that of the undisturbed run")

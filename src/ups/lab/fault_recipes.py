@@ -8,6 +8,7 @@ from ups.engine.faults import Fault, Kind
 from ups.lab.case import (
     LAST,
     LAST_STAGE,
+    SAVED,
     STEPS,
     Case,
     Draw,
@@ -153,9 +154,16 @@ def _interrupted_save(kind: Kind) -> Recipe:
 
 
 def _no_space(d: Draw, world: int, strategy: Strategy) -> Case:
-    """No checkpoint can be saved any more: the training goes on to its end, which cannot be kept."""
+    """No checkpoint can be saved any more: the training stops at the second save that fails."""
     fault = Fault("full", d.randrange(world), "before shard", d.randrange(1, LAST), attempt=None, times=99)
-    return case_of("F10", "full for good", world, strategy, fault, endings=("STORAGE",), starts=1)
+    output = "2 times in a row" if _saves_from(fault.step) > 1 else ""  # else the last of a stage may be the first
+    return case_of("F10", "full for good", world, strategy, fault, endings=("STORAGE",), starts=1, output=output)
+
+
+def _saves_from(step: int) -> int:
+    """How many saves are still to come, at a step of the first stage that has any."""
+    stage = next(stage for stage, steps in STEPS.items() if step <= steps)
+    return len({n for n in range(1, STEPS[stage] + 1) if n >= step and n % SAVED[stage] == 0} | {STEPS[stage]})
 
 
 def _damaged(damage: str) -> Recipe:
