@@ -56,7 +56,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
-        self.microbatch = folder / "ledger.json"  # what the next starts of the ranks must keep to
+        self.ledger = folder / "ledger.json"  # what the next starts of the ranks must keep to
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
@@ -215,7 +215,7 @@ class RunDir(AbstractContextManager["RunDir"]):
     def _require_files(self) -> None:
         """What should be a file of the run is one: a folder could not be replaced, a pipe would be waited for, and a
         link would have this run write to somebody else's file."""
-        facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.microbatch)
+        facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
         for path in (*facts, *words, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):

@@ -46,7 +46,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
     def limit(self) -> int | None:
         """The largest microbatch that earlier starts of the ranks leave to this one; None where there is none."""
-        microbatch = read_json(self.run.microbatch).get("microbatch") if self.run else None
+        microbatch = read_json(self.run.ledger).get("microbatch") if self.run else None
         return int(microbatch) if microbatch else None
 
     def succeed(self, **facts: Any) -> None:
@@ -85,7 +85,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
 def write_microbatch(run: RunDir, microbatch: int) -> None:
     """The largest microbatch that later starts of the ranks may take."""
-    run.write(run.microbatch, {**read_json(run.microbatch), "microbatch": microbatch})
+    run.write(run.ledger, {**read_json(run.ledger), "microbatch": microbatch})
 
 
 def _offer_itself() -> None:

@@ -191,7 +191,7 @@ class Supervisor:
 
     def _halve(self, verdict: Verdict) -> int | None:
         """Half the microbatch for the next start; 0: no half is left; None: the microbatch is not known."""
-        allowed = int(read_json(self.run.microbatch).get("microbatch") or 0)
+        allowed = int(read_json(self.run.ledger).get("microbatch") or 0)
         size = min((n for n in (verdict.microbatch, allowed) if n), default=0)
         if not size:
             return None
@@ -199,7 +199,7 @@ class Supervisor:
             try:
                 write_microbatch(self.run, size // 2)
             except OSError as error:
-                self._say(f"{self.run.microbatch}: could not be written ({error.strerror}).")
+                self._say(f"{self.run.ledger}: could not be written ({error.strerror}).")
                 return None
         return size // 2
 
