@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint audit oracle bench docs clean
+.PHONY: demo test lint audit oracle bench clean
 
 demo: $(STAMP)
 	$(BIN)/ups demo

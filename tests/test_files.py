@@ -100,11 +100,12 @@ def test_a_circle_of_symlinks_is_refused(tmp_path: Path) -> None:
 
 
 @ROOT
-def test_a_link_that_another_user_laid_in_a_folder_for_all_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o1777, 0o777], ids=["sticky", "not sticky"])
+def test_a_link_that_another_user_laid_in_a_folder_for_all_is_refused(tmp_path: Path, mode: int) -> None:
     """Otherwise anyone could have a file of this user overwritten through /tmp."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    shared.chmod(0o1777)
+    shared.chmod(mode)
     precious = tmp_path / "precious"
     precious.write_text("mine")
     link = shared / "results.json"

@@ -56,7 +56,7 @@ def test_a_kill_in_the_group_of_a_process_is_seen_although_it_is_not_ours(group:
     kills.look([child.pid])
     clock = ended(child)
     assert child.returncode == -signal.SIGKILL
-    assert kills.of(child.pid, clock)
+    assert kills.killed(child.pid, clock)
     assert host_memory.kills() == before, "nobody was killed in the group of this process"
 
 
@@ -75,7 +75,7 @@ def test_the_kernel_is_not_blamed_for_what_it_did_to_somebody_else(
     os.kill(ours.pid, signal.SIGKILL)
     clock = ended(ours)
     assert (ours.returncode, other.returncode) == (-signal.SIGKILL, -signal.SIGKILL)
-    assert not kills.of(ours.pid, clock)
+    assert not kills.killed(ours.pid, clock)
 
 
 def test_what_is_left_is_what_the_tightest_group_around_leaves(group: Path) -> None:

@@ -117,10 +117,9 @@ def _kind(mode: int) -> str:
 
 
 def _check_link(link: Path) -> None:
-    """What Linux does by itself unless it is told not to (fs.protected_symlinks)."""
+    """Linux refuses such a link by itself, unless told not to (fs.protected_symlinks), but only in sticky folders."""
     folder, status = os.stat(link.parent), os.lstat(link)
-    anyone = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    if anyone and status.st_uid not in (os.geteuid(), folder.st_uid):
+    if folder.st_mode & stat.S_IWOTH and status.st_uid not in (os.geteuid(), folder.st_uid):
         raise PermissionError(errno.EACCES, "it is a link that another user has laid there", str(link))
 
 
@@ -177,6 +176,12 @@ def read_at(descriptor: int, into: memoryview, place: int) -> int:
     return done
 
 
+def write_all(descriptor: int, content: memoryview) -> None:
+    """Write all of it: on a disk that is nearly full the system may write less than it is given."""
+    while content:
+        content = content[os.write(descriptor, content) :]
+
+
 def sync(path: Path) -> None:
     """Make the bytes of a file, or the names in a folder, durable."""
     handle = os.open(path, os.O_RDONLY)
@@ -204,7 +209,7 @@ def sum_of(manifest: Mapping[str, Any]) -> str:
 
 
 def hold(path: Path) -> int:
-    """Hold a new file until this process ends, however it ends, or `release`s it; a descriptor for that.
+    """Hold a new file until this process ends, however it ends, or calls `release` with the descriptor returned here.
 
     A record lock: unlike flock's it belongs to this process alone, and copies of it (os.fork) do not hold it.
     """

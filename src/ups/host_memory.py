@@ -99,13 +99,13 @@ class KernelKills:
             self._counts[group] = max(count, before)
         self._victims.update(dict.fromkeys(self._log.victims(), now))
 
-    def of(self, pid: int, clock: float) -> bool:
-        """Whether it was the kernel, for want of memory, that killed this process, which ended at `clock`."""
+    def killed(self, pid: int, ended_at: float) -> bool:
+        """Whether it was the kernel, for want of memory, that killed this process; times are by CLOCK_MONOTONIC."""
         self.look(())
         if pid in self._victims:
             return True
-        around = [at for at in self._times if abs(at - clock) < AROUND]
-        named = [at for at in self._victims.values() if abs(at - clock) < AROUND]
+        around = [at for at in self._times if abs(at - ended_at) < AROUND]
+        named = [at for at in self._victims.values() if abs(at - ended_at) < AROUND]
         return len(around) > len(named)  # a victim that the log names is somebody else
 
 

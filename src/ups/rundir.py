@@ -57,7 +57,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
-        self.microbatch = folder / "ledger.json"  # what the next starts of the ranks must keep to
+        self.ledger = folder / "ledger.json"  # what the next starts of the ranks must keep to
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
@@ -221,7 +221,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             raise DataError(
                 f"{foreign}: is a link, a pipe or a device, which no run leaves in its folder; move it away."
             )
-        facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.microbatch)
+        facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
         for path in (*facts, *words, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -74,6 +75,31 @@ def test_the_same_command_goes_on_after_the_last_result_and_makes_the_same_table
     assert summary(results) == summary(undisturbed)
     assert read(path)[1] == read(whole.path)[1]
     assert len(path.read_bytes().splitlines()) == 21
+
+
+@pytest.mark.parametrize("room", [0, 7], ids=["nothing", "a few bytes"])
+def test_a_line_that_a_full_disk_took_a_part_of_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The system writes what fits and says how much; only the next write fails."""
+    one, *_ = results = [CaseResult(case.facts(), ["SUCCESS"]) for case in cases()]
+    journal, write, left = Journal(tmp_path, request()), os.write, [room]
+
+    def write_what_fits(descriptor: int, content: bytes | memoryview) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        size = left[0]
+        left[0] = 0
+        return write(descriptor, content[:size])
+
+    journal.add(1, one)
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write_what_fits)
+        with pytest.raises(OSError, match="No space left"):
+            journal.add(2, results[1])
+    journal.add(3, results[2])
+    journal.close()
+    assert list(read(journal.path)[1]) == [1, 3]
 
 
 def test_ctrl_c_finishes_what_is_under_way_and_the_next_command_goes_on(tmp_path: Path) -> None:

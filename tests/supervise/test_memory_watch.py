@@ -20,7 +20,7 @@ NOW = time.monotonic()
 
 def watch(monkeypatch: pytest.MonkeyPatch, space: tuple[int, int] | None = None, killed: bool = False) -> MemoryWatch:
     monkeypatch.setattr(memory_watch, "address_space", lambda pid: space)  # noqa: ARG005
-    monkeypatch.setattr(host_memory.KernelKills, "of", lambda *_: killed)
+    monkeypatch.setattr(host_memory.KernelKills, "killed", lambda *_: killed)
     memory = MemoryWatch()
     memory.look([7, 0])
     return memory

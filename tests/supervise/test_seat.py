@@ -90,7 +90,7 @@ def test_the_microbatch_an_earlier_attempt_learnt_is_found(env: dict[str, str], 
     write_microbatch(RunDir(tmp_path), 8)
     assert Seat(env).limit() == 8
     for wrong in ('"x"', "[1]", "1e400", "-5", "0", "true", "null", "{}"):
-        RunDir(tmp_path).microbatch.write_text(f'{{"microbatch": {wrong}}}')
+        RunDir(tmp_path).ledger.write_text(f'{{"microbatch": {wrong}}}')
         assert Seat(env).limit() is None
 
 

@@ -206,7 +206,7 @@ def test_a_gap_in_the_watching_is_nobodys_stillness() -> None:
         clock.now += seconds
         watch.look({0: 100}, {0: beat("judge")})
         assert not watch.overdue({0: 100}, {0: beat("judge")})
-    assert watch.still(0) < 39
+    assert watch.seconds_still(0) < 39
     for _ in range(50):
         clock.now += 0.1
         watch.look({0: 100}, {0: beat("judge")})

@@ -94,7 +94,7 @@ def evaluate(
     run
         A run folder.
     file
-        A PDEBench file, or a file or folder of The Well, of a task the simulator knows; judged whole.
+        A file or folder in any format that `ups data info` reads, of a task the simulator knows; judged whole.
     task
         Only this task of the run; with --file, what it holds, where neither its name nor its attributes say so.
     split
@@ -151,7 +151,7 @@ def rollout(
     run
         A run folder, or a simulator artifact.
     input
-        A PDEBench file, or a file or folder of The Well, whose first frames are given.
+        A file or folder in any format that `ups data info` reads, whose first frames are given.
     steps
         Frames to predict.
     out

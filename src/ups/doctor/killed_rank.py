@@ -23,7 +23,7 @@ STEPS, KILLED_AT = 20, 5  # steps of a rank, and the one at which the last rank 
 
 def supervise(folder: Path, ranks: int, launcher: str = "") -> Verdict:
     """Let the supervisor of runs, and a launcher, watch ranks of which the last is killed once."""
-    job = Job((sys.executable, "-m", "ups.doctor.killed_rank", "rank"), ranks, name="doctor")
+    job = Job((sys.executable, "-m", "ups.doctor.killed_rank", "rank"), ranks)
     limits = Limits(start=60, phase=20, first=20, echo=1, teardown=5)
     return Supervisor(job, folder, limits, say=lambda _: None, launcher=launcher_of(job, launcher)).supervise()
 

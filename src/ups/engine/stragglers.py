@@ -88,7 +88,7 @@ class Stragglers:
         self.dist, self.pulse, self.share, self.say = dist, pulse, share, say
         self.clock = DeviceClock(dist)
         self.hosts: list[str] = []
-        self.named: list[dict[str, Any]] = []  # whom it has told of, with the step
+        self.named: list[dict[str, Any]] = []  # whom it has named, with the step
         self._before: dict[str, float] = {}
         self._counted = (0, 0.0)  # steps and seconds of them
         self._rows: deque[tuple[float, float, list[dict[str, float]]]] = deque()  # steps, seconds, each rank's by phase
@@ -96,7 +96,7 @@ class Stragglers:
             (-1, False),
             0,
         )  # who was too slow (-1: nobody) and whether that is new; readings on end
-        self._told: Straggler | None = None
+        self._reported: Straggler | None = None
 
     def start(self, step: int) -> None:
         """All ranks must ask. What was measured before, such as a probe of memory, does not count."""
@@ -156,21 +156,21 @@ class Stragglers:
 
     def _tell(self, slowest: Straggler, step: int) -> None:
         """Say what is new, once all that is looked back on has shown it."""
-        told = self._told
+        reported = self._reported
         slow = self.share > 0 and slowest.excess > self.share and slowest.lost > COST
-        same = told is not None and (told.rank, told.phase) == (slowest.rank, slowest.phase)
-        new = slow and not (told is not None and same and 1 / CHANGE < slowest.lost / told.lost < CHANGE)
+        same = reported is not None and (reported.rank, reported.phase) == (slowest.rank, slowest.phase)
+        new = slow and not (reported is not None and same and 1 / CHANGE < slowest.lost / reported.lost < CHANGE)
         state = (slowest.rank if slow else -1, new)
         self._streak = (state, self._streak[1] + 1 if state == self._streak[0] else 1)
         if self._streak[1] < len(self._rows) or self._streak[1] < READINGS or self._steps() < LEAST:
             return
         if new:
-            self._told = slowest
+            self._reported = slowest
             self.named.append({"step": step, **asdict(slowest)})
             self.say(slowest.sentence())
-        elif not slow and told is not None:
-            self._told = None
-            self.say(f"rank {told.rank} on {told.host} is no longer slower than the others.")
+        elif not slow and reported is not None:
+            self._reported = None
+            self.say(f"rank {reported.rank} on {reported.host} is no longer slower than the others.")
 
     def _steps(self) -> float:
         return sum(row[0] for row in self._rows)

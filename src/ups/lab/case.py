@@ -116,10 +116,10 @@ class Case:
     `endings`: how the first command may end; any but SUCCESS is followed by a --resume that must succeed. `first`: how
     its first start of the ranks ends, if they are started again; `named`: the rank that is named, `phase`: where.
     `starts`: how often the ranks are started by the first command. `bits`: its artifact is that of the undisturbed run
-    to the bit; `close`: to rounding. `said`: words that must be in its output. `skipped`: steps that all ranks leave
+    to the bit; `close`: to rounding. `output`: words that must be in its output. `skipped`: steps that all ranks leave
     out. `refused`: how a --resume may end before everything is mended. `like`: the ranks of the undisturbed run it is
-    compared with, if not as many; `told`: settings of that run which this one finds out by itself: their weights are
-    the same, their configs are not.
+    compared with, if not as many; `reference_settings`: settings of that run which this one finds out by itself:
+    their weights are the same, their configs are not.
     """
 
     family: str
@@ -134,7 +134,7 @@ class Case:
     starts: int | None = None
     bits: bool = True
     close: bool = False
-    said: str = ""
+    output: str = ""
     skipped: int | None = None
     changes: dict[str, Any] = field(default_factory=dict)
     damage: str = ""  # to the newest checkpoint, before the second start
@@ -142,7 +142,7 @@ class Case:
     around: Disturbance = field(default_factory=Disturbance)
     refused: tuple[str, ...] = ()
     like: tuple[int, Strategy] | None = None
-    told: dict[str, Any] = field(default_factory=dict)
+    reference_settings: dict[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON can say it."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ups.lab.case import SAVED, STEPS, Case, CaseDir
-from ups.lab.command import LEFT, adopt_orphans, configured, left_over, printed, run_command
+from ups.lab.command import LEFT, configured, left_over, printed, run_command
 from ups.lab.rank_hooks import RECORDS
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.supervise.job import NESTED
+from ups.supervise.rank_parent import adopt_orphans
 from ups.verdict import read_json
 
 TRACEBACK = b"Traceback (most recent call last)"
@@ -150,8 +151,8 @@ def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], place: Ca
         broken.append(f"rank {failed.get('rank')} was named, and it was {case.named}: {failed.get('cause')}")
     if case.phase and failed.get("phase") != case.phase:
         broken.append(f"phase {failed.get('phase')} was named, and it was {case.phase}")
-    if case.said and case.said not in printed(place):
-        broken.append(f"nobody said '{case.said}'")
+    if case.output and case.output not in printed(place):
+        broken.append(f"nobody said '{case.output}'")
     if len(attempts) > 1 or first != "SUCCESS":
         result.detection = failed.get("detection")
     stages = read_json(run.stages)
@@ -164,7 +165,8 @@ def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) 
     run = place.run
     ours, theirs = run.artifact("simulator"), reference.artifact("simulator")
     with contextlib.suppress(OSError):
-        alike = not case.told and case.around.data(place) == place.data  # what they were made with, and of
+        # As a whole only where they were made with the same settings, and of the same file.
+        alike = not case.reference_settings and case.around.data(place) == place.data
         result.equal = _equal(ours, theirs, whole=alike)
     if case.bits and not result.equal:
         result.broken.append("its artifact is not that of the undisturbed run")

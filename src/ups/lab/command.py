@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import json
 import multiprocessing
@@ -32,7 +31,6 @@ from ups.verdict import Ending
 
 COMMAND = "ups.cli"  # by its name: it is above this room
 LEFT = 2.0  # seconds in which everybody is gone whose supervisor was killed
-PR_SET_CHILD_SUBREAPER = 36
 CONFIG: dict[str, Any] = {
     "name": "run",
     "device": "cpu",
@@ -127,11 +125,6 @@ def _before_start(case: Case | None, place: CaseDir, start: Start) -> None:
     if case.damage and start.attempt == 2:
         damage(case.damage, place.run)
     case.around.start(start, place)
-
-
-def adopt_orphans() -> None:
-    """Be the parent of every process of a case whose own parent is gone."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def left_over(wait: float = LEFT) -> list[int]:

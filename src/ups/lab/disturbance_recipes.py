@@ -48,13 +48,13 @@ def _capped(for_good: bool) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         rank, python = d.randrange(world), d.random() < 0.5
         if not for_good:
-            promise: dict[str, Any] = {"said": "memory on rank", "starts": 1}
+            promise: dict[str, Any] = {"output": "memory on rank", "starts": 1}
             promise["around"] = CappedMemory(rank, step_of(d), python)
             return case_of("F1", "memory capped", world, strategy, **promise)
         share = BATCH // world
-        promise = {"said": f"in microbatches of {share // 2}", "starts": 1}
+        promise = {"output": f"in microbatches of {share // 2}", "starts": 1}
         promise |= {"around": CappedMemory(rank, 0, python, share)}
-        promise |= {"told": for_all_stages("train.microbatch", share // 2)}
+        promise |= {"reference_settings": for_all_stages("train.microbatch", share // 2)}
         return case_of("F3", "memory capped for good", world, strategy, **promise)
 
     return recipe
@@ -66,7 +66,7 @@ def _straggler(d: Draw, world: int, strategy: Strategy) -> Case | None:
         return None  # sharded ranks wait for each other inside their steps, which hides who is slow
     rank = d.randrange(world)
     changes = {key(LAST_STAGE, "train.steps"): 40, key(LAST_STAGE, "train.checkpoint_steps"): 20}
-    promise: dict[str, Any] = {"said": f"rank {rank} on ", "starts": 1, "changes": changes}
+    promise: dict[str, Any] = {"output": f"rank {rank} on ", "starts": 1, "changes": changes}
     return case_of("F28", "straggler", world, strategy, around=SlowRank(rank), **promise)
 
 
@@ -86,12 +86,12 @@ RECIPES: Recipes = {
     ("F3", "capped"): _capped(for_good=True),
     **{("F7", f"pulses {who}"): _starved(Pulses, who) for who in ("rank", "all", "supervisor")},
     ("F7", "crowded"): _starved(Crowd, "rank"),
-    ("F15", "nested"): _around("F15", "nested", NESTED, **REFUSED, said="another launcher"),
-    ("F15", "stale"): _around("F15", "stale", STALE, **REFUSED, said="unset RANK WORLD_SIZE"),
+    ("F15", "nested"): _around("F15", "nested", NESTED, **REFUSED, output="another launcher"),
+    ("F15", "stale"): _around("F15", "stale", STALE, **REFUSED, output="unset RANK WORLD_SIZE"),
     ("F15", "stale address"): _around("F15", "stale address", ADDRESS, starts=1),
     ("F15", "clock of rank"): _clock("rank"),
     ("F15", "clock of supervisor"): _clock("supervisor"),
-    ("F15", "second"): _around("F15", "second", SecondRun(), **REFUSED, said="another process"),
+    ("F15", "second"): _around("F15", "second", SecondRun(), **REFUSED, output="another process"),
     ("F28", "straggler"): _straggler,
     ("F17", "full"): _around("F17", "log full", BadLog(full=True), starts=1),
     ("F17", "folder"): _around("F17", "log is a folder", BadLog(full=False), starts=1),

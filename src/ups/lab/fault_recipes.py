@@ -8,6 +8,7 @@ from ups.engine.faults import Fault, Kind
 from ups.lab.case import (
     LAST,
     LAST_STAGE,
+    SAVED,
     STEPS,
     Case,
     Draw,
@@ -62,7 +63,7 @@ def _error(phase: str) -> Recipe:
         rank = d.randrange(world)
         shown = {"view": "data", "loss": "forward"}.get(phase, phase)
         fault = Fault("error", rank, phase, step_of(d))
-        promise = {"endings": ("CRASH",), "starts": 1, "named": rank, "phase": shown, "said": "a planned fault"}
+        promise = {"endings": ("CRASH",), "starts": 1, "named": rank, "phase": shown, "output": "a planned fault"}
         return case_of("F4", f"error in {phase}", world, strategy, fault, **promise)
 
     return recipe
@@ -98,7 +99,7 @@ def _unlike(kind: Kind) -> Recipe:
         if world == 1:
             return None
         fault = Fault(kind, d.randrange(world), "config")
-        return case_of("F8", f"other {kind}", world, strategy, fault, endings=("DIVERGED",), starts=1, said="agree")
+        return case_of("F8", f"other {kind}", world, strategy, fault, endings=("DIVERGED",), starts=1, output="agree")
 
     return recipe
 
@@ -153,15 +154,22 @@ def _interrupted_save(kind: Kind) -> Recipe:
 
 
 def _no_space(d: Draw, world: int, strategy: Strategy) -> Case:
-    """No checkpoint can be saved any more: the training goes on to its end, which cannot be kept."""
+    """No checkpoint can be saved any more: the training stops at the second save that fails."""
     fault = Fault("full", d.randrange(world), "before shard", d.randrange(1, LAST), attempt=None, times=99)
-    return case_of("F10", "full for good", world, strategy, fault, endings=("STORAGE",), starts=1)
+    output = "2 times in a row" if _saves_from(fault.step) > 1 else ""  # else the last of a stage may be the first
+    return case_of("F10", "full for good", world, strategy, fault, endings=("STORAGE",), starts=1, output=output)
+
+
+def _saves_from(step: int) -> int:
+    """How many saves are still to come, at a step of the first stage that has any."""
+    stage = next(stage for stage, steps in STEPS.items() if step <= steps)
+    return len({n for n in range(1, STEPS[stage] + 1) if n >= step and n % SAVED[stage] == 0} | {STEPS[stage]})
 
 
 def _damaged(damage: str) -> Recipe:
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         fault = Fault("kill", d.randrange(world), "forward", d.randrange(5, LAST))
-        promise = {"first": ("RANK_DIED",), "starts": 2, "damage": damage, "said": "is damaged"}
+        promise = {"first": ("RANK_DIED",), "starts": 2, "damage": damage, "output": "is damaged"}
         return case_of("F11", damage, world, strategy, fault, **promise)
 
     return recipe
@@ -189,9 +197,9 @@ def _drifting(mended: bool) -> Recipe:
         fault = Fault("ulp", rank, "view", step_of(d))
         guilty = f"rank {rank} holds other values" if world > 2 else "ranks 0 and 1 hold different values"
         if not mended:
-            promise: dict[str, Any] = {"endings": ("DIVERGED",), "starts": 1, "said": guilty}
+            promise: dict[str, Any] = {"endings": ("DIVERGED",), "starts": 1, "output": guilty}
             return case_of("F14", "one ulp", world, strategy, fault, **promise)
-        promise = {"starts": 1, "said": "has taken over", "bits": False, "close": True}
+        promise = {"starts": 1, "output": "has taken over", "bits": False, "close": True}
         promise["changes"] = for_all_stages("train.on_drift", "mend")
         return case_of("F14", "one ulp, mended", world, strategy, fault, **promise)
 

@@ -15,10 +15,11 @@ from ups.lab.strangers import bomb
 
 OF_RUN = (
     *("config.yaml", "environment.json", "statistics.json", "data.json", "ledger.json", "verdict.json", "phases.json"),
-    *(".job.yaml", ".success.json", ".reserve", "metrics.jsonl", "stays.json"),
+    *(".job.yaml", ".success.json", ".reserve", ".hashes.json", ".lock", ".secret"),
+    *("stages.json", "metrics.jsonl", "logs/stays-0.json", "csv/codec.csv"),
 )
-OF_CHECKPOINT = ("manifest.json", "facts.json", "own-0.json", "index", "largest")
-CONTENTS = ("pickle", "folder", "list", "number", "nest", "link", "pipe")
+OF_CHECKPOINT = ("manifest.json", "facts.json", "own-0.json", "index.json", "largest")
+CONTENTS = ("pickle", "folder", "list", "number", "nest", "link", "dangling", "pipe")
 
 
 @dataclass(frozen=True)
@@ -28,22 +29,24 @@ class Replaced(Disturbance):
     file: str
     content: str
 
+    def settings(self, place: CaseDir) -> dict[str, Any]:  # noqa: ARG002
+        return {"trackers": ["csv"]} if self.file.startswith("csv/") else {}
+
     def path(self, place: CaseDir) -> Path:
         kind, _, name = self.file.rpartition("/")
-        if not kind:
-            return place.run.folder / name
+        if kind != "checkpoint":
+            return place.run.folder / self.file
         checkpoint = newest(place.run)
         assert checkpoint is not None, "a run that was stopped has a checkpoint"
         if name == "largest":
             return max((p for p in checkpoint.iterdir()), key=lambda p: p.stat().st_size)
-        if name == "index":
-            return next(p for p in checkpoint.iterdir() if p.name in ("index.json", ".metadata"))
         return checkpoint / name
 
     def meddle(self, place: CaseDir) -> None:
         path, outside = self.path(place), place.folder / "outside"
         (place.folder / "which").write_text(str(path))
         original = place.folder / "original"
+        path.parent.mkdir(exist_ok=True)
         if path.exists():
             shutil.copy(path, original)
             path.unlink()
@@ -52,6 +55,8 @@ class Replaced(Disturbance):
             (path / "inside").write_text("of somebody else")
         elif self.content == "pipe":
             os.mkfifo(path)
+        elif self.content == "dangling":
+            path.symlink_to(outside)
         elif self.content == "link":
             outside.write_bytes(original.read_bytes() if original.exists() else b"{}")
             path.symlink_to(outside)
@@ -74,6 +79,8 @@ class Replaced(Disturbance):
         before, outside = place.folder / "before", place.folder / "outside"
         if before.exists() and (not outside.exists() or outside.read_bytes() != before.read_bytes()):
             problems.append(f"a file outside of the run was changed through {self.file}")
+        if outside.exists() and not before.exists():
+            problems.append(f"a file outside of the run was made through {self.file}")
         return problems
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ups.files import sync
+from ups.files import sync, write_all
 from ups.lab.case import Case
 from ups.lab.case_run import CaseResult
 from ups.provenance import environment
@@ -69,25 +69,23 @@ class Journal:
             os.ftruncate(self._file, _whole(self.path))
         self.head = head
 
-    def done(self, number: int) -> bool:
-        """Whether a case has a result."""
-        return number in self.rows
-
     def add(self, number: int, result: CaseResult) -> None:
         """The result of a case, for good. Threads may call it."""
         self._append({"number": number, **asdict(result)})
         self.rows[number] = result
 
-    def results(self) -> list[CaseResult]:
-        """All so far, in the order of the cases."""
-        return [self.rows[number] for number in sorted(self.rows)]
-
     def close(self) -> None:
         os.close(self._file)
 
     def _append(self, values: Mapping[str, Any]) -> None:
-        os.write(self._file, (json.dumps(values, ensure_ascii=False, default=str) + "\n").encode())
-        os.fsync(self._file)
+        """A whole line or nothing: half of one would spoil the line that comes after it."""
+        size = os.fstat(self._file).st_size
+        try:
+            write_all(self._file, memoryview((json.dumps(values, ensure_ascii=False, default=str) + "\n").encode()))
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[int, CaseResult]]:

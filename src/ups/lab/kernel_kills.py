@@ -132,7 +132,7 @@ def _killed_rank(d: Draw, world: int, strategy: Strategy) -> Case:
     """Named, and mended by half the microbatch: the result of a run that had it from the start."""
     rank, share = d.randrange(world), BATCH // world
     promise: dict[str, Any] = {"around": KilledRank(rank, share), "first": ("OOM",), "named": rank, "starts": 2}
-    promise |= {"told": for_all_stages("train.microbatch", share // 2)}
+    promise |= {"reference_settings": for_all_stages("train.microbatch", share // 2)}
     return case_of("F26", "kernel kills a rank", world, strategy, **promise)
 
 
@@ -140,7 +140,7 @@ def _killed_worker(d: Draw, world: int, strategy: Strategy) -> Case:
     """Named as want of memory; the workers are started anew, or the rank is if the kernel took it as well."""
     promise: dict[str, Any] = {
         "around": KilledWorker(d.randrange(world)),
-        "said": "memory",
+        "output": "memory",
         "bits": False,
         "close": True,
     }

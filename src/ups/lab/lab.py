@@ -146,13 +146,9 @@ def _all_or_stopped(pool: ThreadPoolExecutor, work: Sequence[Future[None]], say:
 
 def reference_of(case: Case) -> Kind:
     """What the undisturbed run of a case is: its world, and whatever it changes that changes bits."""
-    changes = {name: value for name, value in {**case.changes, **case.told}.items() if not name.startswith("limits.")}
+    settings = {**case.changes, **case.reference_settings}
+    changes = {name: value for name, value in settings.items() if not name.startswith("limits.")}
     return *(case.like or (case.world, case.strategy)), tuple(sorted(changes.items()))
-
-
-def _counts(name: str) -> bool:
-    """Whether a setting decides how many samples are drawn."""
-    return name.endswith((".batch", ".steps"))
 
 
 def same_samples(lab: Lab, cases: Sequence[Case]) -> list[str]:

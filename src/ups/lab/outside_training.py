@@ -11,12 +11,11 @@ from typing import Any
 
 from ups.engine.faults import Fault, Kind
 from ups.lab.case import DATA, Case, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
-from ups.lab.rank_hooks import OF_FIRST
+from ups.lab.rank_hooks import OF_FIRST, POINTS
 from ups.rundir import StartDir
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import stat_of
 
-POINTS = ("import", "generate", "statistics", "cache", "between stages", "judgement", "report")
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 
 
@@ -57,7 +56,7 @@ OF_RANK: dict[str, dict[str, Any]] = {
     "kill": {"first": ("RANK_DIED",), "starts": 2},
     "stop": {"first": ("HANG",), "starts": 2},
     "term": {"endings": ("PREEMPTED", "SUCCESS")},
-    "error": {"endings": ("CRASH",), "starts": 1, "said": "a planned fault"},
+    "error": {"endings": ("CRASH",), "starts": 1, "output": "a planned fault"},
     # Memory that ran out halves the microbatch where one is known: the same result, to rounding.
     "oom": {"first": ("OOM",), "starts": 2, "bits": False, "close": True},
 }

@@ -15,7 +15,8 @@ from pathlib import Path
 from ups.supervise.forked_functions import run
 
 NEW_MOUNTS, NEW_PIDS, NEW_NETWORK = 0x00020000, 0x20000000, 0x40000000  # of unshare(2)
-MS_RDONLY, MS_REMOUNT, MS_REC, MS_PRIVATE = 1, 32, 16384, 1 << 18
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
 GROUPS_1, GROUPS_2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
@@ -35,6 +36,20 @@ def mount_memory(folder: Path, size: str) -> None:
 def remount(folder: Path, size: str, *, writable: bool = True) -> None:
     """Another size for a file system in memory, which keeps what it holds."""
     _mount("tmpfs", str(folder), "tmpfs", MS_REMOUNT | (0 if writable else MS_RDONLY), f"size={size}")
+
+
+def make_read_only(folder: Path) -> None:
+    """Let nobody open a file below a folder for writing any more; files that are open stay so.
+
+    The system mounts no disk read-only that somebody has open for writing, so the folder is mounted over itself.
+    """
+    _mount(str(folder), str(folder), None, MS_BIND)
+    _mount("none", str(folder), None, MS_REMOUNT | MS_BIND | MS_RDONLY)
+
+
+def unmount(folder: Path) -> None:
+    """Undo the last mount on a folder."""
+    _checked(ctypes.CDLL(None, use_errno=True).umount2(str(folder).encode(), MNT_DETACH))
 
 
 def mount_processes() -> None:

@@ -28,8 +28,16 @@ from ups.run.run import Run
 from ups.tensors import Losses, Window
 
 RECORDS = "samples"
-# Places outside of the steps, in their order; those of which a rank passes only some are rank 0's.
-POINTS = ("generate", "statistics", "cache", "import", "between stages", "judgement", "report", "teardown")
+# Places outside of the steps that lie before a function: its owner and name.
+BEFORE: tuple[tuple[str, Any, str], ...] = (
+    ("generate", datasets, "generate"),
+    ("statistics", whole_run, "keep_statistics"),
+    ("cache", training, "encoded_parts"),
+    ("judgement", Run, "judge"),
+    ("report", Run, "report"),
+)
+POINTS = ("import", *(point for point, _, _ in BEFORE), "between stages")
+# Rank 0 alone comes to these.
 OF_FIRST = ("generate", "statistics", "judgement", "report")
 
 
@@ -77,9 +85,10 @@ def _place_points(at: Callable[[str], None]) -> None:
 
         return called
 
-    rooms: tuple[Any, ...] = (datasets, whole_run, training)
-    for room, name, point in zip(rooms, ("generate", "keep_statistics", "encoded_parts"), POINTS, strict=False):
-        setattr(room, name, before(getattr(room, name), point))
+    names: Any = Run
+    names.judge, names.report = _brief, _page
+    for point, owner, name in BEFORE:
+        setattr(owner, name, before(getattr(owner, name), point))
     learn = training.Training.learn
 
     def learnt(self: Any, stage: Any, *args: Any) -> Any:
@@ -88,10 +97,8 @@ def _place_points(at: Callable[[str], None]) -> None:
             at("between stages")
         return answer
 
-    names: Any = training.Training
+    names = training.Training
     names.learn = learnt
-    names = Run
-    names.judge, names.report = before(_brief, "judgement"), before(_page, "report")
 
 
 class Records:

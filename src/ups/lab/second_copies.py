@@ -48,7 +48,7 @@ def _first_place(how: str) -> Recipe:
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
         fault = Fault("term", d.randrange(world), "forward", d.randrange(1, LAST - 1))
-        promise: dict[str, Any] = {"endings": ("PREEMPTED",), "said": "its second copy", "around": FirstPlace(how)}
+        promise: dict[str, Any] = {"endings": ("PREEMPTED",), "output": "its second copy", "around": FirstPlace(how)}
         return case_of("F27", f"first place: {how}", world, strategy, fault, **promise)
 
     return recipe
@@ -56,8 +56,8 @@ def _first_place(how: str) -> Recipe:
 
 def _no_second_place(_: Draw, world: int, strategy: Strategy) -> Case:
     """Said, and nothing more."""
-    said = "second copy of checkpoint"
-    return case_of("F27", "no second place", world, strategy, around=NoSecondPlace(), said=said, starts=1)
+    words = "second copy of checkpoint"
+    return case_of("F27", "no second place", world, strategy, around=NoSecondPlace(), output=words, starts=1)
 
 
 RECIPES: Recipes = {

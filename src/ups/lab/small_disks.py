@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from ups.lab.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
 from ups.lab.outside_training import changes_for
-from ups.lab.privileges import NEW_MOUNTS, mount_memory, remount, unshare
-from ups.lab.rank_hooks import OF_FIRST
+from ups.lab.privileges import NEW_MOUNTS, make_read_only, mount_memory, remount, unmount, unshare
+from ups.lab.rank_hooks import OF_FIRST, POINTS
 from ups.supervise.job import Start
 
 LARGE = "64m"
@@ -62,6 +62,26 @@ class SmallDisk(Disturbance):
         remount(place.run.folder, LARGE)
 
 
+@dataclass(frozen=True)
+class TurnsReadOnly(Disturbance):
+    """The disk of the whole run folder turns read-only when a rank comes to a point."""
+
+    needs: ClassVar[tuple[str, ...]] = ("mount namespaces",)
+    point: str = ""
+    whose: int = 0
+
+    def prepare(self, place: CaseDir) -> None:  # noqa: ARG002
+        unshare(NEW_MOUNTS)
+
+    def at(self, point: str, rank: int) -> None:
+        folder = Path(os.environ["UPS_HOME"])
+        if (point, rank) == (self.point, self.whose) and first_start() and not os.path.ismount(folder):
+            make_read_only(folder)
+
+    def mend(self, place: CaseDir) -> None:
+        unmount(place.run.folder)
+
+
 def fill(path: Path) -> None:
     """Leave no byte of a disk."""
     with path.open("ab", buffering=0) as file:
@@ -84,12 +104,25 @@ def _filled(point: str) -> Recipe:
     """Full from a point on: the verdict says so in a sentence, and once there is room it goes on to the same bits."""
 
     def recipe(d: Draw, world: int, strategy: Strategy) -> Case:
-        rank = 0 if point in (*OF_FIRST, "before manifest", "after rename") else d.randrange(world)
-        around = SmallDisk(point=point, whose=rank)
+        around = SmallDisk(point=point, whose=_whose(d, point, world))
         promise: dict[str, Any] = {"endings": ("STORAGE",), "changes": changes_for(point)}
         return case_of("F22", f"full in {point}", world, strategy, around=around, **promise)
 
     return recipe
+
+
+def _read_only(d: Draw, world: int, strategy: Strategy) -> Case:
+    """Said in a sentence, also by the next command; mounted again, it goes on to the same bits."""
+    point = d.choice((*POINTS, *SAVING))
+    around = TurnsReadOnly(point=point, whose=_whose(d, point, world))
+    promise: dict[str, Any] = {"endings": ("STORAGE",), "refused": ("STORAGE",), "changes": changes_for(point)}
+    promise["output"] = "the verdict could not be written"
+    return case_of("F22", f"read-only in {point}", world, strategy, around=around, **promise)
+
+
+def _whose(d: Draw, point: str, world: int) -> int:
+    """A rank that comes to a point."""
+    return 0 if point in (*OF_FIRST, "before manifest", "after rename") else d.randrange(world)
 
 
 def _too_small(d: Draw, world: int, strategy: Strategy) -> Case:
@@ -98,11 +131,11 @@ def _too_small(d: Draw, world: int, strategy: Strategy) -> Case:
     return case_of("F22", "too small", world, strategy, around=around, endings=("STORAGE", "SUCCESS"))
 
 
-POINTS = ("import", "generate", "statistics", "cache", "between stages", "judgement", "report")
 SAVING = ("before shard", "after shard", "before manifest", "after rename")
 RECIPES: Recipes = {
     ("F10", "small"): _checkpoints("small disk"),
     ("F10", "read-only"): _checkpoints("read-only disk", writable=False),
     **{("F22", point): _filled(point) for point in (*POINTS, *SAVING)},
+    ("F22", "read-only"): _read_only,
     ("F22", "small"): _too_small,
 }

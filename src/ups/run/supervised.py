@@ -51,7 +51,7 @@ def supervise(
     os.environ.setdefault(STARTED, str(process_started()))
     home = (Path(config.out) / config.name).resolve()
     words = (sys.executable, "-m", command, str(home))
-    job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous, config.name)
+    job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         folder = join(config, node, rendezvous) if node else _open(config, say, resume=resume, overwrite=overwrite)
@@ -146,8 +146,8 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
 
 def progress(folder: RunDir, config: RunConfig) -> int:
     """Steps that are kept: those of the newest checkpoint of every stage, together; the ranks verify them."""
-    found = [newest_whole(folder.checkpoints(name)) for name in config.plan]
-    return sum(int(path.name.removeprefix("step-")) for path in found if isinstance(path, Path))
+    checkpoints = [newest_whole(folder.checkpoints(name)) for name in config.plan]
+    return sum(int(path.name.removeprefix("step-")) for path in checkpoints if isinstance(path, Path))
 
 
 def _relay(text: bytes) -> None:

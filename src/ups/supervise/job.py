@@ -28,7 +28,6 @@ class Job:
     least: int = 0
     node: int = 0
     rendezvous: str = ""
-    name: str = "ups"
     env: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

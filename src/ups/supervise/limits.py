@@ -18,9 +18,9 @@ EARLIER = 5  # times the floor: no limit that is learnt from other starts is sho
 class Limits(Config):
     """Seconds. A phase seen at least `enough` times after warm-up may take `factor` times its longest stay so far.
 
-    The result is never below `floor` nor above the phase's ceiling. Phases that come once (start, save, validate,
-    judge) learn from earlier starts of the same run too; what was never seen has the ceiling alone. In the first
-    steps, where allocation, compilation and graph capture happen, `first` is the ceiling.
+    The result is never below `floor` nor above the phase's ceiling. Phases that come once (start, idle, save,
+    validate, judge) learn from earlier starts of the same run too; what was never seen has the ceiling alone. In the
+    first steps, where allocation, compilation and graph capture happen, `first` is the ceiling.
     """
 
     factor: float = Field(default=10, gt=1)

@@ -80,7 +80,7 @@ class Meeting:
         while self._open:
             time.sleep(TICK)
             with self._changed:
-                self._consider()
+                self._form_group()
 
     def _serve(self, connection: socket.socket) -> None:
         """One connection until it ends; what goes wrong on it is its own affair."""
@@ -115,7 +115,7 @@ class Meeting:
             self._waiting[member.node] = member
             for other in self._members.values():
                 _dismiss(other)
-            self._consider()
+            self._form_group()
         return member
 
     def _present(self, group: str, member: Member) -> Member:
@@ -136,7 +136,7 @@ class Meeting:
                     if member.dismissed:
                         self._expected[member.node] = time.monotonic() + RETURN
 
-    def _consider(self) -> None:
+    def _form_group(self) -> None:
         """Make a group if those who should be there are; nobody is at work in an old one, or on the way from it."""
         here = len(self._waiting)
         away = {node for node, end in self._expected.items() if time.monotonic() < end}

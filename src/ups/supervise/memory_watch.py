@@ -36,7 +36,7 @@ class MemoryWatch:
 
     def cause(self, end: Exit, pid: int) -> str:
         """How want of memory ended a rank, in words that follow "rank N"; empty where it was something else."""
-        if end.code == -signal.SIGKILL and self._kills.of(pid, end.clock):
+        if end.code == -signal.SIGKILL and self._kills.killed(pid, end.clock):
             return "was killed by the kernel because the host ran out of memory"
         how = f"was killed by {signal.Signals(-end.code).name}" if end.code in BLIND else f"left with code {end.code}"
         if end.code not in BLIND and end.code != 1:  # 1 is what an interpreter and a library's exit() give

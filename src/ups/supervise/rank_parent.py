@@ -105,7 +105,7 @@ def rank(command: list[str], become: Become | None = None) -> int:
         os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     child = 0
-    _write(f"{folder}/exit-{number}.json", json.dumps({"rank": int(number), "code": code, "clock": clock, "pid": mine}))
+    _write(f"{folder}/exit-{number}.json", json.dumps({"rank": int(number), "code": code, "clock": clock}))
     _end_orphans()
     if switch:
         switch.disarm()

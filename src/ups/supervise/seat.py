@@ -27,9 +27,16 @@ _open_files: list[Any] = []  # stay open as long as the process: signal handlers
 class Seat(contextlib.AbstractContextManager["Seat"]):
     """A rank under its supervisor. Without one (no UPS_RUN in the environment) its beats and records go nowhere.
 
-    As a context it turns whatever leaves the block into the right exit: a failure record and the code of its ending
-    for an exception, a last beat "left on purpose" otherwise, also after a request to stop. Code after the block is
-    teardown: it cannot undo a success.
+    As a context it turns whatever leaves the block into the right exit. Code after the block is teardown: it cannot
+    undo a success.
+
+        what leaves the block                   what it leaves behind                       exit code
+        nothing, or an exit with 0              a last beat "left on purpose"               0
+        a request to stop, as exit or error     the same                                    its ending's: 15, 130
+        an exit with another code               nothing                                     that code
+        any error, without a supervisor         nothing; it is raised on                    Python's
+        UpsError, a failing disk, a lost peer   a record; a sentence, unless it is a USER's its ending's
+        any other error                         a record, its traceback                     its ending's
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None, fire: Fire | None = None) -> None:
@@ -84,13 +91,13 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
 
 def microbatch_of(run: RunDir) -> int | None:
     """The largest microbatch that later starts of the ranks may take; None where nothing possible is written."""
-    size = read_json(run.microbatch).get("microbatch")
+    size = read_json(run.ledger).get("microbatch")
     return size if type(size) is int and size > 0 else None
 
 
 def write_microbatch(run: RunDir, microbatch: int) -> None:
     """The largest microbatch that later starts of the ranks may take."""
-    run.write(run.microbatch, {**read_json(run.microbatch), "microbatch": microbatch})
+    run.write(run.ledger, {**read_json(run.ledger), "microbatch": microbatch})
 
 
 def _offer_itself() -> None:

@@ -110,7 +110,7 @@ class Stillness:
         watched.work = work if busy else old
         watched.since = now if busy else watched.since
 
-    def still(self, rank: int) -> float:
+    def seconds_still(self, rank: int) -> float:
         """Seconds that a rank has done nothing."""
         return self._looked - self._watched[rank].since if rank in self._watched else 0.0
 
@@ -122,25 +122,27 @@ class Stillness:
         known = {rank: self._watched[rank] for rank in pids if rank in self._watched}
         stopped = [rank for rank, w in known.items() if w.state in STOPPED]
         if stopped or not complete:  # whoever else is still may be waiting for these
-            return {rank: STOPPED[known[rank].state] for rank in stopped if self.still(rank) > self._limits.still}
+            return {
+                rank: STOPPED[known[rank].state] for rank in stopped if self.seconds_still(rank) > self._limits.still
+            }
         judged = [rank for rank, w in known.items() if not w.waits and not self._awake_and_idle(rank, beats.get(rank))]
         if not judged and self._whole:  # all wait, and nobody is left to wait for
             judged = [rank for rank in known if not self._awake_and_idle(rank, beats.get(rank))]
-        late = [rank for rank in judged if self.still(rank) > self._window(rank, pids[rank], beats.get(rank))]
+        late = [rank for rank in judged if self.seconds_still(rank) > self._window(rank, pids[rank], beats.get(rank))]
         if late != judged or any(w.busy and not w.waits for w in known.values()):
             return {}
         return {rank: _words(known[rank].threads) for rank in late}
 
     def _awake_and_idle(self, rank: int, beat: Beat | None) -> bool:
         """Whether it waits for something outside, and says so again and again."""
-        return beat is not None and beat.phase == "idle" and self.still(rank) <= self._limits.still
+        return beat is not None and beat.phase == "idle" and self.seconds_still(rank) <= self._limits.still
 
     def _window(self, rank: int, pid: int, beat: Beat | None) -> float:
         phase = beat.phase if beat else "start"
         if not self._whole and phase == "start":  # it may be waiting for another machine
             return self._limits.start
         window = self._limits.still * self._slack(phase)
-        return GPU * window if self.still(rank) > window and activity.has_accelerator(pid) else window
+        return GPU * window if self.seconds_still(rank) > window and activity.has_accelerator(pid) else window
 
 
 def _words(threads: Threads) -> str:

@@ -198,7 +198,7 @@ class Supervisor:
             try:
                 write_microbatch(self.run, size // 2)
             except OSError as error:
-                self._say(f"{self.run.microbatch}: could not be written ({error.strerror}).")
+                self._say(f"{self.run.ledger}: could not be written ({error.strerror}).")
                 return None
         return size // 2
 

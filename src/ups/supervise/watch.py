@@ -202,7 +202,7 @@ class RankWatch:
             since = self._missing.setdefault(pid, now)
             if now - since > 0.5:
                 left = rank in self._beats and self._beats[rank].done
-                self._exits[rank] = Exit(rank, 0 if left else -signal.SIGKILL, since, pid)
+                self._exits[rank] = Exit(rank, 0 if left else -signal.SIGKILL, since)
 
     def _failed(self) -> bool:
         """Whether something has happened from which the ranks cannot go on."""

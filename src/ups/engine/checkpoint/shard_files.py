@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ups.engine.checkpoint import index, manifest
 from ups.engine.checkpoint.index import Layout, Region
-from ups.files import read_at
+from ups.files import read_at, write_all
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -94,12 +94,6 @@ def _write(path: Path, pieces: Mapping[str, Tensor]) -> dict[str, Any]:
                 write_all(file.fileno(), content[begin : begin + PIECE])
         os.fsync(file.fileno())
     return manifest.entry(shard.size, hashed.hexdigest())
-
-
-def write_all(descriptor: int, content: memoryview) -> None:
-    """Write all of it: on a disk that is nearly full the system may write less than it is given."""
-    while content:
-        content = content[os.write(descriptor, content) :]
 
 
 def _bytes(tensor: Tensor) -> Any:

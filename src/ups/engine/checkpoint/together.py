@@ -42,16 +42,13 @@ class Together:
             failure = plain(error)
         mine = {"result": result, "failure": failure and [failure.errno, failure.strerror]}
         try:
-            everyone = gather_json(mine, self.group)
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # it timed out, or another rank is gone
+            outcomes = gather_json(mine, self.group)
+        except (RuntimeError, ValueError) as error:  # it timed out, or another rank is gone
             raise OSError(errno.ECONNABORTED, f"the ranks lost each other ({line(error)})") from error
-        failures = {rank: OSError(*said["failure"]) for rank, said in enumerate(everyone) if said["failure"]}
+        failures = {rank: OSError(*outcome["failure"]) for rank, outcome in enumerate(outcomes) if outcome["failure"]}
         if failures:
             raise joined(failures, self.world)
-        return [said["result"] for said in everyone]
+        return [outcome["result"] for outcome in outcomes]
 
 
 def plain(error: OSError | RuntimeError | ValueError) -> OSError:

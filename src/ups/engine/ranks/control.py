@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ups.engine.ranks.exchange import MOST, from_json, to_json
+from ups.engine.ranks.exchange import from_json, padded_gather, to_json
 from ups.types import UpsError
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Word:
     """What one rank says at the end of an attempt; it travels as a few integers."""
 
     ok: bool = True
-    kind: int = 0  # 0 nothing, 1 out of memory, 2 another exception
+    kind: int = 0  # see vote.NOTHING
     stop: bool = False  # asked to stop
     step: int = 0
     phase: int = 0  # index into the heartbeat's phases: where it failed
@@ -98,9 +98,7 @@ class Control:
             return [value]
         mine = to_json(value)
         sizes = [ballot[7] for ballot in self._vote(GATHER, "gather", extra=len(mine))]
-        if min(sizes) < 0 or max(sizes) > MOST:
-            raise ValueError(f"a rank wants to send {max(sizes)} bytes at once, and at most {MOST} are taken")
-        return [from_json(data[:size]) for data, size in zip(self._bytes(mine, max(sizes)), sizes, strict=True)]
+        return [from_json(content) for content in self._bytes(mine, sizes)]
 
     def agree(self, value: float) -> float:
         """Rank 0's number."""
@@ -152,17 +150,15 @@ class Control:
             )
             raise self._broken from error
 
-    def _bytes(self, mine: bytes, size: int) -> list[bytes]:
-        """Every rank's bytes, each filled up to `size`."""
-        parts = [torch.empty(max(size, 1), dtype=torch.uint8) for _ in range(self.world)]
-        filled = torch.frombuffer(bytearray(mine.ljust(max(size, 1), b"\0")), dtype=torch.uint8)
-        self._exchange(parts, filled, "gather")
-        return [part.numpy().tobytes() for part in parts]
+    def _bytes(self, mine: bytes, sizes: Sequence[int]) -> list[bytes]:
+        """Every rank's bytes, by rank."""
+        return padded_gather(mine, sizes, lambda into, tensor: self._exchange(into, tensor, "gather"))
 
     def _desync(self, call: int, op: str, step: int) -> NoReturn:
         """All ranks are here, having seen the same ballots; so they can still tell each other where they were."""
         place = f"the end of step {step}" if call == FINISH else op
-        names = [name.rstrip(b"\0").decode(errors="replace") for name in self._bytes(place.encode()[:NAME_BYTES], 256)]
+        places = self._bytes(place.encode()[:NAME_BYTES], [NAME_BYTES] * self.world)
+        names = [name.rstrip(b"\0").decode(errors="replace") for name in places]
         where = ", ".join(f"rank {rank} at '{name}'" for rank, name in enumerate(names))
         self._broken = DesyncError(
             f"ranks are at different operations: {where}; all ranks must run the same config on batches of the same "

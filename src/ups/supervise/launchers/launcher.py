@@ -20,7 +20,6 @@ class Exit:
     rank: int
     code: int
     clock: float
-    pid: int = 0
     tail: str = ""
 
 
@@ -88,7 +87,7 @@ def read_pids(files: StartDir) -> dict[int, int]:
 def read_exits(files: StartDir) -> dict[int, Exit]:
     """What the parents of the ranks wrote: how each rank ended."""
     records = [read_json(path) for path in files.exits()]
-    return {r["rank"]: Exit(r["rank"], r["code"], r["clock"], r["pid"]) for r in records if r}
+    return {r["rank"]: Exit(r["rank"], r["code"], r["clock"]) for r in records if r}
 
 
 def kill_group(pid: int) -> None:
