@@ -13,9 +13,9 @@ import pytest
 
 from ranks import join_group, run_ranks, values
 from ups.heartbeat import Beat
-from ups.rundir import StartDir
 from ups.supervise import flight_recorder
 from ups.supervise.rank_states import RankState, rows, table, with_stacks
+from ups.supervise.start_dir import StartDir
 
 
 def waiting(folder: Path) -> str:

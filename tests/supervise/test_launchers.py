@@ -17,10 +17,10 @@ import pytest
 
 import ups
 from ups.doctor import killed_rank
-from ups.rundir import StartDir
 from ups.supervise.job import Job, Start, environment
 from ups.supervise.launchers import LAUNCHERS, Launcher, launcher_of
 from ups.supervise.proc import alive, owned
+from ups.supervise.start_dir import StartDir
 from ups.types import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "howto-add-a-launcher.md"

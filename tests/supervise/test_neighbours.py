@@ -18,9 +18,9 @@ import pytest
 
 from supervise.test_survival import LIMITS, SUPERVISE, beating, command, start, until
 from ups.files import hold, holder, release
-from ups.rundir import DRAFT, OLD, StartDir
 from ups.supervise.job import Job
 from ups.supervise.proc import alive, of_run, owned
+from ups.supervise.start_dir import DRAFT, OLD, SEMAPHORES, StartDir
 from ups.supervise.supervisor import Supervisor
 from ups.types import ConfigError
 from ups.verdict import Ending
@@ -105,6 +105,28 @@ def test_only_folders_that_nobody_holds_are_swept(shm: Path) -> None:
     assert (victim / "lock").exists()
     mine.remove()
     assert not mine.folder.exists()
+
+
+LEFT = """
+import multiprocessing, os, signal
+from multiprocessing.resource_tracker import _resource_tracker as tracker
+from ups.supervise.start_dir import StartDir
+start = StartDir.create(1)
+start.name_semaphores()
+locks = [multiprocessing.get_context("forkserver").Lock() for _ in range(3)]
+os.kill(tracker._pid, signal.SIGKILL)
+print(start.folder, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_semaphores_of_a_start_that_was_killed_as_a_whole_are_swept_with_its_folder() -> None:
+    printed = subprocess.run([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True, check=False).stdout
+    folder = Path(printed.strip())
+    assert len(list(SEMAPHORES.glob(f"sem.{folder.name}-*"))) == 3
+    StartDir.sweep()
+    assert not folder.exists()
+    assert list(SEMAPHORES.glob(f"sem.{folder.name}-*")) == []
 
 
 def test_a_user_without_a_name_sweeps_too(monkeypatch: pytest.MonkeyPatch) -> None:

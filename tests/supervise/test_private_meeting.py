@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-from ups.rundir import StartDir
 from ups.supervise.job import Job, Start, environment
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.network import loopback
+from ups.supervise.start_dir import StartDir
 
 RANK = """
 import json, os, torch, torch.distributed as dist

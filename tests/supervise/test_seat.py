@@ -10,9 +10,10 @@ from torch.distributed import DistNetworkError
 
 from ups.engine.ranks.control import LostPeer
 from ups.heartbeat import read
-from ups.rundir import RunDir, StartDir
+from ups.rundir import RunDir
 from ups.supervise.job import Job, environment
 from ups.supervise.seat import Seat, write_microbatch
+from ups.supervise.start_dir import StartDir
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, read_failures
 

@@ -12,9 +12,9 @@ from typing import Any
 from ups.engine.faults import Fault, Kind
 from ups.lab.case import DATA, Case, Disturbance, Draw, Recipe, Recipes, Strategy, case_of, first_start
 from ups.lab.rank_hooks import OF_FIRST, POINTS
-from ups.rundir import StartDir
 from ups.supervise.launchers.launcher import read_pids
 from ups.supervise.proc import stat_of
+from ups.supervise.start_dir import StartDir
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 

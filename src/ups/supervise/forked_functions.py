@@ -25,11 +25,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
-from ups.rundir import StartDir
 from ups.supervise.job import NESTED
 from ups.supervise.log_tail import LONG, innermost_line, log_tail, size_of
 from ups.supervise.network import private_meeting
 from ups.supervise.rank_parent import die_with_parent
+from ups.supervise.start_dir import StartDir
 from ups.verdict import Failure
 
 Method = Literal["fork", "forkserver"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ups.rundir import StartDir
+from ups.supervise.start_dir import StartDir
 from ups.types import ConfigError
 
 NESTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID")

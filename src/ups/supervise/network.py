@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from ups.rundir import StartDir
+from ups.supervise.start_dir import StartDir
 from ups.types import ConfigError
 
 SIOCGIFADDR = 0x8915

@@ -1,7 +1,7 @@
 """The parent process of one rank: starts it in a session of its own, logs its output, writes down how it ended."""
 
 # Run as a file by a bare interpreter (`python -I -S rank_parent.py COMMAND …`), hence nothing outside the standard
-# library, and the file names of `rundir.StartDir` are spelt again: it starts in milliseconds, one per rank.
+# library, and the file names of `start_dir.StartDir` are spelt again: it starts in milliseconds, one per rank.
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.heartbeat import Beat
-from ups.rundir import StartDir
 from ups.supervise import flight_recorder
 from ups.supervise.log_tail import size_of
 from ups.supervise.proc import state_of
+from ups.supervise.start_dir import StartDir
 
 STATES = {"T": "stopped", "t": "traced", "D": "waits for disk or driver", "R": "runs", "S": "sleeps", "Z": "gone"}
 

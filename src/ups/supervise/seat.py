@@ -13,8 +13,9 @@ from types import TracebackType
 from typing import Any
 
 from ups.heartbeat import Fire, Pulse
-from ups.rundir import RunDir, StartDir
+from ups.rundir import RunDir
 from ups.supervise import flight_recorder
+from ups.supervise.start_dir import StartDir
 from ups.types import UpsError
 from ups.verdict import Ending, Failure, classify, now, read_json
 
@@ -47,6 +48,7 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         self.run = RunDir(Path(env["UPS_HOME"])) if "UPS_HOME" in env else None
         if self.files is not None:
             _offer_itself()
+            self.files.name_semaphores()
             flight_recorder.answer(self.files.flight(self.rank))
             _write_stacks_on_request(self.files.stack(self.rank))
         self.pulse = Pulse(self.files.heartbeat(self.rank) if self.files else None, self.rank, fire)

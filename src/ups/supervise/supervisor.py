@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import holder
-from ups.rundir import RunDir, StartDir
+from ups.rundir import RunDir
 from ups.shortage import remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
@@ -22,6 +22,7 @@ from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
 from ups.supervise.proc import end_all, of_run, seen_by, sweep
 from ups.supervise.seat import microbatch_of, write_microbatch
+from ups.supervise.start_dir import StartDir
 from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch

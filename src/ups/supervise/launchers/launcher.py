@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from ups.rundir import StartDir
 from ups.supervise.job import Start
+from ups.supervise.start_dir import StartDir
 from ups.verdict import read_json
 
 
