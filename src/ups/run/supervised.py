@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
+from ups.streams import alone
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
@@ -111,7 +111,7 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     printed.
     """
     name = config.dist.launcher or ""
-    ours = threading.active_count() == 1 and sys.stdout is sys.__stdout__
+    ours = alone() and sys.stdout is sys.__stdout__
     if not name and job.nodes == 1 and ours and config.start_from is None:
         name = "forked"
     return launcher_of(job, name)
