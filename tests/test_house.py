@@ -47,7 +47,7 @@ FLOORS = {
     "host_memory": set(),
     "tensors": {"types"},
     "files": {"types"},
-    "wire": set(),
+    "wire": {"types"},
     "streams": set(),
     "later": set(),
     "parsing": set(),

@@ -77,7 +77,7 @@ class Supervisor:
     def supervise(self) -> Verdict:
         """The verdict, which is also written to verdict.json; its `ending` is the exit code of the command."""
         before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
-        with self._listening():
+        with self._listening(), contextlib.closing(self.launcher):
             self._prepare()
             try:
                 verdict = self._until_the_end()

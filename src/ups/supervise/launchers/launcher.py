@@ -56,6 +56,10 @@ class Launcher(Protocol):
         """SIGKILL to what it started, which takes the ranks with it."""
         ...
 
+    def close(self) -> None:
+        """After the last start: give back what it holds over all starts."""
+        ...
+
 
 class RecordedRanks:
     """The part of a launcher that reads what the parents of the ranks have written down."""
@@ -72,6 +76,9 @@ class RecordedRanks:
 
     def exits(self) -> dict[int, Exit]:
         return read_exits(self._files)
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 def read_pids(files: StartDir) -> dict[int, int]:
