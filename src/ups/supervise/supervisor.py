@@ -20,7 +20,7 @@ from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
-from ups.supervise.proc import end_all, of_run, seen_by, sweep
+from ups.supervise.proc import end_all, is_mine, of_run, seen_by, sweep
 from ups.supervise.seat import write_microbatch
 from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
@@ -329,9 +329,12 @@ class Supervisor:
 
 
 def _supervisor_of(pid: int, variables: Mapping[str, str]) -> int | None:
-    """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight."""
-    start = variables.get("UPS_RUN", "")
-    return holder(StartDir(seen_by(pid, start)).lock) if start else None
+    """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight.
+
+    A folder that is another user's proves nothing: its name may have been free since the supervisor ended.
+    """
+    start = StartDir(seen_by(pid, variables["UPS_RUN"]))
+    return holder(start.lock) if is_mine(start.folder) else None
 
 
 def _without_memory(verdict: Verdict) -> Verdict:
