@@ -25,7 +25,7 @@ from ups.files import hold, holder, release, write_atomic
 from ups.parsing import parse_json, parse_yaml, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import Ending, Verdict, read_json
+from ups.verdict import FAILING, Ending, Verdict, read_json
 
 DRAFT = ".ups-start-"  # the name of a start's folder that is being made or removed
 OLD = 3600.0  # seconds after which nobody is still making a draft
@@ -80,6 +80,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         except OSError as error:
             run.close()
             remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+            remedy = "mount it again, or choose another" if error.errno in FAILING else remedy
             raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); {remedy}.") from None
         except UpsError:
             run.close()

@@ -94,7 +94,8 @@ def refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None
     cause = with_remedy(words, freeable(folder))
     verdict = Verdict(Ending.STORAGE, cause, kind=type(error).__name__, time=now())
     for room in (folder.reserve, folder.job):  # the verdict takes their place
-        room.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the disk may have been mounted read-only
+            room.unlink(missing_ok=True)
     try:
         verdict.write(folder.verdict)
     except OSError as refusal:
