@@ -25,7 +25,7 @@ FLOORS = {
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
-    | {"definition", "masks"}
+    | {"definition", "masks", "streams"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"physics", "masks", "types"},
@@ -47,7 +47,7 @@ FLOORS = {
     "host_memory": set(),
     "tensors": {"types"},
     "files": {"types"},
-    "wire": set(),
+    "wire": {"types"},
     "streams": set(),
     "later": set(),
     "parsing": set(),

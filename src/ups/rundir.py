@@ -23,7 +23,7 @@ from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import Ending, Verdict, read_json
+from ups.verdict import FAILING, Ending, Verdict, read_json
 
 DEEPEST = 20  # folders below each other in a run's
 
@@ -77,6 +77,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         except OSError as error:
             run.close()
             remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
+            remedy = "mount it again, or choose another" if error.errno in FAILING else remedy
             raise DataError(f"{folder}: cannot be used as a run folder ({error.strerror}); {remedy}.") from None
         except UpsError:
             run.close()

@@ -7,27 +7,43 @@ import errno
 import io
 import os
 import select
+import signal
 import stat
 import sys
+import threading
+import time
+from collections import deque
 from typing import Any
 
 # The reader has left: a pipe, a terminal or a socket without its other end. There is nobody to tell.
 GONE = {errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO, errno.ENOTCONN}
+QUEUE = 8 << 20  # bytes that wait for a reader; of more, the oldest are dropped
+PIECE = 4096  # bytes that are written at once, so that it is seen whether a reader takes any
+GRACE = 5.0  # seconds without a byte taken after which an ending process waits no longer
 
 
 class Descriptor(io.FileIO):
     """A file descriptor that takes every byte; `lost` is the first error that says that bytes were not written.
 
-    A reader that has left is no such error. The first loss on standard output is told on standard error.
+    A reader that has left is no such error. The first loss on standard output is told on standard error. Without a
+    `writer` a reader who is slow is waited for; with one, which then does the waiting, nobody is.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "wb", closefd=False)
         self.lost: OSError | None = None
+        self.writer: Writer | None = None
         # A terminal that was closed gives EIO, which on a disk is a fault of the disk.
         self._gone = GONE | ({errno.EIO} if stat.S_ISCHR(os.fstat(number).st_mode) else set())
 
     def write(self, data: Any) -> int:
+        if self.writer is None:
+            return self.put(data)
+        self.writer.take(self, bytes(data))
+        return memoryview(data).nbytes
+
+    def put(self, data: Any) -> int:
+        """Write now, however long the reader takes; how many bytes need not be written any more."""
         size = memoryview(data).nbytes
         try:
             while (written := super().write(data)) is None:  # somebody made it non-blocking, and it is full
@@ -41,9 +57,80 @@ class Descriptor(io.FileIO):
 
     def _tell(self, error: OSError) -> None:
         if self.fileno() == 1 and sys.stderr is not None:
+            cause = f"standard output could not be written ({error.strerror})"
+            line = f"ups: {cause}; what it would have said is lost.\n"
+            if (errors := _descriptor(sys.stderr)) is not None:
+                errors.write(line.encode())  # not through the text stream, whose locks are the main thread's
+                return
             with contextlib.suppress(OSError, ValueError):
-                cause = f"standard output could not be written ({error.strerror})"
-                print(f"ups: {cause}; what it would have said is lost.", file=sys.stderr, flush=True)
+                print(line, end="", file=sys.stderr, flush=True)
+
+
+class Writer(threading.Thread):
+    """Writes in order, in the background, to descriptors that have one reader.
+
+    Nobody ever waits for it but `drain`. It holds no lock but `_changed` (which is taken for every fork) and writes
+    without Python's buffers, so that a forked child finds every lock open.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="writer")
+        self._waiting: deque[tuple[Descriptor, bytes]] = deque()
+        self._size = 0  # bytes in it
+        self._dropped = 0  # bytes since the reader was last told
+        self._taken = 0  # bytes by the reader, so far
+        self._busy = False
+
+    def take(self, target: Descriptor, data: bytes) -> None:
+        """Have `data` written; where too much waits already, the oldest is dropped."""
+        with _changed:
+            self._waiting.append((target, data))
+            self._size += len(data)
+            while self._size > QUEUE and len(self._waiting) > 1:
+                _, oldest = self._waiting.popleft()
+                self._size -= len(oldest)
+                self._dropped += len(oldest)
+            _changed.notify_all()
+
+    def run(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        while True:
+            target, data = self._next()
+            while data:
+                count = target.put(data[:PIECE])
+                data = data[count:]
+                self._taken += count
+
+    def _next(self) -> tuple[Descriptor, bytes]:
+        with _changed:
+            self._busy = False
+            _changed.notify_all()
+            while not self._waiting:
+                _changed.wait()
+            target, data = self._waiting.popleft()
+            self._size -= len(data)
+            self._busy = True
+            if self._dropped:
+                gap = f"\nups: {self._dropped} bytes are missing here, because they were not read in time.\n"
+                data, self._dropped = gap.encode() + data, 0
+            return target, data
+
+    def drain(self, stopped: list[int]) -> bool:
+        """Wait until all is written; False where the reader took nothing for GRACE seconds, or a signal is in
+        `stopped`."""
+        taken, since = self._taken, time.monotonic()
+        with _changed:
+            while (self._waiting or self._busy) and not stopped:
+                _changed.wait(0.05)
+                if self._taken != taken:
+                    taken, since = self._taken, time.monotonic()
+                elif time.monotonic() - since > GRACE:
+                    return False
+            return not stopped
+
+
+_changed = threading.Condition()  # of all writers
+_writers: dict[tuple[int, int], Writer] = {}  # by the device and inode of what they write to
 
 
 def printable(text: str) -> str:
@@ -64,12 +151,80 @@ def protect() -> None:
         sys.stderr = sys.__stderr__ = _stream(2, sys.__stderr__)  # type: ignore[misc]
 
 
+def never_wait() -> None:
+    """From now on printing to such streams waits for no reader: a `Writer` does, and keeps the order.
+
+    For a process that watches others. It is to call `finish` before it ends; its forked children print as before.
+    """
+    for descriptor in _descriptors():
+        if descriptor.writer is not None:
+            continue
+        status = os.fstat(descriptor.fileno())
+        writer = _writers.get((status.st_dev, status.st_ino))
+        if writer is None:
+            writer = Writer()
+            try:
+                writer.start()
+            except RuntimeError:  # no thread is left to us: then readers are waited for
+                continue
+            _writers[status.st_dev, status.st_ino] = writer
+        descriptor.writer = writer
+
+
+def finish() -> None:
+    """Give readers the time to take what is left for them; those who take nothing are not waited for.
+
+    Nor is anybody after a request to stop: what the exit code says has been decided.
+    """
+    if not _writers:
+        return
+    stopped: list[int] = []
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda sent, _: stopped.append(sent))
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    taken = {writer: writer.drain(stopped) for writer in _writers.values()}
+    for descriptor in _descriptors():
+        if descriptor.writer is not None and taken[descriptor.writer]:
+            descriptor.writer = None  # the interpreter may still have a last word
+
+
+def alone() -> bool:
+    """Whether this process may fork: it has no thread but the main one and writers, which a fork does not harm."""
+    return all(isinstance(t, Writer) or t is threading.main_thread() for t in threading.enumerate())
+
+
 def delivered() -> int:
     """The exit code of a command whose product is what it prints: 1 where the disk under it did not take all of it."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return 1 if isinstance(raw, Descriptor) and raw.lost is not None else 0
+    output = _descriptor(sys.stdout)
+    return 1 if output is not None and output.lost is not None else 0
+
+
+def _descriptor(stream: Any) -> Descriptor | None:
+    """The descriptor below one of our streams; None for anybody else's."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw if isinstance(raw, Descriptor) else None
+
+
+def _descriptors() -> list[Descriptor]:
+    """The descriptors below our streams, also where somebody else's stand in their place for a while."""
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return [descriptor for stream in streams if (descriptor := _descriptor(stream)) is not None]
+
+
+def _forget() -> None:
+    """In a forked child, which has no other thread: what waits is its parent's to write."""
+    _changed.release()
+    _writers.clear()
+    for descriptor in _descriptors():
+        descriptor.writer = None
+
+
+os.register_at_fork(before=_changed.acquire, after_in_parent=_changed.release, after_in_child=_forget)
 
 
 def _open_closed() -> None:
@@ -86,7 +241,7 @@ def _open_closed() -> None:
 
 def _stream(number: int, old: io.TextIOWrapper | None) -> io.TextIOWrapper:
     """A text stream on a descriptor, like `old`; a character that its encoding lacks is written as its number."""
-    if old is not None and isinstance(getattr(getattr(old, "buffer", None), "raw", None), Descriptor):
+    if old is not None and _descriptor(old) is not None:
         return old
     with contextlib.suppress(OSError, ValueError):
         if old is not None:

@@ -41,8 +41,8 @@ class Ending(IntEnum):
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})
 
 _FULL_TEXTS = ("No space left on device", "Disk quota exceeded", "os error 28", "errno = 28")
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE, errno.ENODEV}
+FAILING = frozenset({errno.EROFS, errno.EIO, errno.ESTALE})  # of a disk that somebody has to mount again, or mend
+_STORAGE = FAILING | {errno.ENOSPC, errno.EDQUOT}
 # The machine had no process or descriptor to give: others may give theirs back.
 _LENT = {errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 _BY_NAME = {
@@ -118,8 +118,8 @@ def classify(error: BaseException) -> Kind:
         origin: BaseException | None = error
         while isinstance(origin, UpsError):
             origin = origin.__cause__ or origin.__context__
-        full = isinstance(origin, OSError) and origin.errno in _FULL
-        return Kind(Ending.STORAGE if full else Ending.USER)
+        stored = isinstance(origin, OSError) and origin.errno in _STORAGE
+        return Kind(Ending.STORAGE if stored else Ending.USER)
     if isinstance(error, RuntimeError | ConnectionError):
         text = str(error)
         if isinstance(error, ConnectionError) or any(words in text for words in _ECHO_TEXTS):
@@ -133,7 +133,7 @@ def classify(error: BaseException) -> Kind:
 
 def _of_the_disk(error: BaseException) -> bool:
     """Whether a disk refused to be written or read. Libraries that write by themselves tell it in their text alone."""
-    if isinstance(error, OSError) and error.errno in _STORAGE:
+    if isinstance(error, OSError) and error.errno in _STORAGE | {errno.ENODEV}:
         return True
     return not isinstance(error, UpsError) and any(words in str(error) for words in _FULL_TEXTS)
 

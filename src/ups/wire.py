@@ -15,6 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from ups.types import ConfigError
+
 HELLO = b"ups-meeting-1\n"
 NONCE = MAC = 32
 LENGTH = struct.Struct("<I")
@@ -23,6 +25,14 @@ LARGEST = 1 << 24  # bytes of a message
 PATIENCE = 10.0  # seconds for the other side to prove itself
 # A peer whose machine is gone says nothing; the kernel asks after 5 s of silence and gives up 15 s later.
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 3, "TCP_KEEPCNT": 5}
+
+
+def host_and_port(place: str) -> tuple[str, int]:
+    """HOST:PORT in its two parts, also with an IPv6 address in brackets."""
+    host, _, port = place.rpartition(":")
+    if not (host and port.isdecimal() and int(port) < 65536):
+        raise ConfigError(f"nodes need a place to meet; give --rendezvous HOST:PORT of node 0, not '{place}'.")
+    return host.strip("[]"), int(port)
 
 
 class Untrusted(ConnectionError):  # noqa: N818  (what the other side is)

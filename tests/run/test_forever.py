@@ -77,7 +77,7 @@ def test_only_what_time_may_mend_is_tried_again(config: RunConfig, ending: Endin
     assert (ending in MENDED_BY_TIME) == again
 
 
-def test_a_run_that_is_there_is_resumed_and_a_finished_one_is_left_alone(config: RunConfig) -> None:
+def test_a_run_that_is_there_is_resumed(config: RunConfig) -> None:
     begun = Starts(Ending.PREEMPTED)
     run_forever(config, begun, silent, pause=0)
     assert begun.resumes == [False]
@@ -87,11 +87,44 @@ def test_a_run_that_is_there_is_resumed_and_a_finished_one_is_left_alone(config:
         run_forever(config, resumed, silent, pause=0)
         assert resumed.resumes == [True]
         folder.succeed()
+    other = config.model_copy(update={"seed": 7})
+    assert run_forever(other, Starts(Ending.USER), silent, pause=0) == Ending.USER, "another config is for the run"
+
+
+def test_a_finished_run_is_left_alone_and_one_that_is_no_longer_whole_is_not(tmp_path: Path) -> None:
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    shorter = {"codec.train.steps": 2, "operator.train.steps": 2, "out": str(tmp_path)}
+    config = load(run_config(), tmp_path / "tiny.yaml", shorter)
+    folder, _ = run_alone(config, Screen.silent())
+    folder.close()
     said: list[str] = []
     assert run_forever(config, Starts(), said.append, pause=0) == Ending.SUCCESS
     assert "is finished" in said[0]
-    other = config.model_copy(update={"seed": 7})
-    assert run_forever(other, Starts(Ending.USER), silent, pause=0) == Ending.USER, "another config is for the run"
+
+    def late() -> Ending:
+        """A request to stop after the verdict, before the supervisor has returned."""
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+        return Ending.CRASH
+
+    simulator = folder.artifact("simulator")
+    cases = [(simulator, b""), (simulator, simulator.read_bytes()[:-9]), (folder.results, b"["), (folder.report, b"")]
+    for path, damaged in cases:
+        content = path.read_bytes()
+        path.write_bytes(damaged) if damaged else path.unlink()
+        starts = Starts(Ending.PREEMPTED)
+        assert run_forever(config, starts, said.append, pause=0) == Ending.PREEMPTED, path
+        assert starts.resumes == [True]
+        assert "no longer whole" in said[-1]
+        path.write_bytes(content)
+    whole = folder.verdict.read_bytes()
+    folder.verdict.unlink()
+
+    def finishing() -> Ending:
+        folder.verdict.write_bytes(whole)
+        return late()
+
+    assert run_forever(config, Starts(finishing), silent, pause=0) == Ending.SUCCESS
 
 
 def test_pauses_grow_and_are_short_again_after_progress(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +21,11 @@ from ups.run.room import bytes_of, freeable
 from ups.run.run import Run
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
-from ups.verdict import Ending
+from ups.supervise.job import Job
+from ups.supervise.launchers.processes import Processes
+from ups.supervise.supervisor import Supervisor, with_remedy
+from ups.types import DataError
+from ups.verdict import Ending, classify
 
 
 def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_is_not(tmp_path: Path) -> None:
@@ -85,6 +91,60 @@ def test_a_resume_without_any_room_is_a_sentence_and_a_verdict(disk: Path, left:
     assert "No space left on device" in sentence or "has 0 GB free" in sentence
     assert "ree some space" in sentence or "make room" in sentence
     assert not any("Traceback" in sentence for sentence in sentences)
+
+
+def remount(disk: Path, *, writable: bool) -> None:
+    subprocess.run(["mount", "-o", f"remount,{'rw' if writable else 'ro'}", str(disk)], check=True)
+
+
+def test_a_disk_that_is_read_only_at_the_start_is_storage_and_may_be_mounted_again(disk: Path) -> None:
+    Run.open(settings(disk)).folder.close()
+    remount(disk, writable=False)
+    sentences: list[str] = []
+    assert supervise(settings(disk), command="ups.cli.worker", resume=True, say=sentences.append) == Ending.STORAGE
+    assert "Read-only file system" in sentences[-1]
+    assert "mount it again" in sentences[-1]
+    assert "ree some space" not in sentences[-1]
+
+
+class ReadOnlyAfterwards(Processes):
+    """The disk of the run turns read-only when the ranks have ended."""
+
+    def __init__(self, disk: Path) -> None:
+        super().__init__()
+        self.disk = disk
+
+    def kill(self) -> None:
+        super().kill()
+        remount(self.disk, writable=False)
+
+
+def test_a_disk_that_turns_read_only_before_the_verdict_is_storage(disk: Path) -> None:
+    """The ranks have succeeded, and nobody will ever read it."""
+    success = "import os, pathlib; pathlib.Path(os.environ['UPS_HOME'], '.success.json').write_text('{}')"
+    job = Job((sys.executable, "-c", success))
+    verdict = Supervisor(job, disk / "run", say=lambda _: None, launcher=ReadOnlyAfterwards(disk)).supervise()
+    assert verdict.ending == Ending.STORAGE
+    assert "Mount its disk again" in verdict.cause
+    remount(disk, writable=True)
+    assert not RunDir(disk / "run").verdict.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EIO, errno.ESTALE, errno.ENOSPC, errno.EDQUOT])
+def test_a_mistake_that_is_the_disks_is_storage(number: int) -> None:
+    error = DataError("the file cannot be read.")
+    error.__cause__ = OSError(number, os.strerror(number))
+    assert classify(error).ending == Ending.STORAGE
+    error.__cause__ = OSError(errno.EACCES, "no")
+    assert classify(error).ending == Ending.USER
+
+
+def test_the_remedy_is_named_once_and_a_path_is_none() -> None:
+    assert with_remedy("/data/freesurfer: No space left on device", "").endswith("Free some space and --resume.")
+    assert with_remedy("a: full; make room.", "Delete b.") == "a: full; make room. Delete b."
+    for told in ("its disk is full; free some space and --resume.", "it stopped; free the disk and --resume."):
+        assert with_remedy(told, "") == told
+    assert "ree some" not in with_remedy("a: Input/output error", "Delete b.")
 
 
 def test_a_new_run_without_any_room_is_a_sentence(disk: Path) -> None:

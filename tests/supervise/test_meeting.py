@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from ranks import free_port, run_ranks, values
+from ups.supervise.launchers import nodes
 from ups.supervise.launchers.nodes import Attendance
 from ups.supervise.meeting import STRANGERS, Meeting
-from ups.supervise.network import host_and_port, is_private, listeners, port_taken
+from ups.supervise.network import interface_of, is_private, listeners, local_address, loopback, port_taken
 from ups.types import ConfigError
-from ups.wire import HELLO, MAC, Channel, Untrusted, accept, connect, read_secret
+from ups.wire import HELLO, MAC, Channel, Untrusted, accept, connect, host_and_port, read_secret
 
 SECRET = b"s" * 32
 
@@ -27,8 +28,10 @@ SECRET = b"s" * 32
 class Point:
     """A meeting point, and nodes that come to it."""
 
-    def __init__(self, folder: Path, nodes: int = 2, least: int = 2, last_call: float = 0.4) -> None:
-        self.address, self.secret = ("127.0.0.1", free_port()), folder / ".secret"
+    def __init__(
+        self, folder: Path, nodes: int = 2, least: int = 2, last_call: float = 0.4, host: str = "127.0.0.1"
+    ) -> None:
+        self.address, self.secret = (host, free_port()), folder / ".secret"
         self.meeting = Meeting(self.address, self.secret, nodes, least, last_call)
         self.guests: list[Attendance] = []
 
@@ -119,6 +122,55 @@ def test_who_does_not_come_in_time_learns_why(tmp_path: Path) -> None:
     guest.run()
     assert "no group was made" in guest.late
     assert ".secret" in guest.late, "there is nobody who has written one"
+
+
+def test_a_node_that_left_on_its_way_to_the_point_does_not_join(
+    tmp_path: Path, points: list[Point], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points.append(point := Point(tmp_path, nodes=1, least=1))
+    guest = Attendance(point.address, point.secret, 0, 1, join=5)
+
+    def arrives_late(*words: Any) -> Channel:
+        channel = connect(*words)
+        guest.close()
+        return channel
+
+    monkeypatch.setattr(nodes, "connect", arrives_late)
+    guest.run()
+    assert guest.group == {}
+
+
+def test_a_point_that_is_closed_ends_every_conversation_and_gives_its_port_back(
+    tmp_path: Path, points: list[Point]
+) -> None:
+    points.append(point := Point(tmp_path))
+    channel = connect(point.address, read_secret(point.secret))
+    stranger = socket.create_connection(point.address, timeout=5)
+    point.meeting.close()
+    assert not port_taken(f"127.0.0.1:{point.address[1]}")
+    with pytest.raises(ConnectionError):
+        channel.wait()
+    stranger.settimeout(5)
+    with suppress(ConnectionError):
+        while stranger.recv(1000):
+            pass
+    stranger.close()
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="this machine has no IPv6")
+def test_ranks_meet_at_an_ipv6_address(tmp_path: Path, points: list[Point]) -> None:
+    from ups.engine.ranks.meeting import meeting
+
+    points.append(point := Point(tmp_path, nodes=1, least=1, host="::1"))
+    node, place = point.come(0), f"[::1]:{point.address[1]}"
+    until(lambda: node.group)
+    about = {"UPS_MEET": f"tcp:{place}", "UPS_SECRET": str(point.secret), "UPS_GROUP": node.group["group"]}
+    store = meeting(1, about)
+    store.set("key", "value")
+    assert store.get("key") == b"value"
+    assert port_taken(place)
+    assert local_address(place) == "::1"
+    assert interface_of("::1") == interface_of("127.0.0.1") == loopback()
 
 
 def test_without_the_secret_nobody_gets_a_word_in(tmp_path: Path, points: list[Point]) -> None:

@@ -209,6 +209,43 @@ def test_orphans_are_those_whose_supervisor_holds_nothing_whatever_number_it_had
         stranger.wait()
 
 
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not Path("/usr/bin/python3").exists(), reason="only root starts processes of another user"
+)
+def test_what_another_user_runs_or_holds_is_neither_a_run_nor_its_supervisor() -> None:
+    """A stranger's process names our run and a folder of its own, whose lock it holds; an orphan of ours names that."""
+    holds = "import fcntl, os, sys, time; fcntl.lockf(os.open('lock', os.O_RDWR | os.O_CREAT), fcntl.LOCK_EX); "
+    holds += "open('held', 'w'); time.sleep(100)"
+    with tempfile.TemporaryDirectory() as place:
+        home, theirs = Path(place) / "home", Path(place) / "theirs"
+        home.mkdir()
+        theirs.mkdir()
+        os.chown(theirs, 65534, 65534)
+        os.chmod(place, 0o755)
+        env = {"UPS_HOME": str(home), "UPS_RUN": str(theirs), "UPS_TOKEN": "earlier"}
+        stranger = subprocess.Popen(["/usr/bin/python3", "-c", holds], env=env, cwd=theirs, user=65534, group=65534)
+        orphan = subprocess.Popen(["sleep", "100"], env={**os.environ, **env})
+        try:
+            until((theirs / "held").exists)
+            assert supervise(home) == Ending.SUCCESS
+            assert orphan.wait(timeout=5) == -signal.SIGKILL
+            assert stranger.poll() is None
+        finally:
+            for process in (stranger, orphan):
+                process.kill()
+                process.wait()
+
+
+def test_a_shell_that_names_the_run_is_nobodys_rank(tmp_path: Path) -> None:
+    shell = subprocess.Popen(["sleep", "100"], env={**os.environ, "UPS_HOME": str(tmp_path)})
+    try:
+        assert supervise(tmp_path) == Ending.SUCCESS
+        assert shell.poll() is None
+    finally:
+        shell.kill()
+        shell.wait()
+
+
 def test_a_refused_start_leaves_the_words_of_the_running_one(tmp_path: Path) -> None:
     supervisor = start(tmp_path, command("slow"))
     try:

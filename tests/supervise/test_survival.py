@@ -17,6 +17,7 @@ import pytest
 
 from ranks import free_port
 from ups.supervise.job import Job
+from ups.supervise.launchers.nodes import Nodes
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.limits import Limits
 from ups.supervise.proc import alive, owned
@@ -152,6 +153,14 @@ def test_a_taken_port_is_named_before_anything_starts(tmp_path: Path) -> None:
         meet = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(ConfigError, match=f"{meet}: the port is in use"):
             Supervisor(Job(command("ok"), nodes=2, rendezvous=meet), tmp_path).supervise()
+
+
+def test_a_supervisor_leaves_the_meeting_point_to_the_next_one(tmp_path: Path) -> None:
+    """As under --forever, which supervises again in the same process."""
+    job = Job(command("ok"), ranks=1, nodes=2, least=1, rendezvous=f"127.0.0.1:{free_port()}")
+    for _ in range(2):
+        supervisor = Supervisor(job, tmp_path, Limits(**LIMITS), lambda _: None, launcher=Nodes(last_call=0.2, join=30))
+        assert supervisor.supervise().ending == Ending.SUCCESS
 
 
 def test_a_closed_terminal_does_not_end_a_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ups.cli.faults import faults
 from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
-from ups.streams import printable, protect
+from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, classify
 from ups.version import __version__
@@ -184,16 +184,24 @@ def main(words: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one sentence and exit code 2. Printing decides no exit code."""
     protect()
     try:
+        sys.exit(_code(words))
+    finally:
+        finish()
+
+
+def _code(words: list[str] | None) -> int:
+    """The exit code of the command."""
+    try:
         code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
         print(f"ups: {printable(' '.join(str(error).split()))} See `ups --help`.", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except UpsError as error:
         print(f"ups: {printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except KeyboardInterrupt:
         print("ups: stopped; run the same command again to go on (`ups run` with --resume).", file=sys.stderr)
-        sys.exit(130)
+        return 130
     except (MemoryError, OSError, ImportError, RuntimeError) as error:
         if (ending := classify(error).ending) not in LACKING:
             raise
@@ -201,5 +209,5 @@ def main(words: list[str] | None = None) -> None:
             f"ups: {type(error).__name__}: {printable(' '.join(str(error).split()))}; {LACKING[ending]}",
             file=sys.stderr,
         )
-        sys.exit(int(ending))
-    sys.exit(code if isinstance(code, int) else 0)
+        return int(ending)
+    return code if isinstance(code, int) else 0

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
 from ups.screen import following, show, training
-from ups.streams import delivered
+from ups.streams import delivered, never_wait
 from ups.types import ConfigError, UpsError
 
 if TYPE_CHECKING:
@@ -99,24 +99,31 @@ def run(
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
-        from ups.run.datasets import Screen
-        from ups.run.run import run_alone as job
-        from ups.run.supervised import refused
-        from ups.rundir import RunDir
-
-        try:
-            with following() as report:
-                folder, found = job(settings, Screen(print, report, training()), resume=resume, overwrite=overwrite)
-        except (OSError, UpsError) as error:
-            return refused(RunDir(Path(settings.out) / settings.name), error)
-        show(found.headline(), found.said(), folder.report)
-        return 0
+        return _here(settings, resume=resume, overwrite=overwrite)
     from ups.run.forever import run_forever
     from ups.run.supervised import say, supervise
 
+    never_wait()
     start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
     start = partial(start, node=node_rank, rendezvous=rendezvous)
     return run_forever(settings, start, say, node_rank) if forever else start(resume=resume)
+
+
+def _here(settings: RunConfig, *, resume: bool, overwrite: bool) -> int:
+    """The run in this process; its exit code."""
+    from ups.run.datasets import Screen
+    from ups.run.run import run_alone
+    from ups.run.supervised import refused
+    from ups.rundir import RunDir
+
+    try:
+        with following() as report:
+            screen = Screen(print, report, training())
+            folder, results = run_alone(settings, screen, resume=resume, overwrite=overwrite)
+    except (OSError, UpsError) as error:
+        return refused(RunDir(Path(settings.out) / settings.name), error)
+    show(results.headline(), results.said(), folder.report)
+    return 0
 
 
 def _check_forever(*, forever: bool, unit: bool, overwrite: bool, here: bool) -> None:

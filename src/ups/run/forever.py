@@ -13,15 +13,21 @@ from types import FrameType
 from typing import Protocol
 
 from ups.config import fingerprint
+from ups.eval.results import read_results
+from ups.later import torch
 from ups.run.config import RunConfig
+from ups.run.load import load
 from ups.run.supervised import progress
 from ups.rundir import HeldError, RunDir
+from ups.supervise.forked_functions import failure_of, run
+from ups.types import DataError
 from ups.verdict import Ending, classify
 
 # What another try may mend; docs/howto-run-for-weeks.md gives the reason for each ending that is or is not here.
 MENDED_BY_TIME = frozenset({Ending.OOM, Ending.HANG, Ending.RANK_DIED, Ending.NO_PROGRESS, Ending.STORAGE})
 PAUSE, LONGEST = 10.0, 900.0  # seconds before another try; doubled for each that brought no newer checkpoint
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+LOADING = 600.0  # seconds that a simulator may take to be loaded
 ANSWER = 60.0  # seconds that a scheduler has for its answer
 
 Say = Callable[[str], None]
@@ -49,6 +55,8 @@ def run_forever(config: RunConfig, start: Start, say: Say, node: int = 0, pause:
             ending = Ending.PREEMPTED
         except KeyboardInterrupt:
             ending = Ending.INTERRUPTED
+    if ending in (Ending.PREEMPTED, Ending.INTERRUPTED) and not _unfinished(config):
+        ending = Ending.SUCCESS  # the request came after the last word of the run
     if ending == Ending.PREEMPTED and node == 0 and "SLURM_JOB_ID" in os.environ:
         requeue(os.environ, say)
     return ending
@@ -58,12 +66,14 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
     folder, wait, step = RunDir(Path(config.out) / config.name), pause, -1
     waiting = False
     while True:
-        known = folder.known()
-        if known == fingerprint(config) and folder.ended() == Ending.SUCCESS:
+        reason = _unfinished(config)
+        if not reason:
             say(f"{folder.folder}: the run is finished; there is nothing left to do.")
             return Ending.SUCCESS
+        if folder.ended() == Ending.SUCCESS and folder.known() == fingerprint(config):
+            say(f"{folder.folder}: the run had succeeded, but is no longer whole ({reason}), so it is resumed.")
         try:
-            ending = start(resume=known is not None)
+            ending = start(resume=folder.known() is not None)
         except HeldError as error:
             if not waiting:
                 say(f"{error} It is looked at again every {pause:.0f} s.")
@@ -81,6 +91,24 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
         wait, step, waiting = (pause if reached > step else min(2 * wait, max(LONGEST, pause))), reached, False
         say(f"{ending.name} may pass: the next try is in {wait:.0f} s, from step {reached}.")
         time.sleep(wait)
+
+
+def _unfinished(config: RunConfig) -> str:
+    """What is left to do for the run of `config`, in words; empty where it has succeeded and all it left is there."""
+    folder = RunDir(Path(config.out) / config.name)
+    if folder.known() != fingerprint(config) or folder.ended() != Ending.SUCCESS:
+        return "it has not succeeded yet"
+    # In a process of its own: torch's threads, and what a damaged file does to it, must not be those of the ranks.
+    return failure_of(run(_load_products, 1, folder, seconds=LOADING, method="fork"))
+
+
+def _load_products(folder: RunDir) -> None:
+    """Read what a finished run has left: the simulator, its results and its report; DataError where one is damaged."""
+    torch.set_num_threads(1)
+    load(folder.folder)
+    read_results(folder.results)
+    if not folder.report.is_file() or not folder.report.stat().st_size:
+        raise DataError(f"{folder.report}: is no report.")
 
 
 def _reached(folder: RunDir, config: RunConfig) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
 from ups.rundir import RunDir
+from ups.streams import alone
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
@@ -94,7 +94,8 @@ def refused(folder: RunDir, error: OSError | UpsError, say: Callable[[str], None
     cause = with_remedy(words, freeable(folder))
     verdict = Verdict(Ending.STORAGE, cause, kind=type(error).__name__, time=now())
     for room in (folder.reserve, folder.job):  # the verdict takes their place
-        room.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the disk may have been mounted read-only
+            room.unlink(missing_ok=True)
     try:
         verdict.write(folder.verdict)
     except OSError as refusal:
@@ -111,7 +112,7 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     printed.
     """
     name = config.dist.launcher or ""
-    ours = threading.active_count() == 1 and sys.stdout is sys.__stdout__
+    ours = alone() and sys.stdout is sys.__stdout__
     if not name and job.nodes == 1 and ours and config.start_from is None:
         name = "forked"
     return launcher_of(job, name)

@@ -17,6 +17,7 @@ from ups.wire import Channel, accept, write_secret
 
 STRANGERS = 64  # connections that have not proved themselves yet; the oldest of more is closed
 TICK = 0.2
+CLOSING = 5.0  # seconds for its threads to end
 RETURN = 60.0  # seconds in which a member that was sent away is expected back
 
 
@@ -54,13 +55,22 @@ class Meeting:
         self._enough_since: float | None = None
         self._values: dict[str, bytes] = {}
         self._strangers: deque[socket.socket] = deque()  # in the order of their coming; a friend leaves it at once
+        self._guests: set[socket.socket] = set()  # all connections
         self._open = True
-        for work in (self._listen, self._watch):
-            threading.Thread(target=work, daemon=True, name=f"meeting {work.__name__}").start()
+        works = (self._listen, self._watch)
+        self._threads = [threading.Thread(target=w, daemon=True, name=f"meeting {w.__name__}") for w in works]
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
+        """End every conversation, and give the port back: another meeting may open there at once."""
         self._open = False
+        for connection in (self._listener, *list(self._guests)):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there: until then it has the port
         self._listener.close()
+        for thread in self._threads:
+            thread.join(CLOSING)
 
     def _listen(self) -> None:
         while self._open:
@@ -71,6 +81,7 @@ class Meeting:
                     time.sleep(TICK)  # no descriptor is left for it
                 continue
             self._strangers.append(connection)
+            self._guests.add(connection)
             if len(self._strangers) > STRANGERS:
                 with suppress(IndexError, OSError):
                     self._strangers.popleft().shutdown(socket.SHUT_RDWR)  # its thread closes it
@@ -84,6 +95,12 @@ class Meeting:
 
     def _serve(self, connection: socket.socket) -> None:
         """One connection until it ends; what goes wrong on it is its own affair."""
+        try:
+            self._converse(connection)
+        finally:
+            self._guests.discard(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
         try:
             channel = accept(connection, self._secret)
         except (OSError, ValueError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import ipaddress
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from ups.supervise.start_dir import StartDir
 from ups.types import ConfigError
+from ups.wire import host_and_port
 
 SIOCGIFADDR = 0x8915
 IFF_UP, IFF_LOOPBACK = 1, 8
@@ -32,14 +34,6 @@ def port_taken(rendezvous: str) -> bool:
         why = error.strerror or str(error)
         raise ConfigError(f"{rendezvous}: node 0 cannot listen there ({why}); give an address that it has.") from None
     return False
-
-
-def host_and_port(rendezvous: str) -> tuple[str, int]:
-    """HOST:PORT in its two parts, also with an IPv6 address in brackets."""
-    host, _, port = rendezvous.rpartition(":")
-    if not (host and port.isdecimal() and int(port) < 65536):
-        raise ConfigError(f"nodes need a place to meet; give --rendezvous HOST:PORT of node 0, not '{rendezvous}'.")
-    return host.strip("[]"), int(port)
 
 
 def _refuse_names_of_loopback(rendezvous: str, host: str) -> None:
@@ -138,7 +132,9 @@ def answers(rendezvous: str) -> bool:
 
 
 def interface_of(address: str) -> str:
-    """The name of the network interface that has an IPv4 address; empty where there is none."""
+    """The name of the network interface that has an address; empty where there is none."""
+    if ":" in address:
+        return _interface_of_ipv6(address)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             try:
@@ -150,11 +146,24 @@ def interface_of(address: str) -> str:
     return ""
 
 
+def _interface_of_ipv6(address: str) -> str:
+    try:
+        wanted = ipaddress.IPv6Address(address.partition("%")[0]).packed.hex()
+        rows = [line.split() for line in Path("/proc/net/if_inet6").read_text().splitlines()]
+    except (OSError, ValueError):
+        return ""
+    return next((row[-1] for row in rows if row[0] == wanted), "")
+
+
 def local_address(rendezvous: str) -> str:
     """This machine's address as seen on the way to the rendezvous; empty where there is no way."""
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(host_and_port(rendezvous))  # sends nothing: it only asks the routing table
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+        rows = socket.getaddrinfo(*host_and_port(rendezvous), type=socket.SOCK_DGRAM)
+        # A name means its IPv4 address, where it has one: there node 0 listens.
+        for family, kind, _, _, address in sorted(rows, key=lambda row: row[0] != socket.AF_INET):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:
+                probe.connect(address)  # sends nothing: it only asks the routing table
+                return str(probe.getsockname()[0])
+    except OSError:  # the name is not known here
+        pass
+    return ""

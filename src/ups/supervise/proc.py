@@ -70,18 +70,26 @@ def owned(name: str, value: str) -> dict[int, dict[str, str]]:
 
 
 def of_run(folder: Path) -> dict[int, dict[str, str]]:
-    """Processes that were started for the run in `folder`, and their UPS_ variables.
+    """This user's processes that a supervisor has started for the run in `folder`, and their UPS_ variables.
 
-    It is the folder itself that counts (device and inode), as each process sees it: in another mount namespace the
-    same path is another folder.
+    Anybody may name a folder in UPS_HOME; the other two variables are a supervisor's. It is the folder itself that
+    counts (device and inode), as each process sees it: in another mount namespace the same path is another folder.
     """
     mine = _identity(folder)
     processes = {}
     for pid, variables in _environments():
-        home = variables.get("UPS_HOME", "")
-        if home and alive(pid) and mine is not None and _identity(seen_by(pid, home)) == mine:
+        started = variables.keys() >= {"UPS_HOME", "UPS_RUN", "UPS_TOKEN"} and is_mine(Path(f"/proc/{pid}"))
+        if started and alive(pid) and mine is not None and _identity(seen_by(pid, variables["UPS_HOME"])) == mine:
             processes[pid] = variables
     return processes
+
+
+def is_mine(path: Path) -> bool:
+    """Whether a file, or a process by its folder in /proc, is there and this user's."""
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def seen_by(pid: int, path: str) -> Path:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import secrets
 import shutil
 import signal
@@ -20,24 +22,27 @@ from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.limits import Limits
 from ups.supervise.network import port_taken
-from ups.supervise.proc import end_all, of_run, seen_by, sweep
+from ups.supervise.proc import end_all, is_mine, of_run, seen_by, sweep
 from ups.supervise.seat import microbatch_of, write_microbatch
 from ups.supervise.start_dir import StartDir
 from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import Ending, Verdict, classify, now
+from ups.verdict import FAILING, Ending, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
+REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
 PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
 STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 def with_remedy(cause: str, advice: str) -> str:
-    """Why a disk was full, what to do, and what could be deleted."""
+    """Why a disk did not take what it should, what to do, and what could be deleted where it is full."""
     words = cause if cause.endswith(".") else f"{cause}."
-    if not any(verb in words for verb in ("free", "make room")):
+    if any(os.strerror(number) in words for number in FAILING):
+        return words if "mount it again" in words else f"{words} Mount its disk again, or mend it, and --resume."
+    if not REMEDY.search(words):
         words = f"{words} Free some space and --resume."
     return f"{words} {advice}".strip()
 
@@ -78,7 +83,7 @@ class Supervisor:
     def supervise(self) -> Verdict:
         """The verdict, which is also written to verdict.json; its `ending` is the exit code of the command."""
         before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
-        with self._listening():
+        with self._listening(), contextlib.closing(self.launcher):
             self._prepare()
             try:
                 verdict = self._until_the_end()
@@ -280,9 +285,10 @@ class Supervisor:
 
     def _publish(self, verdict: Verdict, before: bytes) -> Verdict:
         """Node 0 writes the verdict; the others end with the same one."""
-        self.run.reserve.unlink(missing_ok=True)
-        if verdict.ending == Ending.STORAGE and self.job.node == 0:
-            self.run.job.unlink(missing_ok=True)  # where there was no reserve, the verdict takes this place
+        with contextlib.suppress(OSError):  # the disk may have been mounted read-only
+            self.run.reserve.unlink(missing_ok=True)
+            if verdict.ending == Ending.STORAGE and self.job.node == 0:
+                self.run.job.unlink(missing_ok=True)  # where there was no reserve, the verdict takes this place
         ours = self.run.verdict if self.job.node == 0 else self.run.node_verdict(self.job.node)
         try:
             if self.job.node != 0:
@@ -295,9 +301,8 @@ class Supervisor:
         except OSError as error:
             self._say(f"{ours}: the verdict could not be written ({error.strerror}); it was: {verdict.cause}")
             if verdict.ending == Ending.SUCCESS:
-                return replace(
-                    verdict, ending=Ending.STORAGE, cause=f"{self.run.verdict}: {error.strerror}; free some space."
-                )
+                cause = with_remedy(f"{self.run.verdict}: {error.strerror}.", "")
+                return replace(verdict, ending=Ending.STORAGE, cause=cause)
         return verdict
 
     def _verdict_of_first_node(self, before: bytes) -> Verdict | None:
@@ -329,9 +334,12 @@ class Supervisor:
 
 
 def _supervisor_of(pid: int, variables: Mapping[str, str]) -> int | None:
-    """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight."""
-    start = variables.get("UPS_RUN", "")
-    return holder(StartDir(seen_by(pid, start)).lock) if start else None
+    """Who watches a rank: the process that holds the folder of its start; None if nobody does, 0 if out of sight.
+
+    A folder that is another user's proves nothing: its name may have been free since the supervisor ended.
+    """
+    start = StartDir(seen_by(pid, variables["UPS_RUN"]))
+    return holder(start.lock) if is_mine(start.folder) else None
 
 
 def _without_memory(verdict: Verdict) -> Verdict:

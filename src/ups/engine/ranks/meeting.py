@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ups.types import ConfigError
-from ups.wire import Channel, connect, read_secret
+from ups.wire import Channel, connect, host_and_port, read_secret
 
 PATIENCE = timedelta(seconds=300)
 _kept: list[object] = []  # torch holds a store's C++ half alone; its methods are in the other one
@@ -28,8 +28,7 @@ def meeting(world: int, environ: Mapping[str, str] = os.environ) -> dist.Store: 
     if kind == "file":
         return dist.FileStore(place, world)  # type: ignore[attr-defined]
     if kind == "tcp":
-        host, _, port = place.rpartition(":")
-        store = MeetingStore((host, int(port)), Path(environ["UPS_SECRET"]), environ["UPS_GROUP"])
+        store = MeetingStore(host_and_port(place), Path(environ["UPS_SECRET"]), environ["UPS_GROUP"])
         _kept.append(store)
         return store
     raise ConfigError(f"WORLD_SIZE is {world}, but UPS_MEET does not say where ranks meet; start with `ups run`.")

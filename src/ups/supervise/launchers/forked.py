@@ -24,7 +24,7 @@ class ForkLauncher(Processes):
 
     Everything else is as under other launchers: a parent per rank, sessions, logs, exit records. `before` is called at
     every start of the ranks; `hooks` in every rank, before its work, and returns what is called after it. This process
-    must have no other thread: a lock that one holds would stay closed in the ranks for ever.
+    must have no other thread, but writers of streams: a lock that one holds would stay closed in the ranks for ever.
     """
 
     def __init__(

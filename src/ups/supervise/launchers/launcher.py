@@ -55,6 +55,10 @@ class Launcher(Protocol):
         """SIGKILL to what it started, which takes the ranks with it."""
         ...
 
+    def close(self) -> None:
+        """After the last start: give back what it holds over all starts."""
+        ...
+
 
 class RecordedRanks:
     """The part of a launcher that reads what the parents of the ranks have written down."""
@@ -71,6 +75,9 @@ class RecordedRanks:
 
     def exits(self) -> dict[int, Exit]:
         return read_exits(self._files)
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 def read_pids(files: StartDir) -> dict[int, int]:

@@ -14,8 +14,8 @@ from ups.rundir import RunDir
 from ups.supervise.job import Start
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.meeting import Meeting
-from ups.supervise.network import host_and_port, interface_of, local_address
-from ups.wire import Channel, connect, read_secret
+from ups.supervise.network import interface_of, local_address
+from ups.wire import Channel, connect, host_and_port, read_secret
 
 PAUSE = 0.2  # seconds between two looks for node 0
 
@@ -93,6 +93,11 @@ class Nodes(Processes):
         if self._attendance is not None:
             self._attendance.close()
 
+    def close(self) -> None:
+        if self._meeting is not None:
+            self._meeting.close()
+            self._meeting = None
+
 
 class Attendance(threading.Thread):
     """This node at the meeting point, from its coming to the end of its group.
@@ -126,6 +131,8 @@ class Attendance(threading.Thread):
     def _attend(self, patience: float) -> None:
         self._channel = channel = connect(self._address, read_secret(self._secret))
         try:
+            if self._left:  # while it was on its way: whoever comes from this node next is another
+                return
             about = {"node": self._node, "ranks": self._ranks}
             if not self.group:
                 self.group = channel.ask({"op": "join", **about}, patience)
