@@ -106,7 +106,7 @@ def run(
     never_wait()
     start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
     start = partial(start, node=node_rank, rendezvous=rendezvous)
-    return run_forever(settings, start, say, node_rank) if forever else start(resume=resume)
+    return run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True)
 
 
 def _here(settings: RunConfig, *, resume: bool, overwrite: bool) -> int:

@@ -45,6 +45,7 @@ def supervise(
     rendezvous: str = "",
     say: Callable[[str], None] = say,
     launcher: Launcher | None = None,
+    last: bool = False,
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
     d = config.dist
@@ -69,6 +70,7 @@ def supervise(
             launcher=starter,
             relay=_relay,
             advice=lambda: freeable(folder),
+            last=last,
         ).supervise()
     except OSError as error:
         return refused(folder, error, say)
@@ -82,7 +84,8 @@ def supervise(
         say(verdict.cause)
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
-        say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
+        if folder.verdict.exists():
+            say(f"{folder.verdict} has the details; the logs of the ranks are in {folder.logs}.")
     return verdict.ending
 
 

@@ -53,7 +53,6 @@ class Stays:
             return
         self._written = text
         with contextlib.suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, json.dumps({**self._all, self._where: self._phases}, indent=1) + "\n")
 
 

@@ -7,10 +7,8 @@ import os
 import re
 import secrets
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +27,11 @@ from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import FAILING, Ending, Verdict, classify, now
+from ups.verdict import FAILING, Ending, Place, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
 REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
 PAUSE = 0.25  # seconds before ranks are started again; doubled for each attempt in vain
-STOPS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP)
 
 
 def with_remedy(cause: str, advice: str) -> str:
@@ -54,6 +51,7 @@ class Supervisor:
     and too many in a row end the run. `launcher`: what `launcher_of` chooses for the job, by default. `relay` gets
     what rank 0 prints. `advice()` says what could be deleted where the disk is full. To be called from the main thread:
     ranks die with the thread that started them, and requests to stop (SIGTERM, SIGUSR1, SIGINT, SIGHUP) arrive there.
+    `last`: the process ends with the verdict, and a signal that comes after it changes nothing.
     """
 
     def __init__(
@@ -67,12 +65,13 @@ class Supervisor:
         launcher: Launcher | None = None,
         relay: Callable[[bytes], None] | None = None,
         advice: Callable[[], str] = str,
+        last: bool = False,
     ) -> None:
         refuse_nesting()
         self.job, self.run, self.limits = job, RunDir(home.resolve()), limits or Limits()
         self.launcher = launcher or launcher_of(job)
-        self._print, self._progress, self._relay, self._advice = say, progress, relay, advice
-        self._stops = StopRequests([])
+        self._print, self._progress, self._relay, self._advice, self._last = say, progress, relay, advice, last
+        self._stops = StopRequests()
         self._stays = Stays(self.run.stays(job.node), job.ranks)
         self._token = secrets.token_hex(8)  # by which its processes are found again, whoever their parent became
         self._attempts: list[dict[str, Any]] = []
@@ -83,8 +82,9 @@ class Supervisor:
     def supervise(self) -> Verdict:
         """The verdict, which is also written to verdict.json; its `ending` is the exit code of the command."""
         before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
-        with self._listening(), contextlib.closing(self.launcher):
+        with self._stops.listening(to_the_end=self._last), contextlib.closing(self.launcher):
             self._prepare()
+            place = Place(self.run.folder)
             try:
                 verdict = self._until_the_end()
             finally:
@@ -92,6 +92,10 @@ class Supervisor:
             verdict = replace(verdict, time=now(), attempts=tuple(self._attempts))
             if verdict.ending == Ending.STORAGE:
                 verdict = replace(verdict, cause=with_remedy(verdict.cause, self._advice()))
+            try:
+                place.require()
+            except StorageError as error:  # what lies there now is not this run's to write to
+                return replace(verdict, ending=Ending.STORAGE, cause=str(error))
             return self._publish(verdict, before)
 
     def _until_the_end(self) -> Verdict:
@@ -142,16 +146,19 @@ class Supervisor:
         finally:
             with contextlib.suppress(OSError):
                 files.remove()
-        if verdict.ending in (Ending.CRASH, Ending.RANK_DIED) and self._full():
-            cause = f"{self.run.folder}: its disk is full; free some space and --resume. {verdict.cause}"
+        if verdict.ending in (Ending.CRASH, Ending.RANK_DIED) and (refusal := self._refusal()):
+            cause = f"{self.run.folder}: {refusal} and --resume. {verdict.cause}"
             verdict = replace(verdict, ending=Ending.STORAGE, cause=cause, transient=False)
         return verdict, watch.detection
 
-    def _full(self) -> bool:
-        """Whether there is no room left for even a line: then every other failure is only its shadow."""
+    def _refusal(self) -> str:
+        """Why the disk takes not even a line, and what to do: then every other failure is only its shadow."""
         with contextlib.suppress(OSError):
-            return shutil.disk_usage(self.run.folder).free < 4096
-        return False
+            if shutil.disk_usage(self.run.folder).free < 4096:
+                return "its disk is full; free some space"
+            if os.statvfs(self.run.folder).f_flag & os.ST_RDONLY:
+                return "its disk is read-only; mount it again"
+        return ""
 
     def _compare(self, verdict: Verdict, number: int) -> Verdict:
         """Tell the other nodes how this start ended here; if only by an echo, take the verdict of another node."""
@@ -319,18 +326,6 @@ class Supervisor:
         """Print a line; a closed terminal does not end a run."""
         with contextlib.suppress(OSError, ValueError):
             self._print(text)
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        old = {number: signal.signal(number, lambda sent, _: self._stops.add(sent)) for number in STOPS}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 def _supervisor_of(pid: int, variables: Mapping[str, str]) -> int | None:
