@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Literal
@@ -187,6 +188,8 @@ def main(words: list[str] | None = None) -> None:
         sys.exit(_code(words))
     finally:
         finish()
+        if words is None:  # the process ends: from here on a signal could only give it another code than was decided
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
 def _code(words: list[str] | None) -> int:
