@@ -43,10 +43,7 @@ class Together:
         mine = {"result": result, "failure": failure and [failure.errno, failure.strerror]}
         try:
             everyone = gather_json(mine, self.group)
-        except (
-            RuntimeError,
-            ValueError,
-        ) as error:  # it timed out, or another rank is gone
+        except (RuntimeError, ValueError) as error:  # it timed out, or another rank is gone
             raise OSError(errno.ECONNABORTED, f"the ranks lost each other ({line(error)})") from error
         failures = {rank: OSError(*said["failure"]) for rank, said in enumerate(everyone) if said["failure"]}
         if failures:
