@@ -60,6 +60,17 @@ def test_a_kill_in_the_group_of_a_process_is_seen_although_it_is_not_ours(group:
     assert host_memory.kills() == before, "nobody was killed in the group of this process"
 
 
+def test_a_kill_is_seen_by_one_who_could_not_look_for_long(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory runs out, whoever watches may stand still too."""
+    monkeypatch.setattr(host_memory, "INITIAL_PIDS", "another namespace")  # nothing but the time tells
+    kills, child = host_memory.KernelKills(), started(group)
+    kills.look([child.pid])
+    clock = ended(child)
+    time.sleep(1.1 * host_memory.AROUND)
+    kills.look([])
+    assert kills.of(child.pid, clock)
+
+
 @pytest.mark.parametrize("log", [True, False], ids=["named in the kernel's log", "the log not readable"])
 def test_the_kernel_is_not_blamed_for_what_it_did_to_somebody_else(
     group: Path, log: bool, monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
 Names = tuple[str, str, str, str]  # of a control group's files: limit, use, events, and what of its use can be given up
 Group = tuple[Path, Names]
+Between = tuple[float, float]  # the look before something was noticed and the one that noticed it, by CLOCK_MONOTONIC
 VERSION_1: Names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control", "total_inactive_file")
 VERSION_2: Names = ("memory.max", "memory.current", "memory.events", "inactive_file")
 
@@ -83,30 +84,37 @@ class KernelKills:
 
     def __init__(self) -> None:
         self._counts: dict[Group | None, int] = {}  # victims so far in each group that one of them was ever in
-        self._times: list[float] = []  # of kills in these groups, by CLOCK_MONOTONIC
-        self._victims: dict[int, float] = {}  # those that the log names, in any group
+        self._times: list[Between] = []  # of kills in these groups
+        self._victims: dict[int, Between] = {}  # those that the log names, in any group
+        self._last = time.monotonic()
         self._log = _KernelLog()
         self.look(())
 
     def look(self, pids: Iterable[int]) -> None:
         """Notice what has happened since the last look; a group that is new counts from now on."""
-        now = time.monotonic()
+        when = self._last, time.monotonic()
         groups = {_group(pid) for pid in (os.getpid(), *pids) if os.path.exists(f"/proc/{pid}")}
         for group in groups | self._counts.keys():
             count = _count(group)
             before = self._counts.setdefault(group, count)
-            self._times += [now] * (count - before)
+            self._times += [when] * (count - before)
             self._counts[group] = max(count, before)
-        self._victims.update(dict.fromkeys(self._log.victims(), now))
+        self._victims.update(dict.fromkeys(self._log.victims(), when))
+        self._last = when[1]
 
     def killed(self, pid: int, ended_at: float) -> bool:
         """Whether it was the kernel, for want of memory, that killed this process; times are by CLOCK_MONOTONIC."""
         self.look(())
         if pid in self._victims:
             return True
-        around = [at for at in self._times if abs(at - ended_at) < AROUND]
-        named = [at for at in self._victims.values() if abs(at - ended_at) < AROUND]
+        around = [when for when in self._times if _fits(when, ended_at)]
+        named = [when for when in self._victims.values() if _fits(when, ended_at)]
         return len(around) > len(named)  # a victim that the log names is somebody else
+
+
+def _fits(when: Between, clock: float) -> bool:
+    """Whether something that happened between two looks, however far apart they were, may have happened at `clock`."""
+    return when[0] - AROUND < clock < when[1] + AROUND
 
 
 class _KernelLog:

@@ -50,12 +50,15 @@ class Shortage:
 
 def shortage(error: BaseException) -> Shortage | None:
     """The want of memory that an exception is about, or was raised from; None where it is about something else."""
-    short = next(((link, short) for link in _causes(error) if (short := _said_by(link)) is not None), None)
-    if short is None or short[0] is error:
-        return short[1] if short else None
-    link, reason = short
-    words = f"{type(link).__name__}: {' '.join(str(link).split())[:200]}"
-    return Shortage(reason.where, f"{words}; {reason.evidence}" if reason.evidence else words)
+    for link in _causes(error):
+        reason = _said_by(link)
+        if reason is None:
+            continue
+        if link is error:
+            return reason
+        words = f"{type(link).__name__}: {' '.join(str(link).split())[:200]}"
+        return Shortage(reason.where, f"{words}; {reason.evidence}" if reason.evidence else words)
+    return None
 
 
 def _said_by(link: BaseException) -> Shortage | None:

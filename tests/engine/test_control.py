@@ -18,6 +18,14 @@ from ups.types import UpsError
 OOM = 1
 
 
+def test_a_wait_that_an_exception_ends_is_over() -> None:
+    alone, words = Control(None, 0, 1), list[str]()
+    alone.waiting = words.append
+    with pytest.raises(MemoryError), alone.wait("gather"):
+        raise MemoryError
+    assert words == ["gather", ""]
+
+
 def control(seconds: float = 20) -> Control:
     join_group(seconds)
     rank, world = dist.get_rank(), dist.get_world_size()

@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 from ranks import join_group, run_ranks, values
+from ups.engine.checkpoint import manifest
 from ups.engine.checkpoint.manifest import step_name, verify
+from ups.engine.checkpoint.second_copy import SecondCopy
 from ups.engine.checkpoint.store import CorruptError, Snapshot
 from ups.engine.checkpoint.vault import Vault
 
@@ -49,6 +51,32 @@ def test_the_newest_alone_is_kept_there_and_is_whole(tmp_path: Path) -> None:
     assert names(tmp_path / "first") == [step_name(2), step_name(3)]
     assert names(tmp_path / "second") == [step_name(3)]
     assert verify(tmp_path / "second" / step_name(3)) is None
+
+
+def test_a_checkpoint_that_is_gone_before_it_is_copied_stops_no_later_copy(tmp_path: Path) -> None:
+    notes: list[str] = []
+    filled(Vault(tmp_path / "first"), 1)
+    copies = SecondCopy(tmp_path / "second", notes.append)
+    copies.take(tmp_path / "first" / "step-gone")  # deleted as outdated, or set aside as damaged
+    copies.wait()
+    damaged = tmp_path / "first" / step_name(2)
+    damaged.mkdir()
+    copies.take(damaged)
+    copies.wait()
+    copies.take(tmp_path / "first" / step_name(1))
+    copies.wait()
+    assert names(tmp_path / "second") == [step_name(1)]
+    assert [f"checkpoint {step_name(2)} could not be made" in note for note in notes] == [True]
+
+
+def test_the_names_of_new_folders_outlive_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    durable: list[Path] = []
+    monkeypatch.setattr(manifest, "sync", durable.append)
+    filled(Vault(tmp_path / "checkpoints/codec", second=tmp_path / "copies/codec"), 1)
+    assert {tmp_path, tmp_path / "checkpoints", tmp_path / "copies"} <= set(durable)
+    durable.clear()
+    filled(Vault(tmp_path / "checkpoints/codec"), 2)
+    assert tmp_path not in durable
 
 
 def test_it_is_taken_where_the_first_is_damaged_or_gone(tmp_path: Path) -> None:

@@ -1,17 +1,38 @@
-"""The parent of a rank begins whatever the others are doing in the same folder."""
+"""The parent of a rank passes every request to stop on, from its first moment."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
-from ups.supervise.rank_parent import _forget_slot
+# The signal arrives while the parent installs its handlers: there is no child yet to pass it on to.
+EARLY = """
+import os, signal, sys
+from ups.supervise import rank_parent
+install, mine = signal.signal, os.getpid()
+
+def at_once(number, handler):
+    old = install(number, handler)
+    if number == signal.SIGTERM and os.getpid() == mine:
+        os.kill(mine, signal.SIGTERM)
+    return old
+
+signal.signal = at_once
+sys.exit(rank_parent.rank(["sleep", "60"]))
+"""
 
 
-def test_a_file_that_another_parent_moves_away_is_nobodys_slot(tmp_path: Path) -> None:
-    for name in ("pid-0.new", "pid-1"):
-        (tmp_path / name).symlink_to(tmp_path / "moved")  # listed, and gone when it is opened
-    (tmp_path / "pid-2").write_text("77 2")
-    (tmp_path / "exit-2.json").write_text("{}")
-    (tmp_path / "pid-3").write_text("78 3")
-    _forget_slot(str(tmp_path), "2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["pid-0.new", "pid-1", "pid-3"]
+def test_a_request_to_stop_that_comes_before_the_rank_ends_it_too(tmp_path: Path) -> None:
+    env = {
+        **os.environ,
+        "RANK": "0",
+        "UPS_RUN": str(tmp_path),
+        "UPS_LOGS": str(tmp_path),
+        "UPS_PARENT": str(os.getpid()),
+    }
+    parent = subprocess.run([sys.executable, "-c", EARLY], env=env, timeout=30, check=False)
+    assert parent.returncode == 128 + 15
+    assert (tmp_path / "exit-0.json").exists()
+    assert int((tmp_path / "pid-0").read_text()) > 0

@@ -92,10 +92,8 @@ class Stragglers:
         self._before: dict[str, float] = {}
         self._counted = (0, 0.0)  # steps and seconds of them
         self._rows: deque[tuple[float, float, list[dict[str, float]]]] = deque()  # steps, seconds, each rank's by phase
-        self._streak = (
-            (-1, False),
-            0,
-        )  # who was too slow (-1: nobody) and whether that is new; readings on end
+        # Who was too slow (-1: nobody) and whether that is new; readings on end.
+        self._streak = ((-1, False), 0)
         self._reported: Straggler | None = None
 
     def start(self, step: int) -> None:

@@ -81,8 +81,6 @@ def rank(command: list[str], become: Become | None = None) -> int:
     number, folder, parent = os.environ["RANK"], os.environ["UPS_RUN"], int(os.environ["UPS_PARENT"])
     die_with_parent(signal.SIGKILL, parent)  # not by a signal that a stopped process never handles
     adopt_orphans()
-    slot = os.environ.get("LOCAL_RANK", number)
-    _forget_slot(folder, slot)
     mine = os.getpid()
     child = 0
 
@@ -91,14 +89,14 @@ def rank(command: list[str], become: Become | None = None) -> int:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, sent)
 
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # first: before there is a child they could not be passed on
     for one in FORWARDED:
         signal.signal(one, pass_on)
-    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child == 0:
         (become or execute)(command, mine, f"{os.environ['UPS_LOGS']}/rank-{number}.log")
     switch = _switch(child)
-    _write(f"{folder}/pid-{number}", f"{child} {slot}")
+    _write(f"{folder}/pid-{number}", str(child))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)
     clock = _await(child)
     with contextlib.suppress(OSError):  # while the dead rank still holds its number: nobody else's group can be meant
@@ -177,25 +175,6 @@ def _write(path: str, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # the log may lie on the same disk
             os.write(2, f"{path}: {error}\n".encode())
-
-
-def _forget_slot(folder: str, slot: str) -> None:
-    """Remove what an earlier rank of this slot has left: a launcher that lets a node join renumbers the ranks."""
-    names = [name for name in os.listdir(folder) if name.startswith("pid-") and not name.endswith(".new")]
-    gone = {name[4:] for name in names if _slot(f"{folder}/{name}") == slot}
-    for number in gone:
-        for name in ("exit-{}.json", "failure-{}.json", "heartbeat-{}", "stack-{}", "pid-{}"):
-            with contextlib.suppress(OSError):
-                os.unlink(f"{folder}/{name.format(number)}")
-
-
-def _slot(path: str) -> str:
-    """The slot in a pid file; empty where another rank's parent is just removing it."""
-    try:
-        with open(path) as file:
-            return file.read().partition(" ")[2]
-    except OSError:
-        return ""
 
 
 if __name__ == "__main__":

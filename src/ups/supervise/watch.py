@@ -112,7 +112,7 @@ class RankWatch:
                 if ended or len(self._exits) == self._start.job.ranks or now - self._noticed > self._limits.echo:
                     return "failed"
             else:
-                self._noticed = None  # a launcher that replaced its ranks has mended what was seen
+                self._noticed = None  # what was seen has been explained by a request to stop, or by a regrouping
                 if end := self._other_end(ended, now, began):
                     return end
             self._tell_to_stop()
@@ -316,8 +316,7 @@ class RankWatch:
         return any(e.code not in (*STOP_SIGNALS, Ending.SUCCESS, Ending.PREEMPTED) for e in self._exits.values())
 
     def _launcher_log(self) -> str:
-        logs = self._start.logs
-        return tail(logs / f"launcher-{self._start.job.node}.log") or tail(logs / "launcher.log")
+        return tail(self._start.logs / f"launcher-{self._start.job.node}.log")
 
     def _as_stopped(self, verdict: Verdict, killed: bool) -> Verdict:
         step = max((beat.step for beat in self._beats.values()), default=0)

@@ -228,10 +228,18 @@ def publish(beside: Path, final: Path) -> None:
     sync(final.parent)
 
 
-def copy(path: Path, folder: Path) -> Path:
-    """A checkpoint again in another folder, read back and verified there; OSError if that cannot be had."""
-    final, size = folder / path.name, sum(size for size, *_ in stamp(path).values())
+def make_folder(folder: Path) -> None:
+    """A folder and those above it that are missing, all of whose names outlive a power cut."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync(path.parent)
+
+
+def copy(path: Path, folder: Path) -> Path:
+    """A checkpoint again in another folder, read back and verified there; OSError or DamageError if that cannot be."""
+    final, size = folder / path.name, sum(size for size, *_ in stamp(path).values())
+    make_folder(folder)
     clear_leftovers(folder)
     if final.exists() and verify(final) is None:
         return final

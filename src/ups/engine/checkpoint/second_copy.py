@@ -28,7 +28,7 @@ class SecondCopy:
         """Copy a verified checkpoint in the background."""
         with self._lock:
             self._waiting = checkpoint
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, daemon=True, name="second copy")
                 self._thread.start()
 
@@ -59,10 +59,10 @@ class SecondCopy:
                 copy = manifest.copy(source, self.folder)
                 manifest.drop_outdated(self.folder, copy)
                 self._failed = False
-            except OSError as error:
+            except (OSError, ValueError) as error:  # also one that was set aside, or deleted, before it was copied
                 if source.exists() and not self._failed:  # one that was outdated while it was copied is no loss
                     self._failed = True
-                    reason = error.strerror or error
+                    reason = (isinstance(error, OSError) and error.strerror) or error
                     self.note(
                         f"{self.folder}: the second copy of checkpoint {source.name} could not be made ({reason}); "
                         "training goes on, and later ones are tried again."

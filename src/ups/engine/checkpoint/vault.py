@@ -179,7 +179,7 @@ class Vault:
         """Step, bytes to write here, and from rank 0 the folder to write to ("" if nothing has to be written)."""
         size, name, final = sum(c.nbytes for c in job.copies.values()), "", self.folder / step_name(job.step)
         if self.rank == 0:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            manifest.make_folder(self.folder)
             manifest.clear_leftovers(self.folder)
             if not final.exists() or verify(final) is not None:
                 name = f"{final.name}.tmp-{uuid.uuid4().hex}"

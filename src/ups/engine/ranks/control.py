@@ -111,8 +111,10 @@ class Control:
     def wait(self, op: str) -> Iterator[None]:
         """Around whatever waits for the other ranks, so that an outsider can tell who waits from who is waited for."""
         self.waiting(op)
-        yield
-        self.waiting("")
+        try:
+            yield
+        finally:
+            self.waiting("")
 
     def _vote(self, call: int, op: str, word: Word | None = None, extra: int = 0) -> list[list[int]]:
         """All ballots, by rank, if there is nothing to raise.

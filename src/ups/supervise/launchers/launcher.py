@@ -85,7 +85,7 @@ def read_pids(files: StartDir) -> dict[int, int]:
     pids = {}
     for rank, path in files.pids().items():
         try:
-            pids[rank] = int(path.read_text().partition(" ")[0])
+            pids[rank] = int(path.read_text())
         except (OSError, ValueError):
             continue  # being replaced
     return pids

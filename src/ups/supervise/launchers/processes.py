@@ -74,9 +74,8 @@ class Processes(RecordedRanks):
 
     def exits(self) -> dict[int, Exit]:
         exits = super().exits()
-        for rank, parent in enumerate(
-            self._parents, self._first
-        ):  # one that was killed wrote nothing, and took its rank with it
+        for rank, parent in enumerate(self._parents, self._first):
+            # One that was killed wrote nothing, and took its rank with it.
             if rank not in exits and (code := parent.poll()) is not None:
                 clock = self._gone.setdefault(rank, time.monotonic())
                 exits[rank] = read_exits(self._files).get(rank, Exit(rank, code, clock))
