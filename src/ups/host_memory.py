@@ -12,6 +12,7 @@ from pathlib import Path
 
 INITIAL_PIDS = "pid:[4026531836]"  # the namespace in which the kernel's log counts processes
 NEAR, LEAST = 0.1, 256 << 20  # an address space is full with less than this part, or so many bytes, to its limit
+LIBRARIES = 700 << 20  # of address space that torch takes before it has done anything
 AROUND = 1.5  # seconds between the kernel's count and the end of a process that is held to be the one it counted
 KILLED = re.compile(r"Kill(?:ed)? process (\d+)")
 
@@ -65,6 +66,8 @@ def cramped() -> str:
     if space is not None and full(*space):
         peak, limit = space
         return f"its address space had grown to {peak / 1e9:.2f} GB of the {limit / 1e9:.2f} GB that ulimit -v allows"
+    if space is not None and space[1] < LIBRARIES:
+        return f"ulimit -v allows {space[1] / 1e9:.2f} GB, less than torch alone takes"
     most = _number(Path("/proc/sys/vm/max_map_count"))
     with contextlib.suppress(OSError), Path("/proc/self/maps").open("rb") as maps:
         if most and (count := sum(1 for _ in maps)) > 0.98 * most:
