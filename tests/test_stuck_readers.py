@@ -126,6 +126,7 @@ def test_a_request_to_stop_ends_the_wait_for_a_slow_reader_and_not_the_exit_code
 
 def test_a_forked_child_of_such_a_process_prints_by_itself(tmp_path: Path) -> None:
     code = (
+        "from ups.streams import alone\nassert alone()\n"
         "for n in range(100):\n"
         "    print('parent', n, flush=True)\n"
         "    if os.fork() == 0:\n"

@@ -112,7 +112,7 @@ def test_a_run_with_a_living_supervisor_is_not_disturbed(tmp_path: Path) -> None
 
 
 def test_orphans_of_an_earlier_start_are_ended_first(tmp_path: Path) -> None:
-    env = {**os.environ, "UPS_HOME": str(tmp_path), "UPS_SUPERVISOR": "4194303", "UPS_TOKEN": "earlier"}
+    env = {**os.environ, "UPS_HOME": str(tmp_path), "UPS_RUN": str(tmp_path / "gone"), "UPS_TOKEN": "earlier"}
     orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(100)"], env=env)
     said: list[str] = []
     verdict = Supervisor(Job(command("ok")), tmp_path, say=said.append).supervise()
