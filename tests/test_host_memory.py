@@ -68,7 +68,7 @@ def test_a_kill_is_seen_by_one_who_could_not_look_for_long(group: Path, monkeypa
     clock = ended(child)
     time.sleep(1.1 * host_memory.AROUND)
     kills.look([])
-    assert kills.of(child.pid, clock)
+    assert kills.killed(child.pid, clock)
 
 
 @pytest.mark.parametrize("log", [True, False], ids=["named in the kernel's log", "the log not readable"])

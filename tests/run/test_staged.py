@@ -46,7 +46,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_of(config: RunConfig) -> Run:
-    return Run(config, RunDir(Path(config.out) / config.name), Screen.silent())
+    folder = Path(config.out) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    return Run(config, RunDir(folder), Screen.silent())
 
 
 def whole(config: RunConfig) -> Weights:

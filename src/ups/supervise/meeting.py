@@ -65,12 +65,14 @@ class Meeting:
     def close(self) -> None:
         """End every conversation, and give the port back: another meeting may open there at once."""
         self._open = False
-        for connection in (self._listener, *list(self._guests)):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there: until then it has the port
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits there: until then it has the port
         self._listener.close()
         for thread in self._threads:
             thread.join(CLOSING)
+        for guest in list(self._guests):  # all that there will ever be
+            with suppress(OSError):
+                guest.shutdown(socket.SHUT_RDWR)
 
     def _listen(self) -> None:
         while self._open:

@@ -53,6 +53,7 @@ class Stays:
             return
         self._written = text
         with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)  # and no folder of a run: that one may have been taken away
             write_atomic(self._path, json.dumps({**self._all, self._where: self._phases}, indent=1) + "\n")
 
 
