@@ -100,6 +100,7 @@ def test_every_command_ends_with_the_same_exit_code_whatever_stands_at_its_strea
     assert wrong == []
 
 
+@pytest.mark.slow
 def test_the_interpreters_own_last_flush_decides_no_exit_code_either(places: dict[str, str]) -> None:
     """The same as above in processes of their own, where Python ends with 120 if its streams cannot be flushed."""
     words = [sys.executable, "-m", "ups", "data", "validate", places["bad"]]

@@ -70,7 +70,12 @@ def trained(strategy: str, slow: int, phase: str, extra: float) -> dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("strategy", "world", "phase"), [("ddp", 3, "data"), ("ddp", 3, "forward"), ("fsdp", 2, "data")]
+    ("strategy", "world", "phase"),
+    [
+        ("ddp", 3, "forward"),
+        pytest.param("ddp", 3, "data", marks=pytest.mark.slow),
+        pytest.param("fsdp", 2, "data", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_is_slow_is_named_once_with_its_phase_and_its_cost(strategy: str, world: int, phase: str) -> None:
     words = f"takes [0-9.]+ times as long in {phase} as the others .*: [0-9]+ % of every step is spent waiting for it"

@@ -215,6 +215,7 @@ print(os.statvfs("/dev/shm").f_blocks * 4096, most[0], max(sizes), t.verify(home
 """
 
 
+@pytest.mark.slow
 def test_building_and_training_with_workers_need_a_megabyte_of_shared_memory_at_most(tmp_path: Path) -> None:
     """Windows of more than all of /dev/shm arrive; what is used of it are the locks of queues."""
     latents = "runs/tiny/cache/latents/advection1d/train"

@@ -86,7 +86,7 @@ def peak_on_the_cpu(work: Callable[[], None]) -> int:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(settings(LINE), id="1D"),
+        pytest.param(settings(LINE), id="1D", marks=pytest.mark.slow),
         pytest.param(settings(PLANE, precision="bf16", microbatch=4), id="2D bf16 microbatches"),
         pytest.param(
             settings({**LINE, **PLANE}, {"operator": {"width": 64, "depth": 1, "mixing": "attention"}}),
@@ -189,6 +189,7 @@ def test_a_ledger_counts_what_lives_and_only_what_is_new() -> None:
     assert ledger.peak == 4096
 
 
+@pytest.mark.slow
 def test_less_at_once_takes_less_memory() -> None:
     model = {"codec": {"dim": 8}, "operator": {"width": 16, "depth": 3, "heads": 2}}
 

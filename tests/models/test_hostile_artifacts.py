@@ -101,7 +101,7 @@ def test_whatever_stands_in_a_header_is_read_or_refused_in_one_sentence(
     header, tensors = whole
     values: list[Any] = [None, True, -1, 0, 10**9, 1.5, float("nan"), float("inf"), "x", [], [1], {}, {"a": 1}]
     cases = [(place, value) for place in places(header) for value in values if place != ("digest",)]
-    chosen = np.random.default_rng(0).permutation(len(cases))[:150]
+    chosen = np.random.default_rng(0).permutation(len(cases))[:80]
     sentences = []
     for place, value in (cases[i] for i in chosen):
         try:
@@ -109,7 +109,7 @@ def test_whatever_stands_in_a_header_is_read_or_refused_in_one_sentence(
         except DataError as error:
             sentences.append(str(error))
     assert [sentence for sentence in sentences if "\n" in sentence] == []
-    assert len(sentences) > 50
+    assert len(sentences) > 25
 
 
 def raw(path: Path, header: bytes, length: int | None = None, content: bytes = bytes(64)) -> Path:

@@ -199,7 +199,7 @@ def killed_at(call: int, folder: Path, **changes: Any) -> int:
     return in_child(work)
 
 
-@pytest.mark.parametrize("task", ["burgers1d", "reacdiff2d"])
+@pytest.mark.parametrize("task", ["burgers1d", pytest.param("reacdiff2d", marks=pytest.mark.slow)])
 def test_killed_at_any_write_it_goes_on_and_ends_with_the_same_file(task: str, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     truth = contents(make(tmp_path / "truth", task=task, samples=4))

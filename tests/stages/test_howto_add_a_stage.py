@@ -77,6 +77,7 @@ def test_interrupted_and_resumed_it_has_the_bits_of_the_straight_run(house: Path
     assert artifact(house, "stopped").read_bytes() == artifact(house).read_bytes()
 
 
+@pytest.mark.slow
 def test_sharded_ranks_learn_what_replicated_ones_do(house: Path) -> None:
     python(house, *RUN, "--ranks", "2", "--dist.launcher", "forked", "--dist.strategy", "fsdp", "--out", "sharded")
     assert artifact(house, "sharded").read_bytes() == artifact(house).read_bytes()

@@ -39,7 +39,7 @@ def supervise(home: Path, *words: str, ranks: int = 2, launcher: Processes | Non
     return verdict
 
 
-@pytest.mark.parametrize("phase", ["start", "judge", "validate"])
+@pytest.mark.parametrize("phase", ["start", *(pytest.param(p, marks=pytest.mark.slow) for p in ("judge", "validate"))])
 def test_a_rank_that_sleeps_is_named_with_its_phase(tmp_path: Path, phase: str) -> None:
     verdict = supervise(tmp_path, "sleeps", phase)
     assert (verdict.rank, verdict.phase) == (1, phase)
