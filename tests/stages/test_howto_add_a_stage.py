@@ -68,6 +68,7 @@ def test_it_is_trained_on_two_ranks_and_stands_in_everything_a_run_leaves(house:
     assert "bias/validation/score" in (run / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_it_has_the_bits_of_the_straight_run(house: Path) -> None:
     ranks = ("--ranks", "2", "--dist.launcher", "forked", "--out", "stopped")
     python(house, *RUN, *ranks, env=STOPPED, code=15)

@@ -62,7 +62,7 @@ class Identity:
         return record
 
     def _in_checkpoints(self) -> dict[str, Digest]:
-        """What the newest checkpoint of any stage says of the data."""
+        """What the newest checkpoint says of the first stage, by name, that has one."""
         for stage in sorted(self.folder.checkpoints().glob("*")):
             newest = newest_whole(stage)
             if newest is not None and isinstance(record := read_json(newest / FACTS).get("data"), dict):
