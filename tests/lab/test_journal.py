@@ -237,3 +237,11 @@ def works_in(pid: str, folder: Path) -> bool:
     except OSError:
         return False
     return int(pid) != os.getpid() and any(name.startswith(str(folder)) for name in names)
+
+
+def test_undisturbed_runs_with_other_settings_have_folders_of_their_own(tmp_path: Path) -> None:
+    lab, settings = (
+        Lab(tmp_path, 1),
+        ((), (("codec.workers", 1),), (("operator.workers", 1),), (("operator.workers", 2),)),
+    )
+    assert len({lab.plain((4, "fsdp", changes)) for changes in settings}) == len(settings)

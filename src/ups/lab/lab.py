@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import threading
@@ -110,8 +111,8 @@ class Lab:
     def plain(self, kind: Kind) -> Path:
         """The folder of the undisturbed run."""
         world, strategy, changes = kind
-        words = "-".join(str(value) for _, value in changes)
-        return self.folder / f"plain-{world}-{strategy}{'-' if words else ''}{words}"
+        name = hashlib.sha256(repr(changes).encode()).hexdigest()[:8] if changes else "as-it-is"
+        return self.folder / f"plain-{world}-{strategy}-{name}"
 
     def _try(self, case: Case, folder: Path, data: Path, reference: Path | None, pace: float) -> CaseResult:
         args = (case, folder, data, reference, pace)
