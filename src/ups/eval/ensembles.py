@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
+
+from ups.eval.nrmse import nrmse
+from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
 
 
@@ -39,3 +44,62 @@ def ranks(members: Tensor, truth: Tensor) -> Tensor:
     counts: Tensor = torch.bincount(rank, minlength=len(members) + 1)
     shares: Tensor = counts.double() / rank.numel()
     return shares
+
+
+@dataclass
+class EnsembleScores:
+    """What ensembles of one task are worth beside the operator alone, gathered window by window.
+
+    CRPS and absolute error are in deviations of the data. `fine` is the power in the highest third of wavenumbers at
+    the last frame, over the truth's.
+    """
+
+    members: int
+    sums: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+
+    def add(self, drawn: Tensor, alone: Tensor, truth: Tensor, std: Tensor, mask: Tensor | None = None) -> None:
+        """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth."""
+        mean, cells = drawn.mean(0), None if mask is None else mask[:, None, ..., None]
+
+        def total(values: Tensor) -> float:
+            """The sum over samples of the mean over all else; cells that do not count are left out."""
+            if cells is not None:
+                values = torch.where(cells, values, torch.nan)
+            return float(values.flatten(1).nanmean(1).double().sum())
+
+        fine = [_fine(frames, mask) for frames in (truth[:, -1], alone[:, -1], *(one[:, -1] for one in drawn))]
+        new = {
+            "crps": total(crps(drawn / std, truth / std)),
+            "absolute error alone": total(((alone - truth) / std).abs()),
+            "spread": total((spread(drawn) / std).square()),
+            "error": total(((mean - truth) / std).square()),
+            "coverage": total(coverage(drawn, truth)),
+            "nrmse of the mean": float(nrmse(mean, truth, mask=mask).mean((1, 2)).double().sum()),
+            "nrmse alone": float(nrmse(alone, truth, mask=mask).mean((1, 2)).double().sum()),
+            "fine truth": fine[0],
+            "fine alone": fine[1],
+            "fine members": sum(fine[2:]) / len(drawn),
+        }
+        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in new.items()}
+        self.samples += len(truth)
+
+    def numbers(self) -> dict[str, float]:
+        """The scores by name."""
+        s, n = self.sums, max(1, self.samples)
+        plain = ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone", "coverage")
+        return {
+            **{name: s[name] / n for name in plain},
+            "spread over error": math.sqrt(s["spread"] / s["error"]) if s["error"] else math.inf,
+            **{
+                name: s[name] / s["fine truth"] if s["fine truth"] else math.inf
+                for name in ("fine alone", "fine members")
+            },
+        }
+
+
+def _fine(frames: Tensor, mask: Tensor | None) -> float:
+    """Power `(B, *S, C)` in the highest third of resolved wavenumbers, summed over samples and channels."""
+    frames = frames if mask is None else torch.where(mask.unsqueeze(-1), frames, torch.zeros_like(frames))
+    power = spectrum(frames.cpu().numpy()).sum(-1)
+    return float(power[-(len(power) // 3) or None :].sum()) * len(frames)
