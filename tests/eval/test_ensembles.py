@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from ups.eval.ensembles import coverage, crps, ranks, spread
+from ups.eval.ensembles import EnsembleScores, coverage, crps, ranks, spread
 
 
 def test_crps_is_the_sum_over_all_pairs() -> None:
@@ -61,3 +61,37 @@ def test_the_rank_histogram_is_flat_unless_members_are_too_narrow() -> None:
     assert (flat - 0.1).abs().max().item() < 0.01
     narrow = ranks(0.3 * members, truth)
     assert min(narrow[0], narrow[-1]) > 0.2
+
+
+def test_draws_of_the_same_kind_as_the_truth_know_more_than_their_mean_alone() -> None:
+    """For N(0, 1): E|y| = √(2/π), CRPS = 1/√π; the mean alone has no fine structure, the draws have the truth's."""
+    torch.manual_seed(4)
+    scores, std = EnsembleScores(40), torch.tensor([2.0])
+    for _ in range(2):
+        truth, drawn = 2 * torch.randn(8, 5, 64, 1), 2 * torch.randn(40, 8, 5, 64, 1)
+        scores.add(drawn, torch.zeros_like(truth), truth, std)
+    numbers = scores.numbers()
+    assert scores.samples == 16
+    assert numbers["absolute error alone"] == pytest.approx(math.sqrt(2 / math.pi), rel=0.03)
+    assert numbers["crps"] == pytest.approx(1 / math.sqrt(math.pi), rel=0.04)
+    assert numbers["spread over error"] == pytest.approx(1, rel=0.03)
+    assert numbers["coverage"] == pytest.approx(0.88, abs=0.03)
+    assert numbers["fine members"] == pytest.approx(1, rel=0.15)
+    assert numbers["fine alone"] == 0
+    assert numbers["nrmse alone"] == pytest.approx(1)
+    assert sum(scores.histogram) == pytest.approx(16)
+    assert max(scores.histogram) < 3 * 16 / 41, "flat"
+
+
+def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:
+    torch.manual_seed(5)
+    truth, drawn = torch.randn(2, 3, 16, 1), torch.randn(6, 2, 3, 16, 1)
+    mask = torch.ones(2, 16, dtype=torch.bool)
+    mask[:, 8:] = False
+    wild, told = truth.clone(), []
+    wild[:, :, 8:] = 1e6
+    for values in (truth, wild):
+        scores = EnsembleScores(6)
+        scores.add(drawn, torch.zeros_like(truth), values, torch.ones(1), mask)
+        told.append(scores.numbers())
+    assert told[0] == pytest.approx(told[1])

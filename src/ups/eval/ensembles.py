@@ -38,9 +38,13 @@ def coverage(members: Tensor, truth: Tensor, level: float = 0.9) -> Tensor:
     return within.to(members.dtype)
 
 
-def ranks(members: Tensor, truth: Tensor) -> Tensor:
-    """How often the truth has each rank among the members, `(M + 1,)`, as shares; flat where they are of one kind."""
-    rank = (members < truth).sum(0).flatten()
+def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> Tensor:
+    """How often the truth has each rank among the members, `(M + 1,)`, as shares; flat where they are of one kind.
+
+    `counts_here (…)`: which places count; all, where it is None.
+    """
+    rank = (members < truth).sum(0)
+    rank = rank.flatten() if counts_here is None else rank[counts_here.expand_as(rank)]
     counts: Tensor = torch.bincount(rank, minlength=len(members) + 1)
     shares: Tensor = counts.double() / rank.numel()
     return shares
@@ -57,6 +61,7 @@ class EnsembleScores:
     members: int
     sums: dict[str, float] = field(default_factory=dict)
     samples: int = 0
+    histogram: list[float] = field(default_factory=list)  # of the truth's ranks, summed over samples
 
     def add(self, drawn: Tensor, alone: Tensor, truth: Tensor, std: Tensor, mask: Tensor | None = None) -> None:
         """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth."""
@@ -82,6 +87,8 @@ class EnsembleScores:
             "fine members": sum(fine[2:]) / len(drawn),
         }
         self.sums = {name: self.sums.get(name, 0.0) + value for name, value in new.items()}
+        shares = (ranks(drawn, truth, cells) * len(truth)).tolist()
+        self.histogram = [a + b for a, b in zip(self.histogram or [0.0] * len(shares), shares, strict=True)]
         self.samples += len(truth)
 
     def numbers(self) -> dict[str, float]:

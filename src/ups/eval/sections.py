@@ -105,7 +105,16 @@ def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
         "lie in the 90 % interval, where an ensemble is as wide as it is wrong. Fine structure: the power in the "
         "highest third of wavenumbers at the last frame, over the truth's."
     )
-    return Section("Ensembles", text, tuple(rows))
+    section, curves = Section("Ensembles", text, tuple(rows)), []
+    for ensemble, name in ((t.ensemble, t.ours.evaluation.task.name) for t in tasks):
+        if ensemble is not None:
+            shares = np.array(ensemble.histogram) * len(ensemble.histogram) / ensemble.samples
+            curves.append(Curve(name, np.linspace(0, 1, len(shares)), shares))
+    words = (
+        "How often the truth has each rank among the members, over an even share: 1 throughout where it is one of them."
+    )
+    section.pictures.append((words, chart(curves, "rank, from lowest to highest", "share")))
+    return section
 
 
 def cost_section(tasks: Sequence[TaskResult]) -> Section:
