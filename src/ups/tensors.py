@@ -105,7 +105,8 @@ class Condition:
     """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
 
     `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
-    `box` is the length of each axis; the task's own where it is None.
+    `box` is the length of each axis; the task's own where it is None. `noise (B, *G, D)`, standard normal, is what a
+    part that draws has to draw with; without it the part gives its mean.
     """
 
     params: Tensor
@@ -114,6 +115,7 @@ class Condition:
     task: str
     inputs: Tensor | None = None
     box: tuple[float, ...] | None = None
+    noise: Tensor | None = None
 
     @classmethod
     def of(cls, window: Window, step: int = 0) -> Condition:

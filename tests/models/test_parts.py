@@ -13,7 +13,8 @@ from small_simulators import awaken, condition, frames, simulator, window
 from torch import Tensor, nn
 
 from ups.models import Blueprint, CodecConfig, OperatorConfig, Part, Simulator, artifact, assemble
-from ups.models.simulator import CORE, rebuilt
+from ups.models.inherit import rebuilt
+from ups.models.simulator import CORE
 from ups.physics import TASKS
 from ups.tensors import Condition
 from ups.types import DataError

@@ -111,6 +111,8 @@ class Report:
         )
         page = Page(self.title, lead, [self._headline_section()], foot, data=list(rows) or None)
         page.sections += [sections.task_section(task, self.find) for task in self.tasks]
+        if any(task.ensemble is not None for task in self.tasks):
+            page.sections.append(sections.ensembles_section(self.tasks))
         page.sections.append(sections.cost_section(self.tasks))
         page.sections += [sections.stages_section(self.stages)] if self.stages else []
         page.sections += [sections.phases_section(self.phases)] if self.phases else []

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ups.eval.by_parameter import by_parameter, varied
+from ups.eval.ensembles import EnsembleScores
 from ups.eval.intervals import Number, paired, ratio_of_means
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
@@ -119,7 +120,7 @@ class TaskResult:
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
-    that training saw; nothing where nobody knows.
+    that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any.
     """
 
     ours: Entry
@@ -129,6 +130,7 @@ class TaskResult:
     beyond: tuple[Entry, ...] = ()
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    ensemble: EnsembleScores | None = None
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -242,6 +244,11 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for curve in (by_parameter([e], name) for name in varied([e])):
         rows = zip(curve.values, curve.numbers, strict=True)
         points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
+    if task.ensemble is not None and entry is task.ours:
+        scores = ((f"ensemble {name}", value) for name, value in task.ensemble.numbers().items())
+        points += [
+            Point(Number(name, "strict", label, v, v, v, task.ensemble.samples), e.predictor) for name, v in scores
+        ]
     finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:

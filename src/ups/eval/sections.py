@@ -79,6 +79,44 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
     return section
 
 
+def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
+    """What draws are worth, task by task, beside the operator alone."""
+    head = (
+        "task",
+        "members",
+        "CRPS",
+        "absolute error of the operator alone",
+        "nRMSE of the mean",
+        "of the operator alone",
+    )
+    rows: list[tuple[str, ...]] = [
+        (*head, "spread over error", "in the 90 % interval", "fine structure", "of the operator alone")
+    ]
+    for task in tasks:
+        if task.ensemble is not None:
+            n = task.ensemble.numbers()
+            scores = [n[name] for name in ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone")]
+            scores += [n[name] for name in ("spread over error", "coverage", "fine members", "fine alone")]
+            name = task.ours.evaluation.task.name
+            rows.append((name, str(task.ensemble.members), *(number(score) for score in scores)))
+    text = (
+        "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
+        "says that the draws know more than the operator alone. Spread over error is 1, and nine tenths of the truth "
+        "lie in the 90 % interval, where an ensemble is as wide as it is wrong. Fine structure: the power in the "
+        "highest third of wavenumbers at the last frame, over the truth's."
+    )
+    section, curves = Section("Ensembles", text, tuple(rows)), []
+    for ensemble, name in ((t.ensemble, t.ours.evaluation.task.name) for t in tasks):
+        if ensemble is not None:
+            shares = np.array(ensemble.histogram) * len(ensemble.histogram) / ensemble.samples
+            curves.append(Curve(name, np.linspace(0, 1, len(shares)), shares))
+    words = (
+        "How often the truth has each rank among the members, over an even share: 1 throughout where it is one of them."
+    )
+    section.pictures.append((words, chart(curves, "rank, from lowest to highest", "share")))
+    return section
+
+
 def cost_section(tasks: Sequence[TaskResult]) -> Section:
     """What each predictor took to train."""
     rows: list[tuple[str, ...]] = [("predictor", "task", "parameters", "steps", "seconds", "device")]

@@ -80,6 +80,13 @@ class Given:
         dtype = np.asarray(self.source).dtype
         return out.cpu().numpy().astype(dtype if np.issubdtype(dtype, np.floating) else np.float32)
 
+    def answer_once(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
+        """The same of one frame, without the axis of time."""
+        answer = self.answer(frames, times, channels, points)
+        if self.labels is not None:
+            return answer.isel({self.labels.time or "time": 0}, drop=True)
+        return answer[:, 0] if self.batched else answer[0]
+
 
 def _arranged(x: Tensor, ndim: int, counts: tuple[int, ...]) -> tuple[Tensor, bool, bool]:
     """`(B, K, *S, C)`, and whether there was an axis of samples, and none of channels."""

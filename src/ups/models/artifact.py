@@ -98,6 +98,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
+def spans(header: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The ranges of parameters that training saw, by task."""
+    ranges = header["ranges"].items()
+    return {task: {name: (float(low), float(high)) for name, (low, high) in own.items()} for task, own in ranges}
+
+
 def replace_part(path: str | Path, name: str, source: str | Path, out: str | Path | None = None) -> Path:
     """Put the part `name` of the artifact `source` into the one at `path` (or write that to `out`).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from ups.types import ConfigError
@@ -117,6 +117,52 @@ class OperatorConfig:
         """The size's numbers with the changes made to them."""
         named = SIZES[self.size]
         return Size(self.width or named.width, self.depth or named.depth, self.heads or named.heads, named.ratio)
+
+
+@dataclass(frozen=True)
+class ResidualConfig:
+    """The flow that draws what the operator misses. Its network is made as an operator's."""
+
+    steps: int = 2
+    """Steps from noise to a draw, each of two evaluations of the network."""
+    core: str = "transformer"
+    """The network, a name out of CORES."""
+    mixing: Literal["attention", "fourier"] = "fourier"
+    """How tokens far apart meet."""
+    size: Literal["tiny", "small", "base", "large"] = "tiny"
+    """A name out of SIZES; width, depth and heads below change one of its numbers."""
+    width: int | None = None
+    """Numbers per token inside the network."""
+    depth: int | None = None
+    """Blocks."""
+    heads: int | None = None
+    """Heads of attention."""
+    kernel: int = 5
+    """Reach of the local convolution, in tokens; odd."""
+    modes: int = 16
+    """Fourier modes kept per axis, where mixing is fourier."""
+    norm: Literal["token", "field"] = "token"
+    """What the norms measure: each token, or the whole field of a sample."""
+    levels: int = 2
+    """unet: how often the grid is halved."""
+    growth: float = 1.5
+    """unet: by what the width grows each time."""
+    windows: tuple[int, int, int] = (16, 8, 4)
+    """unet: tokens per window axis in 1D, 2D and 3D."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.steps <= 8:
+            raise ConfigError(f"residual.steps is {self.steps}; a draw takes 1 to 8 steps.")
+        try:
+            _ = self.network
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("operator.", "residual.")) from None
+
+    @property
+    def network(self) -> OperatorConfig:
+        """The config of its network."""
+        made = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
+        return OperatorConfig(**made)
 
 
 @dataclass(frozen=True)

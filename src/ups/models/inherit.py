@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from ups.models.part import NamedAxis
+from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.simulator import Simulator
 from ups.types import ConfigError
 
@@ -93,3 +93,12 @@ def same_networks(new: Simulator, old: Simulator) -> None:
             raise ConfigError(
                 f"{name} has {task.ndim} axes, but {before} in the simulator to start from; rename the task."
             )
+
+
+def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> Part:
+    """A part of a simulator built anew around its weights, whole and in host memory."""
+    old = simulator.parts[name]
+    with torch.random.fork_rng(devices=[]):
+        part = type(old).build(old.config, Blueprint(simulator.tasks, simulator.codec.grids, simulator.parts))
+    part.load_state_dict(dict(weights), strict=True)
+    return part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -17,6 +18,7 @@ from ups.models.arrays import inputs_of, joined, state_of
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
 from ups.models.points import Holes, cells_at, interpolate
@@ -118,11 +120,11 @@ class Simulator(nn.Module):
         missing = self.context - z.shape[1]
         return torch.cat((*[z[:, :1]] * max(0, missing), z[:, max(0, -missing) :]), 1)
 
-    def simulate(self, window: Window, steps: int, points: Tensor | None = None) -> Tensor:
+    def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at
-        `points (P, n)` of [0, 1)^n where given, `(B, steps, P, C)`. Every rollout comes here, whoever asks for it.
+        `points (P, n)` of [0, 1)^n where given, `(B, steps, P, C)`. With `draw` they are one member of an ensemble.
 
-        Gradients flow unless the caller stops them.
+        Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
         task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
         grid, mask, uneven = tuple(window.context.shape[2:-1]), window.mask, window.dt.ndim > 1
@@ -136,6 +138,7 @@ class Simulator(nn.Module):
         for i in range(steps):
             condition = Condition.of(window, i) if uneven else condition
             after: Tensor = self.operator(z, condition)
+            condition = condition if draw is None else dataclasses.replace(condition, noise=draw(i, after))
             for part in self._awake():
                 after = part.refine_tokens(after, z, condition)
             state = LatentState(after, periodic)
@@ -176,6 +179,8 @@ class Simulator(nn.Module):
         periodic: tuple[bool, ...] | None = None,
         points: Any = None,
         inputs: Any = None,
+        ensemble: int | None = None,
+        seed: int = 0,
     ) -> Any:
         """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
 
@@ -188,7 +193,8 @@ class Simulator(nn.Module):
         `task` is needed where the simulator knows several. `points (P, n)`, in the task's own coordinates, asks for
         values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
         force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
-        do not count; they are NaN in the answer too.
+        do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
+        a part of the simulator has learnt what the operator misses; the same `seed`, the same members.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -199,8 +205,12 @@ class Simulator(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
-        frames, times = self._answer(*given, steps, params, dt, spec, periodic, points)
-        return state.answer(frames, times, spec.channels, points is not None)
+        asked = (*given, steps, params, dt, spec, periodic, points)
+        if ensemble is None:
+            return state.answer(*self._answer(*asked), spec.channels, points is not None)
+        self._check_ensemble(ensemble, seed)
+        members = (self._answer(*asked, Draws(seed, member)) for member in range(ensemble))
+        return stacked([state.answer(*member, spec.channels, points is not None) for member in members])
 
     def solve(
         self,
@@ -221,10 +231,7 @@ class Simulator(nn.Module):
         there = driven.values
         given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
         frames, times = self._answer(*given, 1, params, None, spec, periodic, points)
-        found = driven.answer(frames, times, spec.channels, points is not None)
-        if driven.labels is not None:
-            return found.isel({driven.labels.time or "time": 0}, drop=True)
-        return found[:, 0] if driven.batched else found[0]
+        return driven.answer_once(frames, times, spec.channels, points is not None)
 
     def _answer(
         self,
@@ -236,6 +243,7 @@ class Simulator(nn.Module):
         spec: TaskSpec,
         periodic: tuple[bool, ...] | None,
         points: Any,
+        draw: Draws | None = None,
     ) -> tuple[Tensor, Array]:
         """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given."""
         window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, self.ranges()[spec.name])
@@ -244,7 +252,7 @@ class Simulator(nn.Module):
         self.eval()
         try:
             with torch.no_grad():
-                answer = self.simulate(window, steps, places)
+                answer = self.simulate(window, steps, places, draw)
         finally:
             self.train(training)
         if window.mask is not None:
@@ -252,6 +260,13 @@ class Simulator(nn.Module):
             answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         return answer, times
+
+    def _check_ensemble(self, members: int, seed: int) -> None:
+        check_ensemble(members, seed)
+        if not any(part.draws for part in self._awake()):
+            raise ConfigError(
+                "the simulator has no part that draws, so all members would be one; train a residual stage."
+            )
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
         if task is None and len(self.tasks) > 1:
@@ -283,10 +298,7 @@ class Simulator(nn.Module):
                 check_shapes(assemble(*plan, empty=kinds, kinds=kinds), tensors)
             simulator = assemble(*plan, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
-            simulator.spans = {
-                task: {name: (float(low), float(high)) for name, (low, high) in own.items()}
-                for task, own in header["ranges"].items()
-            }
+            simulator.spans = artifact.spans(header)
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except (UpsError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
@@ -322,15 +334,6 @@ def assemble(
             with torch.device("meta") if name in empty else nullcontext():
                 parts[name] = kinds[name].build(configs[name], Blueprint(tasks, grids or {}, parts))
     return Simulator(parts, config)
-
-
-def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> Part:
-    """A part of a simulator built anew around its weights, whole and in host memory."""
-    old = simulator.parts[name]
-    with torch.random.fork_rng(devices=[]):
-        part = type(old).build(old.config, Blueprint(simulator.tasks, simulator.codec.grids, simulator.parts))
-    part.load_state_dict(dict(weights), strict=True)
-    return part
 
 
 def build(

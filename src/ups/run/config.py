@@ -46,6 +46,15 @@ class EvalConfig(Config):
     """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
     samples: int = Field(default=16, ge=2)
     """Trajectories that are made for each, where the run's own file has none on such a grid."""
+    ensemble: int = Field(default=16, ge=0)
+    """Members of the ensembles that are judged where a part draws (stage residual); 0: none."""
+
+    @field_validator("ensemble")
+    @classmethod
+    def _several(cls, ensemble: int) -> int:
+        if ensemble == 1:
+            raise ValueError("an ensemble has at least 2 members, or 0 for none")
+        return ensemble
 
     @field_validator("baselines")
     @classmethod

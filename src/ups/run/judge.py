@@ -17,12 +17,14 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
+from ups.eval.ensembles import EnsembleScores
 from ups.eval.fourier import INSTALL, available
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
 from ups.models.config import FORECASTER
+from ups.models.ensembles import Draws
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
@@ -31,6 +33,8 @@ from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
+
+AT_ONCE = 8  # trajectories of which all members are held at a time
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -83,6 +87,7 @@ class Judge:
             beyond=tuple(further),
             unseen=tuple(dict.fromkeys(unseen)),
             trained={} if data is None else data.values(),
+            ensemble=self._ensemble(exam),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
@@ -90,6 +95,26 @@ class Judge:
         c = self.config
         said = (tuple(self.warnings), self._notes(), on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
+
+    def _ensemble(self, exam: Exam) -> EnsembleScores | None:
+        """What draws are worth beside the operator alone; None where no part draws, or none are asked for."""
+        sim, count = self.simulator, self.config.evaluation.ensemble
+        drawing = {name for name, part in sim.parts.items() if part.draws}
+        if not drawing or not count:
+            return None
+        scores = EnsembleScores(count)
+        for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(AT_ONCE)):
+            steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
+            truth, std = window.targets[:, :steps], sim.codec.statistics_of(window.task).std
+            with torch.no_grad():
+                drawn = torch.stack([sim.simulate(window, steps, draw=Draws(0, m)) for m in range(count)])
+                sim.idle, idle = sim.idle | drawing, sim.idle
+                try:
+                    alone = sim.simulate(window, steps)
+                finally:
+                    sim.idle = idle
+            scores.add(drawn, alone, truth, std, window.mask)
+        return scores
 
     def _coded(self, window: Window, steps: int) -> torch.Tensor:
         """The true frames through the codec alone."""

@@ -20,8 +20,7 @@ from ups.eval.report import Report
 from ups.eval.results import StageFact, rows_of, write_results
 from ups.heartbeat import Pulse
 from ups.models import Simulator
-from ups.models.inherit import inherit
-from ups.models.simulator import rebuilt
+from ups.models.inherit import inherit, rebuilt
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of

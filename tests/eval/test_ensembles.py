@@ -1,0 +1,97 @@
+"""Scores of ensembles against what they are in closed form, and against sums over all pairs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from ups.eval.ensembles import EnsembleScores, coverage, crps, ranks, spread
+
+
+def test_crps_is_the_sum_over_all_pairs() -> None:
+    members, truth = torch.randn(7, 3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
+    pairs = (members[:, None] - members[None]).abs().mean((0, 1)) / 2
+    assert torch.allclose(crps(members, truth), (members - truth).abs().mean(0) - pairs)
+
+
+def test_crps_of_one_member_is_its_absolute_error() -> None:
+    member, truth = torch.randn(1, 9), torch.randn(9)
+    assert torch.equal(crps(member, truth), (member[0] - truth).abs())
+
+
+def test_crps_of_many_normal_draws_is_that_of_the_normal_distribution() -> None:
+    """Closed form for N(0, 1) at y: y (2 Φ(y) − 1) + 2 φ(y) − 1 / √π."""
+    torch.manual_seed(0)
+    members, truth = torch.randn(20_000, 3, dtype=torch.float64), torch.tensor([0.0, 0.7, -2.0], dtype=torch.float64)
+    cdf = 0.5 * (1 + torch.erf(truth / math.sqrt(2)))
+    density = torch.exp(-truth.square() / 2) / math.sqrt(2 * math.pi)
+    exact = truth * (2 * cdf - 1) + 2 * density - 1 / math.sqrt(math.pi)
+    assert torch.allclose(crps(members, truth), exact, atol=0.02)
+
+
+def test_a_sharp_right_ensemble_has_the_least_crps() -> None:
+    torch.manual_seed(0)
+    truth, noise = torch.randn(2000), torch.randn(16, 2000)
+    scores = {size: crps(size * noise, truth).mean().item() for size in (0.1, 0.5, 1.0, 2.0, 4.0)}
+    assert min(scores, key=lambda size: scores[size]) == 1.0, "the spread of the truth itself"
+
+
+@pytest.mark.parametrize("count", [4, 16, 50])
+def test_spread_is_the_error_of_the_mean_where_members_and_truth_are_of_one_kind(count: int) -> None:
+    torch.manual_seed(1)
+    members, truth = torch.randn(count, 40_000), torch.randn(40_000)
+    error = (members.mean(0) - truth).square().mean().sqrt()
+    assert spread(members).square().mean().sqrt().item() == pytest.approx(error.item(), rel=0.02)
+
+
+def test_nine_in_ten_truths_lie_in_nine_tenths_of_the_members() -> None:
+    torch.manual_seed(2)
+    members, truth = torch.randn(400, 5000), torch.randn(5000)
+    assert coverage(members, truth).mean().item() == pytest.approx(0.9, abs=0.015)
+    assert coverage(0.3 * members, truth).mean().item() < 0.5, "too narrow"
+
+
+def test_the_rank_histogram_is_flat_unless_members_are_too_narrow() -> None:
+    torch.manual_seed(3)
+    members, truth = torch.randn(9, 50_000), torch.randn(50_000)
+    flat = ranks(members, truth)
+    assert flat.sum().item() == pytest.approx(1)
+    assert (flat - 0.1).abs().max().item() < 0.01
+    narrow = ranks(0.3 * members, truth)
+    assert min(narrow[0], narrow[-1]) > 0.2
+
+
+def test_draws_of_the_same_kind_as_the_truth_know_more_than_their_mean_alone() -> None:
+    """For N(0, 1): E|y| = √(2/π), CRPS = 1/√π; the mean alone has no fine structure, the draws have the truth's."""
+    torch.manual_seed(4)
+    scores, std = EnsembleScores(40), torch.tensor([2.0])
+    for _ in range(2):
+        truth, drawn = 2 * torch.randn(8, 5, 64, 1), 2 * torch.randn(40, 8, 5, 64, 1)
+        scores.add(drawn, torch.zeros_like(truth), truth, std)
+    numbers = scores.numbers()
+    assert scores.samples == 16
+    assert numbers["absolute error alone"] == pytest.approx(math.sqrt(2 / math.pi), rel=0.03)
+    assert numbers["crps"] == pytest.approx(1 / math.sqrt(math.pi), rel=0.04)
+    assert numbers["spread over error"] == pytest.approx(1, rel=0.03)
+    assert numbers["coverage"] == pytest.approx(0.88, abs=0.03)
+    assert numbers["fine members"] == pytest.approx(1, rel=0.15)
+    assert numbers["fine alone"] == 0
+    assert numbers["nrmse alone"] == pytest.approx(1)
+    assert sum(scores.histogram) == pytest.approx(16)
+    assert max(scores.histogram) < 3 * 16 / 41, "flat"
+
+
+def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:
+    torch.manual_seed(5)
+    truth, drawn = torch.randn(2, 3, 16, 1), torch.randn(6, 2, 3, 16, 1)
+    mask = torch.ones(2, 16, dtype=torch.bool)
+    mask[:, 8:] = False
+    wild, told = truth.clone(), []
+    wild[:, :, 8:] = 1e6
+    for values in (truth, wild):
+        scores = EnsembleScores(6)
+        scores.add(drawn, torch.zeros_like(truth), values, torch.ones(1), mask)
+        told.append(scores.numbers())
+    assert told[0] == pytest.approx(told[1])

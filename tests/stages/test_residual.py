@@ -1,0 +1,158 @@
+"""Stage residual: the spread and the mean of what an operator misses are learnt, and drawn again by seed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
+from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
+from ups.models.config import ResidualConfig
+from ups.models.ensembles import Draws
+from ups.models.residual import ResidualFlow
+from ups.models.simulator import CORE
+from ups.physics import TASKS
+from ups.stages.residual import ResidualStage, ResidualStageConfig
+from ups.tensors import Condition, Window
+from ups.types import ConfigError
+
+KINDS = {**CORE, "residual": ResidualFlow}
+TASK = TASKS["advection1d"]
+SMALL = ResidualConfig(width=16, depth=1, heads=2, modes=4)
+
+
+def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec", "operator", "residual")) -> Simulator:
+    configs = {
+        "codec": CodecConfig(dim=8),
+        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4),
+        "residual": config,
+    }
+    return assemble([TASK], {name: configs[name] for name in parts}, kinds=KINDS)
+
+
+def window(batch: int, targets: int = 1, cells: int = 16) -> Window:
+    frames = torch.randn(batch, 1 + targets, cells, 1)
+    return Window(
+        task=TASK,
+        context=frames[:, :1],
+        targets=frames[:, 1:],
+        inputs=torch.zeros(batch, 0),
+        params=torch.ones(batch, 1),
+        dt=torch.full((batch,), 0.1),
+        periodic=(True,),
+        box=(1.0,),
+        ids=tuple(str(i) for i in range(batch)),
+    )
+
+
+class Noisy:
+    """Windows whose tokens follow each other by a shift and noise of known sizes: what an operator of no change misses
+    is N(shift, spread²)."""
+
+    SHIFT, SPREAD = 0.5, 0.2
+
+    def batch(self, step: int) -> Window:
+        torch.manual_seed(step)
+        first = torch.randn(32, 1, 4, 8)
+        after = first + self.SHIFT + self.SPREAD * torch.randn_like(first)
+        return replace(window(32), tokens=torch.cat((first, after), 1))
+
+    def count(self, step: int) -> int:  # noqa: ARG002
+        return 32
+
+    def frames(self) -> tuple[int, int]:
+        return 1, 1
+
+    def validation(self, step: int) -> list[Window]:  # noqa: ARG002
+        return [window(2, targets=2)]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Simulator:
+    made = simulator()
+    stage = ResidualStage(made)
+    stage.fit(Noisy().batch(0))
+    settings = TrainConfig(steps=300, lr=3e-3, validate_every=0, prefetch=0, checkpoint_seconds=None)
+    Trainer(settings, stage, Noisy(), Dist()).fit()
+    return made.eval()
+
+
+def test_draws_have_the_mean_and_the_spread_of_what_is_missed(trained: Simulator) -> None:
+    given = Noisy().batch(1)
+    before = given.tokens[:, :1]
+    condition = Condition.of(given)
+    with torch.no_grad():
+        z = trained.operator(before, condition)
+        assert torch.equal(z, before[:, -1]), "an untrained operator predicts no change"
+        mean = trained.parts["residual"].refine_tokens(z, before, condition) - z
+        draws = torch.stack(
+            [
+                trained.parts["residual"].refine_tokens(z, before, replace(condition, noise=Draws(0, m)(0, z))) - z
+                for m in range(64)
+            ]
+        )
+    assert mean.mean().item() == pytest.approx(Noisy.SHIFT, rel=0.1)
+    assert draws.mean().item() == pytest.approx(Noisy.SHIFT, rel=0.1)
+    assert draws.std(0).mean().item() == pytest.approx(Noisy.SPREAD, rel=0.2)
+
+
+def test_a_member_is_the_same_in_any_ensemble_and_batch(trained: Simulator) -> None:
+    u0 = np.random.default_rng(0).normal(size=(3, 16, 1)).astype(np.float32)
+    words = {"steps": 3, "params": {"beta": 1.0}}
+    many = trained.rollout(u0, ensemble=5, seed=7, **words)
+    assert many.shape == (5, 3, 3, 16, 1)
+    assert np.array_equal(trained.rollout(u0, ensemble=2, seed=7, **words), many[:2])
+    assert np.allclose(trained.rollout(u0[:2], ensemble=2, seed=7, **words), many[:2, :2], atol=1e-5)
+    assert not np.allclose(many[0], many[1])
+    assert not np.allclose(trained.rollout(u0, ensemble=1, seed=8, **words), many[:1])
+    plain = trained.rollout(u0, **words)
+    assert np.array_equal(plain, trained.rollout(u0, **words)), "without an ensemble nothing is drawn"
+    kinds = trained.rollout(torch.from_numpy(u0[0]), ensemble=2, seed=7, **words)
+    assert isinstance(kinds, torch.Tensor)
+    assert kinds.shape == (2, 3, 16, 1)
+
+
+def test_an_artifact_draws_the_same(trained: Simulator, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    again = Simulator.load(trained.save(tmp_path / "a.safetensors"), kinds=KINDS)
+    u0 = np.zeros((16, 1), np.float32)
+    words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 2}
+    assert np.array_equal(trained.rollout(u0, **words), again.rollout(u0, **words))
+
+
+def test_while_it_learns_it_is_judged_by_the_crps_of_whole_rollouts(trained: Simulator) -> None:
+    (name, errors), *_ = ResidualStage(trained).evaluate(window(4, targets=2)).items()
+    assert name == "advection1d CRPS"
+    assert errors.shape == (4,)
+    assert bool((errors > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "seed", "words"),
+    [(0, 0, "ensemble is 0"), (2.5, 0, "ensemble is 2.5"), (2, -1, "seed is -1"), (10**9, 0, "more than")],
+)
+def test_an_ensemble_that_makes_no_sense_is_one_sentence(
+    trained: Simulator, ensemble: int, seed: int, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        trained.rollout(np.zeros((16, 1), np.float32), 1, {"beta": 1.0}, ensemble=ensemble, seed=seed)
+
+
+def test_a_simulator_without_a_residual_has_no_ensembles() -> None:
+    plain = simulator(parts=("codec", "operator"))
+    with pytest.raises(ConfigError, match="has no part that draws"):
+        plain.rollout(np.zeros((16, 1), np.float32), 1, {"beta": 1.0}, ensemble=2)
+
+
+@pytest.mark.parametrize("changes", [{"steps": 0}, {"steps": 9}, {"kernel": 4}, {"width": 15}])
+def test_a_flow_that_cannot_be_is_refused(changes: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=r"residual\."):
+        ResidualConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_its_config_is_a_section_of_every_run() -> None:
+    assert ResidualStageConfig().train.lr == 1e-3
