@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/ups demo
 
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests

@@ -86,8 +86,10 @@ def peak_on_the_cpu(work: Callable[[], None]) -> int:
 @pytest.mark.parametrize(
     "config",
     [
-        pytest.param(settings(LINE), id="1D", marks=pytest.mark.slow),
-        pytest.param(settings(PLANE, precision="bf16", microbatch=4), id="2D bf16 microbatches"),
+        pytest.param(settings(LINE), id="1D"),
+        pytest.param(
+            settings(PLANE, precision="bf16", microbatch=4), id="2D bf16 microbatches", marks=pytest.mark.slow
+        ),
         pytest.param(
             settings({**LINE, **PLANE}, {"operator": {"width": 64, "depth": 1, "mixing": "attention"}}),
             id="two tasks",

@@ -183,7 +183,8 @@ CELLS = {
 
 
 @pytest.mark.parametrize(
-    "task", [pytest.param(name, marks=pytest.mark.slow) if name == "cfd1d" else name for name in CELLS]
+    "task",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("cfd1d", "kdv1d", "ks1d") else name for name in CELLS],
 )
 def test_what_the_generator_makes_is_sound(task: str, tmp_path: Path) -> None:
     config = GenerateConfig(task=task, samples=3, resolution=CELLS[task], device="cpu", scheme="accurate")

@@ -319,7 +319,7 @@ def test_a_checkpoint_of_before_says_that_it_does_not_know_its_data(
     assert RunDir(tmp_path / "runs/tiny").report.exists()
 
 
-@pytest.mark.parametrize("changed", ["codec", "operator", "cache"])
+@pytest.mark.parametrize("changed", [pytest.param("codec", marks=pytest.mark.slow), "operator", "cache"])
 def test_what_is_learnt_while_data_or_a_cache_change_is_refused_and_not_saved(
     files: Path, made: list[Path], tmp_path: Path, changed: str
 ) -> None:

@@ -402,6 +402,7 @@ def survives(
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_after_a_power_cut_the_same_command_line_ends_in_the_same_bits(
     tmp_path: Path, quiet: dict[str, np.ndarray], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -196,6 +196,7 @@ def words(path: Path, first: str, last: str) -> Path:
     return npz(path, np.where(kinds == "right", 0.8, -0.8), kind=kinds)
 
 
+@pytest.mark.slow
 def test_a_word_means_what_it_meant_and_ranges_grow_in_further_training(tmp_path: Path) -> None:
     task = {**WAVES, "name": "sided"}
     data = {"w": {"file": str(words(tmp_path / "a.npz", "right", "left")), "task": task}}

@@ -143,6 +143,7 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     demo(tmp_path / "runs" / "demo", path, SCREEN)  # again, over itself
 
 
+@pytest.mark.slow
 def test_the_run_command_prints_a_table_and_the_path_of_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,6 +127,7 @@ if __name__ == "__main__":
 CHECKS = ["bias, one process", "bias, ddp × 2", "bias, fsdp × 2"]
 
 
+@pytest.mark.slow
 def test_ranks_compute_what_one_process_does(house: Path) -> None:
     rows = [line.split(" | ") for line in python(house, "-c", DOCTOR, CONFIG, *TINY.split()).splitlines()]
     assert [(row[0], row[1]) for row in rows if len(row) == 3] == [(name, "good") for name in CHECKS], rows

@@ -77,6 +77,7 @@ def test_a_parent_that_is_stopped_before_its_rank_began_is_seen(tmp_path: Path) 
     assert "which was to start a rank, is stopped" in verdict.cause
 
 
+@pytest.mark.slow
 def test_ranks_that_work_where_few_would_look_are_left_alone(tmp_path: Path) -> None:
     """Computing, in a child, reading slowly, without a core, waiting for another's lock, or for a peer at work."""
     limits = json.dumps({**LIMITS, "still": 1.5})
