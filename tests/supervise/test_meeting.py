@@ -180,8 +180,9 @@ def test_without_the_secret_nobody_gets_a_word_in(tmp_path: Path, points: list[P
         connect(point.address, SECRET).ask({"op": "join", "node": 0, "ranks": 1}, 5)
     for rubbish in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"\0" * 96):
         with socket.create_connection(point.address, timeout=5) as stranger:
-            stranger.sendall(rubbish)
-            stranger.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it may hang up before all is said
+                stranger.sendall(rubbish)
+                stranger.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):
                 answer = b"".join(iter(lambda: stranger.recv(4096), b""))
                 assert len(answer) <= len(HELLO) + MAC, "a greeting and a riddle, nothing else"
