@@ -11,15 +11,20 @@ import pytest
 from ups.provenance import environment
 
 
+def commit_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository with one commit, in which this process stands."""
+    monkeypatch.chdir(folder)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    (folder / "file").write_text("content")
+    for words in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], check=True, capture_output=True)
+
+
 def test_asking_for_the_state_of_a_repository_writes_nothing_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`git status` refreshes the index under a lock, and a kill at that moment would leave the lock for good."""
-    monkeypatch.chdir(tmp_path)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "file").write_text("content")
-    for words in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "first"]):
-        subprocess.run(["git", *words], check=True, capture_output=True)
+    commit_in(tmp_path, monkeypatch)
     index = (tmp_path / ".git" / "index").read_bytes()
     os.utime(tmp_path / "file", (1e9, 1e9))  # what the index remembers of it is outdated
     state = environment()["git"]
@@ -32,11 +37,7 @@ def test_asking_for_the_state_of_a_repository_writes_nothing_there(
 def test_a_repository_that_somebody_sent_starts_no_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "file").write_text("content")
-    for words in (["init", "-q"], ["add", "file"], [*who, "commit", "-qm", "first"]):
-        subprocess.run(["git", *words], check=True, capture_output=True)
+    commit_in(tmp_path, monkeypatch)
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\ncat\n")
     program.chmod(0o755)

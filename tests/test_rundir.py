@@ -161,6 +161,15 @@ def test_what_should_be_a_file_of_the_run_and_is_none_is_refused(tmp_path: Path,
     assert other.read_text() == "of somebody else"
 
 
+def test_folders_without_end_are_refused_and_not_passed_over(tmp_path: Path) -> None:
+    RunDir.open(tmp_path / "run", Settings()).close()
+    deep = tmp_path.joinpath("run", *["d"] * 25)
+    deep.mkdir(parents=True)
+    (deep / "link").symlink_to("/etc/passwd")
+    with pytest.raises(DataError, match="too deep a folder"):
+        RunDir.open(tmp_path / "run", Settings(), resume=True)
+
+
 WRITTEN = (
     ".lock",
     ".hashes.json",

@@ -141,16 +141,16 @@ def laid_by_another(folder: Path) -> bool:
     return status.st_uid not in (os.geteuid(), 0) and bool((status.st_mode | around.st_mode) & stat.S_IWOTH)
 
 
-def foreign_in(folder: Path, depth: int = 0) -> Path | None:
-    """The first thing in a folder, and so many folders below, that is neither a file nor a folder of its own: a link
-    would have whoever writes here write elsewhere, a pipe would be waited for. None where there is none."""
+def foreign_in(folder: Path, depth: int) -> Path | None:
+    """The first thing below a folder that is neither a file nor a folder of its own, or a folder deeper than `depth`:
+    a link would have whoever writes here write elsewhere, a pipe would be waited for. None where there is none."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except FileNotFoundError:
         return None
     for entry in entries:
         if entry.is_dir(follow_symlinks=False):
-            inside = foreign_in(Path(entry.path), depth - 1) if depth else None
+            inside = foreign_in(Path(entry.path), depth - 1) if depth else Path(entry.path)
             if inside is not None:
                 return inside
         elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
@@ -200,6 +200,11 @@ def sha256(path: Path, cold: bool = False) -> str:
         while chunk := file.read(CHUNK):
             hashed.update(chunk)
     return hashed.hexdigest()
+
+
+def stamp(status: os.stat_result) -> list[int]:
+    """What changes where a file is replaced or written to: no program can set the last of these back."""
+    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def sum_of(manifest: Mapping[str, Any]) -> str:

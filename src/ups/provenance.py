@@ -60,21 +60,23 @@ def _git() -> dict[str, Any] | None:
     A repository may have come in an archive, and its own settings can name programs for git to start: none is. Where
     it has filters, whether anything differs is left out, for git would ask them.
     """
-    try:
-        commit = _ask("rev-parse", "HEAD")
-        own_filters = [line for line in _ask(*FILTERS).splitlines() if line.split()[0] in ("local", "worktree")]
-        if own_filters:
-            return {"commit": commit}
-        return {"commit": commit, "changed": bool(_ask("status", "--porcelain", "--ignore-submodules"))}
-    except (OSError, subprocess.SubprocessError):
-        return None
+    state: dict[str, Any] = {}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # no git, no repository, or one too old to be asked
+        state["commit"] = _ask("rev-parse", "HEAD")
+        scopes = {line.split()[0] for line in _ask(*FILTERS, none=1).splitlines()}
+        if not scopes & {"local", "worktree"}:
+            state["changed"] = bool(_ask("status", "--porcelain", "--ignore-submodules"))
+    return state or None
 
 
-def _ask(*words: str) -> str:
-    """What git answers. A kill must leave no lock in the user's repository; nothing is fetched."""
+def _ask(*words: str, none: int = 0) -> str:
+    """What git answers; `none` is its code for an empty answer.
+
+    A kill must leave no lock in the user's repository; nothing is fetched.
+    """
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *words]
     apart = {**os.environ, "GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False, env=apart)
-    if done.returncode and words[0] != "config":  # which is 1 where nothing fits
+    if done.returncode not in (0, none):
         raise subprocess.CalledProcessError(done.returncode, command)
     return done.stdout.strip()

@@ -23,13 +23,31 @@ from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import FAILING, Ending, Verdict, read_json
+from ups.verdict import FAILING, Ending, StorageError, Verdict, read_json
 
 DEEPEST = 20  # folders below each other in a run's
 
 
 class HeldError(ConfigError):
     """Another process is writing the run."""
+
+
+class Place:
+    """A folder as this process has found it: another one of its name is not taken for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._status = folder, folder.stat()
+
+    def require(self) -> None:
+        """A StorageError where the folder was moved or removed."""
+        try:
+            same = os.path.samestat(self.folder.stat(), self._status)
+        except OSError:
+            same = False
+        if not same:
+            raise StorageError(
+                f"{self.folder}: was moved or removed while the run wrote to it; put it back in its place and --resume."
+            )
 
 
 class RunDir(AbstractContextManager["RunDir"]):
@@ -216,7 +234,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         places = [self.logs, self.checkpoints(), self.cache(""), self.artifact("").parent, self.profile]
         if (foreign := foreign_in(self.folder, DEEPEST)) is not None:
             raise DataError(
-                f"{foreign}: is a link, a pipe or a device, which no run leaves in its folder; move it away."
+                f"{foreign}: is a link, a pipe, a device or too deep a folder, which no run leaves; move it away."
             )
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)

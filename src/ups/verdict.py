@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import time
 import traceback as traces
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,24 +60,6 @@ class StorageError(DataError):
     """What must be kept cannot be written."""
 
     ending = Ending.STORAGE
-
-
-class Place:
-    """A folder as this process has found it: another one of its name is not taken for it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self._status = folder, folder.stat()
-
-    def require(self) -> None:
-        """A StorageError where the folder was moved or removed."""
-        try:
-            same = os.path.samestat(self.folder.stat(), self._status)
-        except OSError:
-            same = False
-        if not same:
-            raise StorageError(
-                f"{self.folder}: was moved or removed while the run wrote to it; put it back in its place and --resume."
-            )
 
 
 @dataclass(frozen=True)

@@ -539,7 +539,7 @@ def test_hashes_that_somebody_else_remembers_are_no_reason_to_wait(files: Path, 
         Identity(folder, print).require_unchanged()
     folder.hashes.unlink()
     os.mkfifo(folder.hashes)
-    with pytest.raises(DataError, match=r"\.hashes\.json: is a link, a pipe or a device"):
+    with pytest.raises(DataError, match=r"\.hashes\.json: is a link, a pipe, a device"):
         prepare(settings(tmp_path, str(files)), resume=True)
 
 

@@ -17,7 +17,8 @@ from ups.models.ensembles import Draws
 from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
 from ups.physics import TASKS
-from ups.stages.residual import ResidualStage, ResidualStageConfig
+from ups.run.config import run_config
+from ups.stages.residual import ResidualStage
 from ups.tensors import Condition, Window
 from ups.types import ConfigError
 
@@ -154,5 +155,9 @@ def test_a_flow_that_cannot_be_is_refused(changes: dict[str, int]) -> None:
         ResidualConfig(**changes)  # type: ignore[arg-type]
 
 
-def test_its_config_is_a_section_of_every_run() -> None:
-    assert ResidualStageConfig().train.lr == 1e-3
+def test_its_config_is_a_section_of_every_run_and_of_the_report() -> None:
+    made = run_config().model_validate({"residual": {"train": {"steps": 7}}, "model": {"residual": {"steps": 3}}})
+    assert (made.stage("residual").train.steps, made.stage("residual").train.lr) == (7, 1e-3)
+    assert made.model.part("residual").steps == 3
+    with pytest.raises(ValueError, match="at least 2 members, or 0"):
+        run_config().model_validate({"evaluation": {"ensemble": 1}})

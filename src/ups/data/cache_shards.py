@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ups.files import draft, read_at
+from ups.files import draft, read_at, stamp
 from ups.later import Tensor, torch
 from ups.parsing import parse_json
 from ups.types import Array, DataError
@@ -100,11 +100,6 @@ def _pieces(header: bytes, small: Mapping[str, Array], rows: Iterable[Tensor]) -
         yield np.ascontiguousarray(value, None if value.dtype == np.uint8 else "<f4").tobytes()
     for piece in rows:
         yield raw(piece).tobytes()
-
-
-def stamp(status: os.stat_result) -> list[int]:
-    """What changes where a file is replaced or written to: no program can set the last of these back."""
-    return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 class StoredArray(NamedTuple):

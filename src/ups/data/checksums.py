@@ -13,9 +13,8 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from ups.data.cache_shards import stamp
 from ups.data.source import Source
-from ups.files import read_at, sha256, write_atomic
+from ups.files import read_at, sha256, stamp, write_atomic
 from ups.parsing import read_record
 from ups.types import DataError
 

@@ -71,9 +71,8 @@ class Loader:
             packed = dict(next(self._batches))
         except (RuntimeError, OSError, EOFError, MemoryError) as error:
             self.close()
-            lost = "DataLoader worker (pid" in str(error) or isinstance(
-                error, EOFError
-            )  # or the server that forks them
+            # A worker, or the server that forks them.
+            lost = "DataLoader worker (pid" in str(error) or isinstance(error, EOFError)
             if lost and kills() > self._kills:
                 raise MemoryError(f"the kernel killed a loader worker for want of host memory: {error}") from error
             if not lost or self._lost_at == step:

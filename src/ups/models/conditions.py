@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from ups.models.grids import table
 from ups.models.layers import AXES, fourier_features
+from ups.models.part import NamedAxis
 from ups.tensors import Condition, numbers_of
 from ups.types import ConfigError, TaskSpec
 
@@ -96,3 +97,13 @@ class Conditioner(nn.Module):
             total = total + self.params[name](fourier_features(scaled, PARAM_WAVES).flatten(1))
         y: Tensor = functional.silu(self.leave(functional.silu(total)))
         return y
+
+
+def driven_by(task: TaskSpec) -> dict[str, NamedAxis]:
+    """The tensors of a part with a `conditioner` and an encoder of `inputs` in which each parameter and input of a task
+    has a place of its own."""
+    name, numbers = task.name, numbers_of(task)
+    named = {f"conditioner.ranges.{name}.{end}": NamedAxis(0, numbers) for end in ("low", "high")}
+    named[f"conditioner.params.{name}.weight"] = NamedAxis(1, numbers, silent=True)
+    named |= {f"inputs.statistics.{name}.{moment}": NamedAxis(0, task.given) for moment in ("mean", "std")}
+    return named | {f"inputs.encoder.enter.{name}.weight": NamedAxis(1, task.given, silent=True)}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape
-from ups.models.conditions import Conditioner
+from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import OperatorConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
@@ -17,7 +17,7 @@ from ups.models.layers import Walls, fourier_features, modulate, rms_norm
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
-from ups.tensors import Condition, TaskStatistics, numbers_of
+from ups.tensors import Condition, TaskStatistics
 from ups.types import ConfigError, TaskSpec, check_known
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
@@ -119,11 +119,7 @@ class LatentOperator(Part):
         self.fit_ranges(task.name, statistics.low, statistics.high)
 
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
-        name, numbers = task.name, numbers_of(task)
-        named = {f"conditioner.ranges.{name}.{end}": NamedAxis(0, numbers) for end in ("low", "high")}
-        named[f"conditioner.params.{name}.weight"] = NamedAxis(1, numbers, silent=True)
-        named |= {f"inputs.statistics.{name}.{moment}": NamedAxis(0, task.given) for moment in ("mean", "std")}
-        return named | {f"inputs.encoder.enter.{name}.weight": NamedAxis(1, task.given, silent=True)}
+        return driven_by(task)
 
     def shard_units(self) -> list[nn.Module]:
         return [module for module in self.core.modules() if isinstance(module, Block)]

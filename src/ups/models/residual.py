@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape
-from ups.models.conditions import Conditioner
+from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import ResidualConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
 from ups.models.layers import Walls, fourier_features, modulate, rms_norm
 from ups.models.operator import CORES
 from ups.models.part import Blueprint, NamedAxis, Part
-from ups.tensors import Condition, TaskStatistics, numbers_of
+from ups.tensors import Condition, TaskStatistics
 from ups.types import TaskSpec, check_known
 
 TIME_WAVES = 4
@@ -77,11 +77,7 @@ class ResidualFlow(Part):
         self.conditioner.range_of(task.name).fit(statistics.low, statistics.high)
 
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
-        name, numbers = task.name, numbers_of(task)
-        named = {f"conditioner.ranges.{name}.{end}": NamedAxis(0, numbers) for end in ("low", "high")}
-        named[f"conditioner.params.{name}.weight"] = NamedAxis(1, numbers, silent=True)
-        named |= {f"inputs.statistics.{name}.{moment}": NamedAxis(0, task.given) for moment in ("mean", "std")}
-        return named | {f"inputs.encoder.enter.{name}.weight": NamedAxis(1, task.given, silent=True)}
+        return driven_by(task)
 
     def shard_units(self) -> list[nn.Module]:
         return [module for module in self.core.modules() if isinstance(module, Block)]

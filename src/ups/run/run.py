@@ -30,10 +30,10 @@ from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
-from ups.rundir import RunDir
+from ups.rundir import Place, RunDir
 from ups.tracking import Tracker, open_trackers
 from ups.tracking import require as require_trackers
-from ups.verdict import Ending, Place, classify
+from ups.verdict import Ending, classify
 
 
 class Seat(Protocol):

@@ -24,9 +24,8 @@ from ups.run.config import RunConfig
 from ups.run.data_identity import Digests, IdentifiedStore, Identity
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
-from ups.rundir import RunDir
+from ups.rundir import Place, RunDir
 from ups.stages import Stage
-from ups.verdict import Place
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import holder
-from ups.rundir import RunDir
+from ups.rundir import Place, RunDir
 from ups.shortage import remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
 from ups.supervise.launchers import Launcher, launcher_of
@@ -27,7 +27,7 @@ from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import FAILING, Ending, Place, StorageError, Verdict, classify, now
+from ups.verdict import FAILING, Ending, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
 REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
