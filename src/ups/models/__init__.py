@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ups.models.codec import Codec
     from ups.models.config import SIZES, CodecConfig, OperatorConfig, SimulatorConfig
-    from ups.models.operator import CORES, LatentOperator
+    from ups.models.operator import LatentOperator
     from ups.models.part import Blueprint, Part
     from ups.models.simulator import Simulator, assemble, build
+    from ups.models.tokens import CORES
 
 # Each name is imported when it is asked for: configs are read without torch.
 _HOMES = {
     "codec": ("Codec",),
     "config": ("SIZES", "CodecConfig", "OperatorConfig", "SimulatorConfig"),
-    "operator": ("CORES", "LatentOperator"),
+    "operator": ("LatentOperator",),
     "part": ("Blueprint", "Part"),
     "simulator": ("Simulator", "assemble", "build"),
+    "tokens": ("CORES",),
 }
 __all__ = [
     "CORES",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from ups.types import ConfigError
 
@@ -57,8 +57,10 @@ SIZES: dict[str, Size] = {
 
 
 @dataclass(frozen=True)
-class OperatorConfig:
-    """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
+class NetworkConfig:
+    """A network from tokens to tokens, as all parts of a simulator but the codec are made of."""
+
+    section: ClassVar[str]  # of a run's config, where its keys are
 
     core: str = "transformer"
     """The network, a name out of CORES: every token meets every token, or U-shaped with windows, for large grids."""
@@ -72,17 +74,12 @@ class OperatorConfig:
     """Blocks."""
     heads: int | None = None
     """Heads of attention."""
-    context: int = 1
-    """Frames of context the operator sees."""
     kernel: int = 5
     """Reach of the local convolution, in tokens; odd."""
     modes: int = 16
     """Fourier modes kept per axis, where mixing is fourier."""
     norm: Literal["token", "field"] = "field"
     """What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places)."""
-    gauge: Literal["task", "sample"] = "task"
-    """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
-    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
     streams: int = 1
     """Groups of channels mixed in space apart from each other, with attention between them; 1: all together."""
     drop_path: float = 0.0
@@ -95,20 +92,19 @@ class OperatorConfig:
     """unet: tokens per window axis in 1D, 2D and 3D."""
 
     def __post_init__(self) -> None:
+        at = self.section
         if self.kernel % 2 == 0:
-            raise ConfigError(f"operator.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
+            raise ConfigError(f"{at}.kernel is {self.kernel}; a convolution with a middle has an odd kernel.")
         given = [n for n in (self.width, self.depth, self.heads) if n is not None]
-        if min(self.context, self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
-            raise ConfigError(
-                "operator.context, streams, modes, kernel, windows, width, depth and heads are at least 1."
-            )
+        if min(self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
+            raise ConfigError(f"{at}.streams, modes, kernel, windows, width, depth and heads are at least 1.")
         if not 0 <= self.drop_path < 1:
-            raise ConfigError(f"operator.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
+            raise ConfigError(f"{at}.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
         if self.levels < 0 or not 0 < self.growth < math.inf:
-            raise ConfigError("operator.levels is at least 0, and operator.growth a number above 0.")
+            raise ConfigError(f"{at}.levels is at least 0, and {at}.growth a number above 0.")
         if self.shape.width % (2 * self.shape.heads):
             raise ConfigError(
-                f"operator.width {self.shape.width} is not a multiple of twice operator.heads {self.shape.heads}; "
+                f"{at}.width {self.shape.width} is not a multiple of twice {at}.heads {self.shape.heads}; "
                 "change one of them."
             )
 
@@ -120,49 +116,43 @@ class OperatorConfig:
 
 
 @dataclass(frozen=True)
-class ResidualConfig:
-    """The flow that draws what the operator misses. Its network is made as an operator's."""
+class OperatorConfig(NetworkConfig):
+    """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
-    steps: int = 2
-    """Steps from noise to a draw, each of two evaluations of the network."""
-    core: str = "transformer"
-    """The network, a name out of CORES."""
-    mixing: Literal["attention", "fourier"] = "fourier"
-    """How tokens far apart meet."""
-    size: Literal["tiny", "small", "base", "large"] = "tiny"
-    """A name out of SIZES; width, depth and heads below change one of its numbers."""
-    width: int | None = None
-    """Numbers per token inside the network."""
-    depth: int | None = None
-    """Blocks."""
-    heads: int | None = None
-    """Heads of attention."""
-    kernel: int = 5
-    """Reach of the local convolution, in tokens; odd."""
-    modes: int = 16
-    """Fourier modes kept per axis, where mixing is fourier."""
-    norm: Literal["token", "field"] = "token"
-    """What the norms measure: each token, or the whole field of a sample."""
-    levels: int = 2
-    """unet: how often the grid is halved."""
-    growth: float = 1.5
-    """unet: by what the width grows each time."""
-    windows: tuple[int, int, int] = (16, 8, 4)
-    """unet: tokens per window axis in 1D, 2D and 3D."""
+    section: ClassVar[str] = "operator"
+
+    context: int = 1
+    """Frames of context the operator sees."""
+    gauge: Literal["task", "sample"] = "task"
+    """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
+    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.context < 1:
+            raise ConfigError(f"operator.context is {self.context}, but must be at least 1.")
+
+
+@dataclass(frozen=True)
+class ResidualConfig(NetworkConfig):
+    """The flow that draws what the operator misses."""
+
+    section: ClassVar[str] = "residual"
+
+    norm: Literal["token", "field"] = "token"
+    """What the norms measure: each token, or the whole field of a sample."""
+    steps: int = 2
+    """Steps from noise to a draw, each of two evaluations of the network."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.steps <= 8:
             raise ConfigError(f"residual.steps is {self.steps}; a draw takes 1 to 8 steps.")
-        try:
-            _ = self.network
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("operator.", "residual.")) from None
 
-    @property
-    def network(self) -> OperatorConfig:
-        """The config of its network."""
-        made = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "steps"}
-        return OperatorConfig(**made)
+
+@dataclass(frozen=True)
+class ConsistencyConfig:
+    """The student that draws in one step what the flow draws in several. Its network is like its teacher's."""
 
 
 @dataclass(frozen=True)

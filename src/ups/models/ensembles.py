@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,31 +12,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.tensors import Window
 from ups.types import ConfigError
 
+TOGETHER = 16  # members that go together on a GPU, where the rows are not too many
+ROWS = 512
 MOST = 100_000  # members; more would be a slip of the finger
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The noise of one member: of each sample and step a stream of its own, by the seed, the member and their numbers.
+    """The noise of some members: of each sample and step a stream of its own, by seed, member and their numbers.
 
-    So a member is the same in an ensemble of any size, and a sample the same in a batch of any size.
+    So a member is the same in an ensemble of any size, and a sample the same in a batch of any size. Rows are those of
+    all samples for the first member, then for the second, and so on.
     """
 
     seed: int
-    member: int
+    members: Sequence[int]
 
     def __call__(self, step: int, like: Tensor) -> Tensor:
-        """Standard normal numbers of the shape `(B, …)` of `like`; drawn on the CPU, so that devices agree."""
-        rows = [self._row(step, sample, like.shape[1:]) for sample in range(len(like))]
+        """Standard normal numbers of the shape `(M · B, …)` of `like`; drawn on the CPU, so that devices agree."""
+        samples = range(len(like) // len(self.members))
+        rows = [self._row(step, member, sample, like.shape[1:]) for member in self.members for sample in samples]
         return torch.stack(rows).to(like)
 
-    def _row(self, step: int, sample: int, shape: Sequence[int]) -> Tensor:
-        words = f"{self.seed} {self.member} {step} {sample}".encode()
+    def _row(self, step: int, member: int, sample: int, shape: Sequence[int]) -> Tensor:
+        words = f"{self.seed} {member} {step} {sample}".encode()
         number = int.from_bytes(hashlib.sha256(words).digest()[:8], "little")
         generator = torch.Generator().manual_seed(number % 2**63)
         return torch.randn(tuple(shape), generator=generator)
+
+
+def members_of(
+    simulate: Callable[..., Tensor], window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
+) -> Tensor:
+    """The rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window, by a simulator's `simulate`.
+
+    On a GPU several members go together. How many depends on the batch alone, and the last group is filled up, so that
+    a member is the same to the bit in an ensemble of any size.
+    """
+    together = max(1, min(TOGETHER, ROWS // len(window))) if window.context.is_cuda else 1
+    copies = Window.join([window] * together)
+    answers = []
+    for first in range(0, count, together):
+        draws = Draws(seed, range(first, first + together))
+        answer = simulate(copies, steps, points, draws)
+        answers.append(torch.unflatten(answer, 0, (together, len(window)))[: count - first])
+    return torch.cat(answers)
 
 
 def check_ensemble(members: Any, seed: Any) -> None:

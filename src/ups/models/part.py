@@ -44,6 +44,8 @@ class Part(nn.Module, ABC):
     config: Any
     # Methods other than `forward` through which it is run.
     entries: ClassVar[tuple[str, ...]] = ()
+    # The part in whose place it refines, where it is trained: a student's teacher.
+    replaces: ClassVar[str | None] = None
     # Whether what it gives is drawn where the condition brings noise, so that ensembles can be asked for.
     draws: ClassVar[bool] = False
     # Tensors with a row per task, in the order of the tasks.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -18,15 +17,14 @@ from ups.models.arrays import inputs_of, joined, state_of
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
-from ups.models.ensembles import Draws, check_ensemble, stacked
+from ups.models.ensembles import Draws, check_ensemble, members_of, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
-from ups.models.points import Holes, cells_at, interpolate
+from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
-from ups.physics.constraints import Within
-from ups.physics.laws import repairable_laws, repaired
-from ups.tensors import Condition, LatentState, TaskStatistics, Window, numbers_of
-from ups.types import Array, ConfigError, DataError, Domain, TaskSpec, UpsError
+from ups.models.stepping import Stepping
+from ups.tensors import TaskStatistics, Window, numbers_of
+from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
@@ -126,48 +124,18 @@ class Simulator(nn.Module):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        task, periodic, condition = self.codec.task(window.task), window.periodic, Condition.of(window)
-        grid, mask, uneven = tuple(window.context.shape[2:-1]), window.mask, window.dt.ndim > 1
-        domain, reference = Domain.box(task.bounds, grid, periodic), window.state
-        laws = repairable_laws(task, periodic) if self.config.guard else ()
-        bounds = [law for law in laws if isinstance(law, Within)]
-        # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
-        holes = Holes(mask) if mask is not None and (self.config.reencode or points is not None) else None
-        z = self.encode_context(window.context, task, periodic)
-        frames = []
+        stepping, frames = Stepping(self, window, points), []
+        z = stepping.start()
         for i in range(steps):
-            condition = Condition.of(window, i) if uneven else condition
-            after: Tensor = self.operator(z, condition)
-            condition = condition if draw is None else dataclasses.replace(condition, noise=draw(i, after))
-            for part in self._awake():
-                after = part.refine_tokens(after, z, condition)
-            state = LatentState(after, periodic)
-            if points is None or self.config.reencode or holes is not None:
-                frame = self._refined(self.codec.decode(state, task, grid), condition)
-                frame = repaired(frame, laws, reference, domain, mask)
-                frame = frame if holes is None else holes.filled(frame)
-            if points is None:
-                frames.append(frame)
-            else:
-                places = points.expand(len(z), *points.shape)
-                if holes is None:
-                    values = self._refined(self.codec.query(state, task, places), condition)
-                else:
-                    values = interpolate(frame, places, periodic, local=True)
-                frames.append(repaired(values, bounds, reference, domain))
-            if self.config.reencode:
-                state = self.codec.encode(frame, task, periodic)
-            z = torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1)
+            z, frame = stepping.step(z, i, None if draw is None else draw(i, z[:, -1]))
+            frames.append(frame)
         return torch.stack(frames, 1)
 
-    def _refined(self, frame: Tensor, condition: Condition) -> Tensor:
-        """A frame, or values at points, as the other parts correct it."""
-        for part in self._awake():
-            frame = part.refine_frame(frame, condition)
-        return frame
-
-    def _awake(self) -> list[Part]:
-        return [part for name, part in self.parts.items() if name not in self.idle]
+    def awake(self) -> list[Part]:
+        """The parts that have been trained, but for those in whose place another works."""
+        awake = {name: part for name, part in self.parts.items() if name not in self.idle}
+        replaced = {part.replaces for part in awake.values()}
+        return [part for name, part in awake.items() if name not in replaced]
 
     def rollout(
         self,
@@ -209,8 +177,8 @@ class Simulator(nn.Module):
         if ensemble is None:
             return state.answer(*self._answer(*asked), spec.channels, points is not None)
         self._check_ensemble(ensemble, seed)
-        members = (self._answer(*asked, Draws(seed, member)) for member in range(ensemble))
-        return stacked([state.answer(*member, spec.channels, points is not None) for member in members])
+        drawn, times = self._answer(*asked, (ensemble, seed))
+        return stacked([state.answer(member, times, spec.channels, points is not None) for member in drawn])
 
     def solve(
         self,
@@ -243,16 +211,20 @@ class Simulator(nn.Module):
         spec: TaskSpec,
         periodic: tuple[bool, ...] | None,
         points: Any,
-        draw: Draws | None = None,
+        ensemble: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Array]:
-        """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given."""
+        """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given; of
+        an `ensemble` of so many members by a seed, `(M, B, steps, …, C)`."""
         window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         places = None if points is None else places_of(points, spec, window.periodic).to(frames.device)
         training = self.training
         self.eval()
         try:
             with torch.no_grad():
-                answer = self.simulate(window, steps, places, draw)
+                if ensemble is None:
+                    answer = self.simulate(window, steps, places)
+                else:
+                    answer = members_of(self.simulate, window, steps, *ensemble, points=places)
         finally:
             self.train(training)
         if window.mask is not None:
@@ -263,7 +235,7 @@ class Simulator(nn.Module):
 
     def _check_ensemble(self, members: int, seed: int) -> None:
         check_ensemble(members, seed)
-        if not any(part.draws for part in self._awake()):
+        if not any(part.draws for part in self.awake()):
             raise ConfigError(
                 "the simulator has no part that draws, so all members would be one; train a residual stage."
             )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, drop_rates, fourier
-from ups.models.config import OperatorConfig
+from ups.models.config import NetworkConfig
 from ups.models.grids import Space
 
 
 class Transformer(nn.Module):
     """`depth` blocks over tokens `(B, *G, W)`: global attention (quadratic in tokens) or Fourier mixing (linear)."""
 
-    def __init__(self, config: OperatorConfig, shape: BlockShape) -> None:
+    def __init__(self, config: NetworkConfig, shape: BlockShape) -> None:
         super().__init__()
         mixer = fourier(shape, config.modes) if config.mixing == "fourier" else lambda: GlobalAttention(shape)
         rates = drop_rates(config.drop_path, config.shape.depth)

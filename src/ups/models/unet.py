@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.blocks import Block, BlockShape, WindowAttention, drop_rates, fourier
-from ups.models.config import OperatorConfig
+from ups.models.config import NetworkConfig
 from ups.models.grids import Space
 
 
@@ -51,7 +51,7 @@ class UNet(nn.Module):
     it can; the number follows from the shape alone.
     """
 
-    def __init__(self, config: OperatorConfig, shape: BlockShape) -> None:
+    def __init__(self, config: NetworkConfig, shape: BlockShape) -> None:
         super().__init__()
         levels = config.levels + 1
         each = max(1, round(config.shape.depth / (2 * levels)))

@@ -24,7 +24,7 @@ from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
 from ups.models.config import FORECASTER
-from ups.models.ensembles import Draws
+from ups.models.ensembles import members_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
@@ -34,7 +34,7 @@ from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 
-AT_ONCE = 8  # trajectories of which all members are held at a time
+AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -103,11 +103,12 @@ class Judge:
         if not drawing or not count:
             return None
         scores = EnsembleScores(count)
-        for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(AT_ONCE)):
+        rows = AT_ONCE[self.device.type == "cuda"]
+        for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
             truth, std = window.targets[:, :steps], sim.codec.statistics_of(window.task).std
             with torch.no_grad():
-                drawn = torch.stack([sim.simulate(window, steps, draw=Draws(0, m)) for m in range(count)])
+                drawn = members_of(sim.simulate, window, steps, count)
                 sim.idle, idle = sim.idle | drawing, sim.idle
                 try:
                     alone = sim.simulate(window, steps)

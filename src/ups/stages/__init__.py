@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from ups.stages.codec import CodecStage
+from ups.stages.consistency import ConsistencyStage
 from ups.stages.operator import OperatorStage
 from ups.stages.residual import ResidualStage
 from ups.stages.stage import Stage, StageConfig
 
-__all__ = ["STAGES", "CodecStage", "OperatorStage", "ResidualStage", "Stage", "StageConfig"]
+__all__ = ["STAGES", "CodecStage", "ConsistencyStage", "OperatorStage", "ResidualStage", "Stage", "StageConfig"]
 
 # In the order in which the weights of their parts are drawn: a new one goes last, and no weight of the others changes.
 STAGES: dict[str, type[Stage]] = {
     "codec": CodecStage,
     "operator": OperatorStage,
     "residual": ResidualStage,
+    "consistency": ConsistencyStage,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -45,7 +45,7 @@ class ResidualStage(Stage):
     PartConfig: ClassVar[type] = ResidualConfig
     module: ResidualFlow
 
-    def __init__(self, simulator: Simulator, config: ResidualStageConfig | None = None) -> None:
+    def __init__(self, simulator: Simulator, config: Any = None) -> None:
         super().__init__(simulator, config)
         self.codec, self.operator, self.flow = simulator.codec, simulator.operator, self.module
 
@@ -111,12 +111,12 @@ class ResidualStage(Stage):
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """CRPS of whole rollouts, in deviations of the data, `(B,)`."""
-        from ups.models.ensembles import Draws
+        from ups.models.ensembles import members_of
 
         steps, std = window.targets.shape[1], self.codec.statistics_of(window.task).std
         with torch.no_grad():
-            members = [self.simulator.simulate(window, steps, draw=Draws(0, m)) for m in range(MEMBERS)]
-            errors = crps(torch.stack(members) / std, window.targets / std)
+            members = members_of(self.simulator.simulate, window, steps, MEMBERS)
+            errors = crps(members / std, window.targets / std)
             if window.mask is not None:
                 cells = window.mask.unsqueeze(1).unsqueeze(-1)
                 errors = torch.where(cells, errors, torch.nan).flatten(1).nanmean(1)

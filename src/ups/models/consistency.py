@@ -1,0 +1,39 @@
+"""ConsistencyStep: the student of a flow; it draws in one step what its teacher draws in several."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from ups.models.config import ConsistencyConfig
+from ups.models.part import Blueprint
+from ups.models.residual import ResidualFlow
+from ups.tensors import Condition
+
+
+class ConsistencyStep(ResidualFlow):
+    """The map from noise to where the teacher's flow ends, by one evaluation of a network like the teacher's.
+
+    It takes the teacher's place in a rollout: `replaces`.
+    """
+
+    Config: ClassVar[type] = ConsistencyConfig
+    replaces: ClassVar[str | None] = "residual"
+
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        codec, teacher = blueprint.parts["codec"], blueprint.parts["residual"]
+        student = cls(teacher.config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)
+        student.config = config
+        return student
+
+    def start_from(self, teacher: ResidualFlow) -> None:
+        """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow."""
+        self.load_state_dict(teacher.state_dict())
+
+    def sample(self, noise: Tensor | None, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
+        if noise is None:
+            return super().sample(None, z, last, condition)
+        drawn: Tensor = noise + self(noise, z.new_zeros(len(z)), z, last, condition)
+        return drawn

@@ -1,0 +1,119 @@
+"""TokenNetwork: what every part that works on tokens is made of; a condition in, a number for each token out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ups.models.blocks import Block, BlockShape
+from ups.models.conditions import Conditioner, driven_by
+from ups.models.config import NetworkConfig
+from ups.models.encoders import InputEncoder
+from ups.models.grids import Space
+from ups.models.layers import Walls, modulate, rms_norm
+from ups.models.part import Blueprint, NamedAxis, Part
+from ups.models.transformer import Transformer
+from ups.models.unet import UNet
+from ups.tensors import Condition, TaskStatistics
+from ups.types import TaskSpec, check_known
+
+CORES: dict[str, Callable[[NetworkConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
+
+
+class TokenNetwork(Part):
+    """head(core(enter(numbers of each token) + walls + inputs, condition)): tokens `(B, *G, D)`.
+
+    A subclass says what enters (`frames` times D numbers for each token) and what the answer means. The head starts at
+    zero. The only random numbers of `network` are those of drop path, in training.
+    """
+
+    config: Any
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        frames: int,
+        dim: int,
+        tasks: Sequence[TaskSpec],
+        patch: Sequence[int] = (4, 4, 2),
+        grids: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """`patch`: the codec's cells per token along each axis, in 1D, 2D and 3D; `grids`: its grid of each task."""
+        super().__init__()
+        check_known("core", (config.core,), CORES)
+        size, streams = config.shape, config.streams
+        self.config, self.dim, self.norm, self.streams = config, dim, config.norm, streams
+        shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, streams)
+        self.conditioner = Conditioner(size.width, tasks)
+        self.enter = nn.Linear(frames * dim, size.width * streams)
+        self.walls = Walls(size.width * streams)
+        if streams > 1:
+            self.stream = nn.Parameter(torch.randn(streams, size.width) / 2)
+        self.core = CORES[config.core](config, shape)
+        self.modulation = nn.Linear(size.width, 2 * size.width * streams)
+        self.head = nn.Linear(size.width * streams, dim)
+        nn.init.normal_(self.modulation.weight, std=0.02)
+        for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
+            nn.init.zeros_(tensor)
+        self.inputs = InputEncoder(tasks, size.width * streams, patch, grids)
+
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        codec = blueprint.parts["codec"]
+        return cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)  # type: ignore[arg-type]
+
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        if task.inputs:
+            std = statistics.input_std
+            if task.mask:  # a mask that hardly varies is not blown up: its few cells would drown all else
+                place = torch.tensor([name == task.mask for name in task.given], device=std.device)
+                std = torch.where(place, std.clamp_min(0.25), std)
+            self.fit_inputs(task.name, statistics.input_mean, std)
+        self.fit_ranges(task.name, statistics.low, statistics.high)
+
+    def fit_ranges(self, task: str, low: Tensor, high: Tensor) -> None:
+        """Record the range `(P,)` of each parameter in training, in the order of `numbers_of(task)`."""
+        self.conditioner.range_of(task).fit(low, high)
+
+    def fit_inputs(self, task: str, mean: Tensor, std: Tensor) -> None:
+        """Record mean and standard deviation `(C_in,)` of the training inputs; nothing where a task has none."""
+        if task in self.inputs.tasks:
+            self.inputs.statistics_of(task).fit(mean, std)
+
+    def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
+        return driven_by(task)
+
+    def shard_units(self) -> list[nn.Module]:
+        return [module for module in self.core.modules() if isinstance(module, Block)]
+
+    def row(self, task: str) -> int:
+        """The place of a task in tensors with a row per task."""
+        return self.conditioner.index[task]
+
+    def network(
+        self, numbers: Sequence[Tensor], c: Tensor, condition: Condition, features: Tensor | None = None
+    ) -> Tensor:
+        """`numbers`, each `(B, *G, D)`, under the embedded condition `c (B, width)`, to `(B, *G, D)`.
+
+        `features (B, *G, width)`: what is known of each token besides.
+        """
+        first = numbers[0]
+        space = Space(tuple(first.shape[1:-1]), condition.periodic)
+        x = self.enter(torch.cat(tuple(numbers), -1)) + self.walls(space, first.device)
+        if features is not None:
+            x = x + features
+        if condition.task in self.inputs.tasks:
+            x = x + self.inputs(condition.inputs, condition.task, space)
+        mixed = self._streams(x, c, space) if self.streams > 1 else self.core(x, c, space)
+        gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
+        answer: Tensor = self.head(modulate(rms_norm(mixed, self.norm), gain, shift))
+        return answer
+
+    def _streams(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
+        """Streams go through the core as samples of their own, each with its own share of the condition."""
+        apart = torch.unflatten(x, -1, (self.streams, -1)).movedim(-2, 1).flatten(0, 1)
+        conditions = (c.unsqueeze(1) + self.stream).flatten(0, 1)
+        return torch.unflatten(self.core(apart, conditions, space), 0, (-1, self.streams)).movedim(1, -2).flatten(-2)
