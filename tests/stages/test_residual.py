@@ -8,69 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from small_flows import KINDS, Noisy, simulator, window
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
-from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
+from ups.models import Simulator
 from ups.models.config import ResidualConfig
 from ups.models.ensembles import Draws
-from ups.models.residual import ResidualFlow
-from ups.models.simulator import CORE
-from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.stages.residual import ResidualStage
-from ups.tensors import Condition, Window
+from ups.tensors import Condition
 from ups.types import ConfigError
-
-KINDS = {**CORE, "residual": ResidualFlow}
-TASK = TASKS["advection1d"]
-SMALL = ResidualConfig(width=16, depth=1, heads=2, modes=4)
-
-
-def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec", "operator", "residual")) -> Simulator:
-    configs = {
-        "codec": CodecConfig(dim=8),
-        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4),
-        "residual": config,
-    }
-    return assemble([TASK], {name: configs[name] for name in parts}, kinds=KINDS)
-
-
-def window(batch: int, targets: int = 1, cells: int = 16) -> Window:
-    frames = torch.randn(batch, 1 + targets, cells, 1)
-    return Window(
-        task=TASK,
-        context=frames[:, :1],
-        targets=frames[:, 1:],
-        inputs=torch.zeros(batch, 0),
-        params=torch.ones(batch, 1),
-        dt=torch.full((batch,), 0.1),
-        periodic=(True,),
-        box=(1.0,),
-        ids=tuple(str(i) for i in range(batch)),
-    )
-
-
-class Noisy:
-    """Windows whose tokens follow each other by a shift and noise of known sizes: what an operator of no change misses
-    is N(shift, spread²)."""
-
-    SHIFT, SPREAD = 0.5, 0.2
-
-    def batch(self, step: int) -> Window:
-        torch.manual_seed(step)
-        first = torch.randn(32, 1, 4, 8)
-        after = first + self.SHIFT + self.SPREAD * torch.randn_like(first)
-        return replace(window(32), tokens=torch.cat((first, after), 1))
-
-    def count(self, step: int) -> int:  # noqa: ARG002
-        return 32
-
-    def frames(self) -> tuple[int, int]:
-        return 1, 1
-
-    def validation(self, step: int) -> list[Window]:  # noqa: ARG002
-        return [window(2, targets=2)]
 
 
 @pytest.fixture(scope="module")

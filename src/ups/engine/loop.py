@@ -76,7 +76,7 @@ class Trainer:
         self.drift = Drift(self.dist, self.parallel.digests, self.learner, config.on_drift == "mend", self._say)
         self.stragglers = Stragglers(self.dist, self.pulse, config.straggler, self._say)
         self.keeper = Keeper(self.learner, store or NoStore(), self._say)
-        self.timetable = Timetable(config, self.state, batches.frames())
+        self.timetable = Timetable(config, self.state, batches.frames(), getattr(stage, "rollouts", 1))
         self.profile = profile(stage.name, self.dist.rank, device, config.steps, self._say)
         self.watch = Stopwatch()
         self.loss = self.speed = math.nan

@@ -16,7 +16,8 @@ class Stage(Protocol):
     `loss` gives named, weighted terms whose sum is minimised; each is a mean over samples of what depends on that
     sample alone, so that microbatches and ranks add up to the whole batch. It decides nothing by the value of a
     tensor and changes no state. `evaluate` gives per-sample values `(B,)` in physical space, by name, and `score` of
-    their means is what "best" means, lower being better.
+    their means is what "best" means, lower being better. A stage that judges by more than one plain rollout says as how
+    many its `rollouts` count.
     """
 
     @property

@@ -21,15 +21,15 @@ class Timetable:
     """When validations come: every so many steps, at parts of the budget, or (auto) at i/n of it, n from 1 to 10.
 
     n follows from what a validation costs, so that all of them take at most a tenth of the time. For a budget in steps
-    that is counted in target frames, `frames` of a step and of a validation: the same n in every run. For one in
-    seconds it is timed once there has been a validation.
+    that is counted in target frames, `frames` of a step and of a validation, which counts as so many plain `rollouts`:
+    the same n in every run. For one in seconds it is timed once there has been a validation.
     """
 
-    def __init__(self, config: TrainConfig, state: TrainingState, frames: tuple[int, int]) -> None:
+    def __init__(self, config: TrainConfig, state: TrainingState, frames: tuple[int, int], rollouts: float = 1) -> None:
         self.config, self.state = config, state
         self.timed = config.validate_every == "auto" and config.steps is None
         of_step, of_validation = frames
-        self.cost = of_validation / (FORWARD_OF_STEP * of_step)  # of a validation, in steps
+        self.cost = rollouts * of_validation / (FORWARD_OF_STEP * of_step)  # of a validation, in steps
 
     def due(self, progress: float) -> bool:
         """Whether one comes after the step that was just taken."""

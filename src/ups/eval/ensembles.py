@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from ups.eval.nrmse import nrmse
 from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
+
+RESOLVED = 1e-6  # of the power of a field: a wavenumber with less is not resolved
 
 
 def crps(members: Tensor, truth: Tensor) -> Tensor:
@@ -54,8 +59,9 @@ def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> 
 class EnsembleScores:
     """What ensembles of one task are worth beside the operator alone, gathered window by window.
 
-    CRPS and absolute error are in deviations of the data. `fine` is the power in the highest third of wavenumbers at
-    the last frame, over the truth's.
+    CRPS and absolute error are in deviations of the data. `fine` is the power in the highest third of the resolved
+    wavenumbers at the last frame, over the truth's; resolved are those up to the last one that holds a millionth of the
+    truth's power.
     """
 
     members: int
@@ -73,7 +79,7 @@ class EnsembleScores:
                 values = torch.where(cells, values, torch.nan)
             return float(values.flatten(1).nanmean(1).double().sum())
 
-        fine = [_fine(frames, mask) for frames in (truth[:, -1], alone[:, -1], *(one[:, -1] for one in drawn))]
+        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in drawn)], mask)
         new = {
             "crps": total(crps(drawn / std, truth / std)),
             "absolute error alone": total(((alone - truth) / std).abs()),
@@ -105,8 +111,12 @@ class EnsembleScores:
         }
 
 
-def _fine(frames: Tensor, mask: Tensor | None) -> float:
-    """Power `(B, *S, C)` in the highest third of resolved wavenumbers, summed over samples and channels."""
-    frames = frames if mask is None else torch.where(mask.unsqueeze(-1), frames, torch.zeros_like(frames))
-    power = spectrum(frames.cpu().numpy()).sum(-1)
-    return float(power[-(len(power) // 3) or None :].sum()) * len(frames)
+def _fine(fields: Sequence[Tensor], mask: Tensor | None) -> list[float]:
+    """Power of each of some fields `(B, *S, C)`, summed over samples and channels, in the highest third of the
+    wavenumbers that the first of them, the truth, resolves."""
+    if mask is not None:
+        fields = [torch.where(mask.unsqueeze(-1), field, torch.zeros_like(field)) for field in fields]
+    powers = [spectrum(field.cpu().numpy()).sum(-1) for field in fields]
+    there = np.flatnonzero(powers[0] >= RESOLVED * powers[0].sum())
+    count = int(there.max()) + 1 if len(there) else len(powers[0])
+    return [float(power[count - max(1, count // 3) : count].sum()) * len(fields[0]) for power in powers]

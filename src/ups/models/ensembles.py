@@ -45,14 +45,21 @@ class Draws:
 
 
 def members_of(
-    simulate: Callable[..., Tensor], window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
+    simulate: Callable[..., Tensor],
+    window: Window,
+    steps: int,
+    count: int,
+    seed: int = 0,
+    points: Tensor | None = None,
+    together: int | None = None,
 ) -> Tensor:
     """The rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window, by a simulator's `simulate`.
 
-    On a GPU several members go together. How many depends on the batch alone, and the last group is filled up, so that
-    a member is the same to the bit in an ensemble of any size.
+    On a GPU several members go `together`. How many depends on the batch alone, and the last group is filled up, so
+    that a member is the same to the bit in an ensemble of any size.
     """
-    together = max(1, min(TOGETHER, ROWS // len(window))) if window.context.is_cuda else 1
+    if together is None:
+        together = max(1, min(TOGETHER, ROWS // len(window))) if window.context.is_cuda else 1
     copies = Window.join([window] * together)
     answers = []
     for first in range(0, count, together):

@@ -43,6 +43,7 @@ class ResidualStage(Stage):
     makes: ClassVar[str] = "residual"
     Config: ClassVar[type[StageConfig]] = ResidualStageConfig
     PartConfig: ClassVar[type] = ResidualConfig
+    rollouts: ClassVar[float] = MEMBERS
     module: ResidualFlow
 
     def __init__(self, simulator: Simulator, config: Any = None) -> None:
@@ -115,7 +116,7 @@ class ResidualStage(Stage):
 
         steps, std = window.targets.shape[1], self.codec.statistics_of(window.task).std
         with torch.no_grad():
-            members = members_of(self.simulator.simulate, window, steps, MEMBERS)
+            members = members_of(self.simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
             errors = crps(members / std, window.targets / std)
             if window.mask is not None:
                 cells = window.mask.unsqueeze(1).unsqueeze(-1)

@@ -63,6 +63,8 @@ class Stage(ABC):
     makes: ClassVar[str]
     Config: ClassVar[type[StageConfig]]
     PartConfig: ClassVar[type]
+    # As how many plain rollouts `evaluate` counts.
+    rollouts: ClassVar[float] = 1
 
     def __init__(self, simulator: Simulator, config: Any = None) -> None:
         self.simulator = simulator

@@ -1,0 +1,101 @@
+"""Stage consistency: a student ends in one step where its teacher's flow ends, and giving nothing is no way out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from small_flows import SMALL, TASK, Bent, simulator, window
+from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
+from ups.models import Simulator
+from ups.models.consistency import ConsistencyStep
+from ups.models.ensembles import Draws
+from ups.run.config import run_config
+from ups.stages.consistency import ConsistencyStage
+from ups.stages.residual import ResidualStage
+from ups.tensors import Condition
+from ups.types import ConfigError
+
+QUICK = {"validate_every": 0, "prefetch": 0, "checkpoint_seconds": None}
+
+
+@pytest.fixture(scope="module")
+def taught() -> Simulator:
+    sim = simulator(parts=("codec", "operator", "residual", "consistency"))
+    for kind in (ResidualStage, ConsistencyStage):
+        stage = kind(sim)
+        stage.fit(Bent().batch(0))
+        Trainer(TrainConfig(steps=150, lr=5e-3, **QUICK), stage, Bent(), Dist()).fit()
+    return sim.eval()
+
+
+def distance(student: ConsistencyStep, sim: Simulator) -> tuple[float, float]:
+    """Mean square of the student's draws minus the teacher's on the same noise; and of the teacher's."""
+    given = Bent().batch(1000)
+    before, condition = given.tokens[:, :1], Condition.of(given)
+    with torch.no_grad():
+        z = sim.operator(before, condition)
+        noise = Draws(3, [0])(0, z)
+        asked = (noise, z, before[:, -1], condition)
+        wanted = sim.parts["residual"].sample(*asked)
+        return float((student.sample(*asked) - wanted).square().mean()), float(wanted.square().mean())
+
+
+def test_a_student_ends_where_its_teacher_ends_and_one_step_of_the_teacher_does_not(taught: Simulator) -> None:
+    student = taught.parts["consistency"]
+    assert isinstance(student, ConsistencyStep)
+    near, size = distance(student, taught)
+    untrained = ConsistencyStep(SMALL, 8, [TASK])
+    untrained.start_from(taught.parts["residual"])
+    far, _ = distance(untrained, taught)
+    assert near < 0.1 * size
+    assert near < 0.5 * far
+
+
+def test_giving_nothing_is_no_optimum(taught: Simulator) -> None:
+    stage = ConsistencyStage(taught)
+    given = Bent().batch(2000)
+
+    def loss() -> torch.Tensor:
+        torch.manual_seed(0)
+        return stage.loss(given)["distance"]
+
+    learnt = loss().item()
+    weights = {name: value.clone() for name, value in stage.module.state_dict().items()}
+    with torch.no_grad():  # noise + network = 0 for every noise is far from the draws; so is the same answer always
+        stage.module.head.weight.zero_()
+        stage.module.head.bias.zero_()
+    nothing = loss()
+    nothing.backward()
+    pull = stage.module.head.weight.grad
+    stage.module.load_state_dict(weights)
+    stage.module.zero_grad(set_to_none=True)
+    assert nothing.item() > 3 * learnt
+    assert pull is not None
+    assert float(pull.norm()) > 1e-3
+
+
+def test_a_student_draws_in_its_teachers_place_at_a_quarter_of_its_evaluations(taught: Simulator) -> None:
+    calls = {"residual": 0, "consistency": 0}
+    hooks = [
+        taught.parts[name].register_forward_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
+        for name in calls
+    ]
+    given = window(2, targets=2)
+    with torch.no_grad():
+        one = taught.simulate(given, 2, draw=Draws(0, [0]))
+        assert calls == {"residual": 0, "consistency": 2}
+        taught.idle = frozenset({"consistency"})
+        other = taught.simulate(given, 2, draw=Draws(0, [0]))
+        taught.idle = frozenset()
+    for hook in hooks:
+        hook.remove()
+    assert calls == {"residual": 8, "consistency": 2}
+    assert not torch.equal(one, other)
+
+
+def test_a_student_without_its_teacher_is_refused() -> None:
+    with pytest.raises((ConfigError, ValueError), match="needs the part 'residual'"):
+        run_config().model_validate({"plan": ["codec", "operator", "consistency"]})
