@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,7 +14,11 @@ from ups.engine.train import TrainConfig
 from ups.models import Simulator
 from ups.models.consistency import ConsistencyStep
 from ups.models.ensembles import Draws
+from ups.run.check import check
 from ups.run.config import run_config
+from ups.run.datasets import Screen
+from ups.run.load import load
+from ups.run.run import run_alone
 from ups.stages.consistency import ConsistencyStage
 from ups.stages.residual import ResidualStage
 from ups.tensors import Condition
@@ -99,3 +105,23 @@ def test_a_student_draws_in_its_teachers_place_at_a_quarter_of_its_evaluations(t
 def test_a_student_without_its_teacher_is_refused() -> None:
     with pytest.raises((ConfigError, ValueError), match="needs the part 'residual'"):
         run_config().model_validate({"plan": ["codec", "operator", "consistency"]})
+
+
+def test_a_new_flow_behind_an_old_operator_measures_what_that_one_misses(tmp_path: Path) -> None:
+    small = {"width": 8, "depth": 1, "heads": 2}
+    base = {
+        "out": str(tmp_path),
+        "data": {"b": {"task": "advection1d", "samples": 8, "frames": 6, "resolution": 16}},
+        "model": {"codec": {"dim": 8}, "operator": small, "residual": small},
+        "evaluation": {"ensemble": 0},
+        **{name: {"train": {"steps": 2}} for name in ("codec", "operator", "residual")},
+    }
+    first = run_config().model_validate({**base, "name": "first"})
+    run_alone(first, Screen.silent())
+    onward = {**base, "start_from": str(tmp_path / "first")}
+    run_alone(run_config().model_validate({**onward, "name": "second", "plan": ["residual"]}), Screen.silent())
+    scale = load(tmp_path / "second").parts["residual"].scale
+    assert float(scale.max()) < 0.9, "in units of what is missed, not of the tokens themselves"
+    old = {**base, "start_from": str(tmp_path / "second"), "name": "third", "plan": ["operator"]}
+    with pytest.raises(ConfigError, match=r"'residual' of .* has learnt to work with the old one"):
+        check(run_config().model_validate(old))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from ups.models.config import ConsistencyConfig
@@ -30,7 +31,10 @@ class ConsistencyStep(ResidualFlow):
 
     def start_from(self, teacher: ResidualFlow) -> None:
         """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow."""
-        self.load_state_dict(teacher.state_dict())
+        weights = teacher.state_dict()
+        with torch.no_grad():  # tensor by tensor: where the student is a shape without memory yet, that does nothing
+            for name, tensor in self.state_dict().items():
+                tensor.copy_(weights[name])
 
     def sample(self, noise: Tensor | None, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         if noise is None:

@@ -30,9 +30,11 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
     ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
     steps = new.dt[rows].clone()
-    fresh = []
+    unknown, fresh = new.parts.keys() - old.parts.keys(), []
     for name, tensor in here.items():
-        if name in by_row and name in there:
+        if name not in there and name.partition(".")[0] in unknown:
+            fresh.append(name)
+        elif name in by_row and name in there:
             tensor[rows] = there[name][known].to(tensor.device)
         elif name in ours:
             if not _take(tensor, ours[name], there.get(name), theirs.get(name)):

@@ -27,6 +27,7 @@ from ups.run.datasets import DataSet, check_held, open_sets
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
 from ups.run.params import Range
+from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec, UpsError, check_known
 
@@ -200,6 +201,13 @@ def _inherited(config: RunConfig, parent: Simulator | None) -> None:
     for name in config.parts:
         if name not in made and (parent is None or name not in parent.parts):
             raise ConfigError(f"the plan makes no part '{name}', and {config.start_from} has none; add its stage.")
+    for stage in (kind for kind in STAGES.values() if parent is not None and kind.makes in parent.parts):
+        changed = [part for part in stage.needs if part in made]
+        if changed and stage.makes not in made:
+            raise ConfigError(
+                f"the plan trains the part '{changed[-1]}' anew, and '{stage.makes}' of {config.start_from} has learnt "
+                f"to work with the old one; add stage {stage.name} to the plan, after it."
+            )
 
 
 def _makeable(folder: Path) -> None:

@@ -166,7 +166,6 @@ class Run:
             pulse,
             limit,
         )
-        known = self.parent.codec.tasks if self.parent is not None else ()
         learnt: dict[str, Learnt] = {}
         later = [stage.makes for stage in config.stages.values()]
         for name, kind in config.stages.items():
@@ -176,6 +175,8 @@ class Run:
                 self.identity.require_unchanged_for(dist)
             with self.phases(f"stage {name}"):
                 stage = kind(simulator, config.stage(name))
+                parent = self.parent
+                known = parent.codec.tasks if parent is not None and kind.makes in parent.parts else ()
                 learnt[name], weights = training.learn(stage, known)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
