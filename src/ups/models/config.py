@@ -156,6 +156,16 @@ class ConsistencyConfig:
 
 
 @dataclass(frozen=True)
+class CriticConfig(NetworkConfig):
+    """The critic that guesses how wrong a drawn frame is."""
+
+    section: ClassVar[str] = "critic"
+
+    norm: Literal["token", "field"] = "token"
+    """What the norms measure: each token, or the whole field of a sample."""
+
+
+@dataclass(frozen=True)
 class SimulatorConfig:
     """How a simulator runs."""
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from ups.stages.codec import CodecStage
 from ups.stages.consistency import ConsistencyStage
+from ups.stages.critic import CriticStage
 from ups.stages.operator import OperatorStage
 from ups.stages.residual import ResidualStage
 from ups.stages.stage import Stage, StageConfig
 
-__all__ = ["STAGES", "CodecStage", "ConsistencyStage", "OperatorStage", "ResidualStage", "Stage", "StageConfig"]
+__all__ = [
+    "STAGES",
+    "CodecStage",
+    "ConsistencyStage",
+    "CriticStage",
+    "OperatorStage",
+    "ResidualStage",
+    "Stage",
+    "StageConfig",
+]
 
 # In the order in which the weights of their parts are drawn: a new one goes last, and no weight of the others changes.
 STAGES: dict[str, type[Stage]] = {
@@ -16,4 +26,5 @@ STAGES: dict[str, type[Stage]] = {
     "operator": OperatorStage,
     "residual": ResidualStage,
     "consistency": ConsistencyStage,
+    "critic": CriticStage,
 }

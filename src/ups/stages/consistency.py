@@ -59,7 +59,7 @@ class ConsistencyStage(ResidualStage):
     def loss(self, window: Window) -> Losses:
         """Square distance of the student's draw to the teacher's from the same noise, in units of what is missed."""
         total = torch.zeros(len(window), device=window.context.device)
-        for z, last, _, condition in self._steps(window):
+        for z, last, _, condition in self._steps(window, self.teacher):
             noise, still = torch.randn_like(z), torch.rand(len(z), device=z.device) < MEAN
             rows = still.reshape(-1, *(1,) * (z.ndim - 1))
             with torch.no_grad():

@@ -1,0 +1,92 @@
+"""Stage `critic`: how wrong a drawn frame is, learnt from draws beside the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field
+
+from ups.engine.train import TrainConfig
+from ups.later import Tensor, torch
+from ups.models.config import CriticConfig
+from ups.stages.behind import BehindOperator
+from ups.stages.stage import StageConfig
+from ups.stages.terms import square
+from ups.tensors import Condition, Losses, Window
+
+if TYPE_CHECKING:
+    from ups.models import Simulator
+    from ups.models.critic import Critic
+
+FIRST = 4  # steps by which it is judged while it learns
+EXACT = 1e-3  # a square error, in its units, below which none is told from another
+
+
+class CriticStageConfig(StageConfig):
+    """Stage critic."""
+
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=1000, lr=1e-3))
+    """Budget and optimizer."""
+
+
+class CriticStage(BehindOperator):
+    """Trains a critic on what the frozen flow, or its student, draws from true tokens.
+
+    Of every number of a drawn token it guesses the logarithm of the square error: faint errors count as much as large
+    ones, and a sample gives as many lessons as it has numbers.
+    """
+
+    name: ClassVar[str] = "critic"
+    needs: ClassVar[tuple[str, ...]] = ("codec", "operator", "residual")
+    makes: ClassVar[str] = "critic"
+    Config: ClassVar[type[StageConfig]] = CriticStageConfig
+    PartConfig: ClassVar[type] = CriticConfig
+    module: Critic
+
+    def __init__(self, simulator: Simulator, config: Any = None) -> None:
+        super().__init__(simulator, config)
+        self.draws: Any = next(part for part in reversed(simulator.awake()) if part.draws)
+
+    @staticmethod
+    def part() -> type[Critic]:
+        from ups.models.critic import Critic
+
+        return Critic
+
+    def fit(self, window: Window, inherited: bool = False) -> None:
+        """Measure on a batch what draws miss, and what a step changes; the critic counts in units of that."""
+        if not inherited:
+            steps = self._drawn(window)
+            missed, changes = [step[3] - step[0] for step in steps], [z - last for _, z, last, *_ in steps]
+            self.module.fit_scales(window.task.name, *self._sizes(window.task.name, missed, changes))
+
+    def loss(self, window: Window) -> Losses:
+        """Square error of the logarithms, averaged over the steps of the window."""
+        return {"guess": self._missed(window).mean()}
+
+    def evaluate(self, window: Window) -> dict[str, Tensor]:
+        """The same on the first steps after the context, with the same draws every time, `(B,)`."""
+        few = dataclasses.replace(window, targets=window.targets[:, :FIRST])
+        with torch.no_grad():
+            return {f"{window.task.name} guess": self._missed(few, same=True)}
+
+    def _missed(self, window: Window, same: bool = False) -> Tensor:
+        """Mean square error of the guessed logarithms, `(B,)`."""
+        total, scale = torch.zeros(len(window), device=window.context.device), self.module.scale_of(window.task.name)
+        for drawn, z, last, truth, condition in self._drawn(window, same):
+            wanted = (((drawn - truth) / scale).float().square() + EXACT).log()
+            total = total + square(self.module(drawn, z, last, condition) - wanted)
+        return total / window.targets.shape[1]
+
+    def _drawn(self, window: Window, same: bool = False) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Condition]]:
+        """For each step: drawn tokens, the operator's, those before, the true ones, and the condition."""
+        from ups.models.ensembles import Draws
+
+        steps, scale = [], self.draws.scale_of(window.task.name)
+        for i, (z, last, missed, condition) in enumerate(self._steps(window)):
+            with torch.no_grad():
+                noise = Draws(0, [0])(i, z) if same else torch.randn_like(z)
+                drawn = z + scale * self.draws.sample(noise, z, last, condition)
+            steps.append((drawn, z, last, z + missed, condition))
+        return steps
