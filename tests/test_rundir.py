@@ -94,6 +94,28 @@ def test_resuming_keeps_what_is_there_and_reopens_the_verdict(tmp_path: Path) ->
     assert again.ended() == Ending.SUCCESS
 
 
+class Grown(Settings):
+    """The same settings in a later program: a key more, and another default."""
+
+    more: int = 3
+
+
+class Changed(Settings):
+    name: str = "y"
+
+
+def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_does_not(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "run", Settings()) as run:
+        pass
+    assert run.is_of(Grown())
+    assert not run.is_of(Grown(more=4))
+    assert not run.is_of(Changed())
+    with RunDir.open(tmp_path / "run", Grown(), resume=True):
+        pass
+    run.config.write_text(run.config.read_text().replace("0.1", "0.2"))
+    assert not run.is_of(Grown(train=Inner(lr=0.2))), "someone has changed what the run was begun with"
+
+
 def test_resuming_nothing_is_starting(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "new", Settings(), resume=True) as run:
         assert run.config.is_file()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from ups.config import Config, dump, fingerprint
+from ups.config import Config, dump, fingerprint, load
 from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
@@ -179,6 +180,18 @@ class RunDir(AbstractContextManager["RunDir"]):
         """The fingerprint of the config that the run was begun with."""
         return str(read_json(self.environment).get("fingerprint") or "") or None
 
+    def is_of(self, config: Config) -> bool:
+        """Whether the run was begun with this config. One that was begun before some keys existed has had their
+        defaults all along, so its own config, unless someone has changed it since, is read as of today."""
+        facts, today = read_json(self.environment), fingerprint(config)
+        if facts.get("fingerprint") == today:
+            return True
+        try:
+            unchanged = facts.get("config") == _digest(read_text(self.config))
+            return unchanged and fingerprint(load(type(config), self.config)) == today
+        except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
+            return False
+
     def copies(self, folder: Path, stage: str) -> Path:
         """Where in another folder the second copies of a stage's checkpoints lie; no other run's are ever found there.
 
@@ -220,13 +233,14 @@ class RunDir(AbstractContextManager["RunDir"]):
         if names and known is None and names != [self.config.name]:  # a kill may have left the config alone
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:
-            self._check(config, known, resume)
+            self._check(config, resume)
             self.verdict.unlink(missing_ok=True)
             return
         for path in (path for path in self.folder.iterdir() if path != self.lock):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        write_atomic(self.config, dump(config))
-        facts = {"fingerprint": fingerprint(config), "run": uuid.uuid4().hex[:12]}
+        text = dump(config)
+        write_atomic(self.config, text)
+        facts = {"fingerprint": fingerprint(config), "config": _digest(text), "run": uuid.uuid4().hex[:12]}
         self.write(self.environment, {**facts, **environment()})
 
     def require_own_files(self) -> None:
@@ -252,8 +266,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
-    def _check(self, config: Config, known: str, resume: bool) -> None:
-        if known != fingerprint(config):
+    def _check(self, config: Config, resume: bool) -> None:
+        if not self.is_of(config):
             differ = _differences(self._written(), yaml.safe_load(dump(config)) or {})
             what = f" ({', '.join(differ[:3])}{', …' if len(differ) > 3 else ''})" if differ else ""
             raise ConfigError(
@@ -263,6 +277,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         if not resume:
             state = "a finished run" if self.ended() == Ending.SUCCESS else "an unfinished run"
             raise ConfigError(f"{self.folder}: holds {state} with this config; --resume it, --overwrite it, or rename.")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:

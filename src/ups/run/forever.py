@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from ups.config import fingerprint
 from ups.eval.results import read_results
 from ups.later import torch
 from ups.run.config import RunConfig
@@ -70,7 +69,7 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
         if not reason:
             say(f"{folder.folder}: the run is finished; there is nothing left to do.")
             return Ending.SUCCESS
-        if folder.ended() == Ending.SUCCESS and folder.known() == fingerprint(config):
+        if folder.ended() == Ending.SUCCESS and folder.is_of(config):
             say(f"{folder.folder}: the run had succeeded, but is no longer whole ({reason}), so it is resumed.")
         try:
             ending = start(resume=folder.known() is not None)
@@ -96,7 +95,7 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
 def _unfinished(config: RunConfig) -> str:
     """What is left to do for the run of `config`, in words; empty where it has succeeded and all it left is there."""
     folder = RunDir(Path(config.out) / config.name)
-    if folder.known() != fingerprint(config) or folder.ended() != Ending.SUCCESS:
+    if not folder.is_of(config) or folder.ended() != Ending.SUCCESS:
         return "it has not succeeded yet"
     # In a process of its own: torch's threads, and what a damaged file does to it, must not be those of the ranks.
     return failure_of(run(_load_products, 1, folder, seconds=LOADING, method="fork"))

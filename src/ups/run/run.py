@@ -84,7 +84,7 @@ class Run:
         require_baselines(config.evaluation.baselines)
         require_trackers(config.trackers)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
-        if resume and RunDir(place).known() == fingerprint(config):
+        if resume and RunDir(place).is_of(config):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
         check(config)
@@ -243,7 +243,7 @@ class Run:
 
     def _save(self, simulator: Simulator, learnt: Mapping[str, Learnt]) -> None:
         config, folder = self.config, self.folder
-        facts = {"config": fingerprint(config), "seed": config.seed}
+        facts = {"config": folder.known(), "seed": config.seed}
         for name, row in learnt.items():
             stage = config.stages[name]
             simulator.origins[stage.makes] = {

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from ups.config import dump, fingerprint
+from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.run.config import RunConfig
@@ -26,7 +26,7 @@ from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor, with_remedy
 from ups.tracking import open_trackers
 from ups.types import ConfigError, UpsError
-from ups.verdict import Ending, Verdict, classify, now, read_json
+from ups.verdict import Ending, Verdict, classify, now
 
 
 def say(sentence: str) -> None:
@@ -137,11 +137,10 @@ def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:
                 "and check that this machine can reach it."
             )
         time.sleep(0.2)
-    known = read_json(folder.environment).get("fingerprint")
-    if known == fingerprint(config):
+    if folder.is_of(config):
         return folder
     cause = f"{folder.folder}: node {node} was started with another config than node 0; start all with the same."
-    if known is None:
+    if folder.known() is None:
         cause = f"{folder.folder}: node {node} does not see the run's folder; put `out` where all nodes see it."
     with contextlib.suppress(OSError):  # so that the others do not wait for this node
         Verdict(Ending.USER, cause).write(folder.node_verdict(node))
