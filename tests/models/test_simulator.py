@@ -17,7 +17,7 @@ from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.models import Simulator, SimulatorConfig, artifact
 from ups.physics import TASKS
-from ups.physics.laws import repairable_laws
+from ups.physics.laws import guarding
 from ups.types import ConfigError, DataError
 
 NU = {"nu": 1.0}
@@ -117,10 +117,11 @@ def test_the_guard_keeps_totals_and_signs() -> None:
 
 def test_totals_are_not_forced_under_another_boundary_and_facts_serve_unknown_equations() -> None:
     gas = TASKS["cfd2d"]
-    assert [law.name for law in repairable_laws(gas, (True, True))] == ["mass", "density", "pressure"]
-    assert [law.name for law in repairable_laws(gas, (False, False))] == ["density", "pressure"]
+    all_laws = ["mass", "density", "momentum x", "momentum y", "energy", "pressure"]
+    assert [law.name for law in guarding(gas, (True, True))] == all_laws
+    assert [law.name for law in guarding(gas, (False, False))] == ["density", "pressure"]
     own = dataclasses.replace(TASKS["burgers1d"], name="mine", equation="", conserved=("u", "energy"), positive=("u",))
-    laws = repairable_laws(own, (True,))
+    laws = guarding(own, (True,))
     assert [type(law).__name__ for law in laws] == ["Conserved", "Positive"]
 
 

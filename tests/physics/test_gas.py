@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D
-from ups.physics.constraints import DivergenceFree
+from ups.physics.divergence import DivergenceFree
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 

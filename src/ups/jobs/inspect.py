@@ -18,7 +18,6 @@ from ups.later import torch
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.balances import UNFITTABLE
-from ups.physics.constraints import Conserved
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
@@ -197,8 +196,7 @@ def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
         mask = mask_of(source.task, torch.as_tensor(sample.inputs).unsqueeze(0))
         for i, law in enumerate(laws):
             worst[i] = max(worst[i], float(law.residual(u, source.domain, mask)))
-            if isinstance(law, Conserved):
-                blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
+            blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
     return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
 
 

@@ -168,7 +168,7 @@ def plan(
     return (
         [task_from(task) for task in header["tasks"]],
         {name: config_from(configs[name], part["config"]) for name, part in parts.items()},
-        SimulatorConfig(**header["simulator"]),
+        config_from(SimulatorConfig, header["simulator"]),
         {name: tuple(grid) for name, grid in header["grids"].items()},
     )
 

@@ -169,7 +169,8 @@ class CriticConfig(NetworkConfig):
 class SimulatorConfig:
     """How a simulator runs."""
 
-    guard: bool = True
-    """Repair decoded frames so that conserved totals and signs hold."""
+    guard: bool | tuple[str, ...] = True
+    """Repair each frame so that the laws of its task hold, and go on from the repaired one: all laws, none, or those
+    named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
     reencode: bool = False
     """Encode each decoded frame again before the next step, instead of carrying the tokens on."""

@@ -23,6 +23,7 @@ from ups.models.part import Blueprint, Part
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.models.stepping import Stepping
+from ups.physics.laws import check_guard
 from ups.tensors import TaskStatistics, Window, numbers_of
 from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
 from ups.version import __version__
@@ -49,6 +50,7 @@ class Simulator(nn.Module):
         for name, part in parts.items():
             self.add_module(name, part)
         self.config = config or SimulatorConfig()
+        check_guard(self.tasks, self.config.guard)
         # Parts that are still to be trained: they correct nothing yet.
         self.idle: frozenset[str] = frozenset()
         # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.

@@ -7,14 +7,16 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch._guards import detect_fake_mode
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
+from ups.models.grids import resample
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
-from ups.physics.laws import repairable_laws, repaired
+from ups.physics.laws import guarding, repaired
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
@@ -38,12 +40,13 @@ class Stepping:
         self.simulator, self.window, self.points = simulator, window, points
         self.task, self.periodic = simulator.codec.task(window.task), window.periodic
         self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
-        self.domain = Domain.box(self.task.bounds, self.grid, self.periodic)
+        self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
         self.reencode = simulator.config.reencode
-        self.laws = repairable_laws(self.task, self.periodic) if simulator.config.guard else ()
-        self.bounds = [law for law in self.laws if isinstance(law, Within)]
+        self.laws = guarding(self.task, self.periodic, simulator.config.guard)
+        # Values at points are no whole field, of which a total could be kept.
+        self.bounds = [dataclasses.replace(law, keeps_total=False) for law in self.laws if isinstance(law, Within)]
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
-        whole = self.reencode or points is not None
+        whole = self.reencode or bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
         self._condition = Condition.of(window)
 
@@ -63,25 +66,52 @@ class Stepping:
         condition = condition if noise is None else dataclasses.replace(condition, noise=noise)
         for part in self.simulator.awake():
             after = part.refine_tokens(after, z, condition)
-        state, frame = LatentState(after, self.periodic), None
-        if self.points is None or self.reencode or self.holes is not None:
-            frame = self.refined(self.simulator.codec.decode(state, self.task, self.grid), condition)
-            frame = repaired(frame, self.laws, self.reference, self.domain, self.window.mask)
-            frame = frame if self.holes is None else self.holes.filled(frame)
-        values = frame if self.points is None else self._at_points(self.points, state, frame, condition)
-        if self.reencode:
-            assert frame is not None
-            state = self.simulator.codec.encode(frame, self.task, self.periodic)
-        assert values is not None
-        return torch.cat((z[:, 1:], state.z.unsqueeze(1)), 1), values
+        own = self.simulator.codec.decode(LatentState(after, self.periodic), self.task)
+        if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
+            return self._next(z, after), self._at_points(self.points, own, condition)
+        raw = self.refined(resample(own, self.grid, self.periodic), condition)
+        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask)
+        if self.holes is not None:
+            raw, frame = self.holes.filled(raw), self.holes.filled(frame)
+        values = frame if self.points is None else self._at_points(self.points, own, condition, raw, frame)
+        return self._next(z, self._carried(after, own, raw, frame)), values
 
-    def _at_points(self, points: Tensor, state: LatentState, frame: Tensor | None, condition: Condition) -> Tensor:
-        places = points.expand(len(state.z), *points.shape)
-        if self.holes is None:
-            values = self.refined(self.simulator.codec.query(state, self.task, places), condition)
-        else:
+    def _next(self, z: Tensor, after: Tensor) -> Tensor:
+        return torch.cat((z[:, 1:], after.unsqueeze(1)), 1)
+
+    def _carried(self, z: Tensor, own: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
+        """The tokens to go on from, of a `frame` that was `raw` before its repair, and `own` on the codec's grid.
+
+        They move by as much as the repair moves the codec's tokens, so that a lawful frame leaves them as they are and
+        no error of the codec comes in. With `reencode` they are the codec's own.
+        """
+        codec = self.simulator.codec
+        if self.reencode:
+            return codec.encode(frame, self.task, self.periodic).z
+        if not self.laws or unchanged(raw, frame):
+            return z
+        repair = resample(frame - raw, tuple(own.shape[1:-1]), self.periodic)
+        after, before = codec.encode(torch.cat((own + repair, own)), self.task, self.periodic).z.chunk(2)
+        return z + (after - before)
+
+    def _at_points(
+        self,
+        points: Tensor,
+        own: Tensor,
+        condition: Condition,
+        raw: Tensor | None = None,
+        frame: Tensor | None = None,
+    ) -> Tensor:
+        """Values at points: of a field without holes those between the cells of the codec's `own` grid, moved by what
+        the repair moved there; else those between the cells of the repaired `frame`."""
+        places = points.expand(len(own), *points.shape)
+        if self.holes is not None:
             assert frame is not None
             values = interpolate(frame, places, self.periodic, local=True)
+        else:
+            values = self.refined(interpolate(own, places, self.periodic), condition)
+            if raw is not None and frame is not None:
+                values = values + interpolate(frame - raw, places, self.periodic)
         return repaired(values, self.bounds, self.reference, self.domain)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
@@ -89,3 +119,8 @@ class Stepping:
         for part in self.simulator.awake():
             frame = part.refine_frame(frame, condition)
         return frame
+
+
+def unchanged(raw: Tensor, frame: Tensor) -> bool:
+    """Whether a repair is known to have changed nothing: a GPU is not asked, for it would have to be waited for."""
+    return raw.device.type == "cpu" and detect_fake_mode() is None and torch.equal(raw, frame)

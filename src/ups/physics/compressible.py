@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, Law, Positive
+from ups.physics.constraints import Conserved, Law, Mean, Positive, quotient
 from ups.physics.finite_volume import FiniteVolume, StiffFiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas
 from ups.physics.initial import pdebench_points, random_modes, reference
@@ -21,6 +21,7 @@ from ups.physics.viscosity import Viscosity
 from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
 
 CFL = 0.3
+WARMTH = 0.01
 
 
 def conserved(q: Tensor, dim: int = 1) -> Tensor:
@@ -60,7 +61,23 @@ def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
 def fluid_momentum(u: Tensor) -> Tensor:
     """ρ (|v| + c) of `(..., C)`: what a drift of momentum is measured against, for a fluid at rest has none."""
     speed = u[..., 2:].square().sum(-1).sqrt()
-    return u[..., 0] * (speed + (GAMMA * u[..., 1] / u[..., 0]).clamp_min(0).sqrt())
+    return u[..., 0] * speed + (GAMMA * u[..., 1] * u[..., 0]).clamp_min(0).sqrt()
+
+
+def restore_energy(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
+    """A gas `(..., C)` with a mean energy of `want`, its mass and momentum as they are: a constant is added to the
+    pressure. Where motion alone has more than `want`, it first comes nearer to the mean motion, so that a share of
+    `WARMTH` is left for the pressure."""
+    density, pressure, velocity = u[..., 0], u[..., 1], u[..., 2:].unbind(-1)
+    drift = [quotient(mean(density * v), mean(density)) for v in velocity]
+    swing = [v - d for v, d in zip(velocity, drift, strict=True)]
+    carried = 0.5 * mean(density) * torch.stack([d.square() for d in drift]).sum(0)
+    stirred = 0.5 * mean(density * torch.stack([s.square() for s in swing]).sum(0))
+    room = (want - carried).clamp_min(0)
+    calm = torch.where(stirred > room, quotient((1 - WARMTH) * room, stirred), 1.0)
+    velocity = [d + calm.sqrt() * s for d, s in zip(drift, swing, strict=True)]
+    pressure = pressure + (GAMMA - 1) * (room - calm * stirred) - mean(pressure)
+    return torch.stack([density, pressure, *velocity], -1)
 
 
 def _task(bounds: tuple[tuple[float, float], ...], resolution: int, frames: int, **storage: Any) -> TaskSpec:
@@ -125,15 +142,21 @@ class Compressible(Equation):
         return primitive(super().coarsen(conserved(frames, dim=-1), factor), dim=-1)
 
     def laws(self) -> tuple[Law, ...]:
-        signs: tuple[Law, ...] = (Positive("density", 0), Positive("pressure", 1))
         if self.boundary != "periodic":
-            return signs
+            return (Positive("density", 0), Positive("pressure", 1))
+        mass = (Conserved("mass", lambda u: u[..., 0], channel=0), Positive("density", 0, keeps_total=True))
         momenta = tuple(
-            Conserved(f"momentum {axis}", lambda u, i=i: u[..., 0] * u[..., 2 + i], scale=fluid_momentum)  # type: ignore[misc]
+            Conserved(
+                f"momentum {axis}",
+                lambda u, i=i: u[..., 0] * u[..., 2 + i],  # type: ignore[misc]
+                channel=2 + i,
+                scale=fluid_momentum,
+                weight=lambda u: u[..., 0],
+            )
             for i, axis in enumerate("xyz"[: self.task.ndim])
         )
-        energy = Conserved("energy", lambda u: conserved(u, dim=-1)[..., 1])
-        return (Conserved("mass", lambda u: u[..., 0], channel=0), *momenta, energy, *signs)
+        energy = Conserved("energy", lambda u: conserved(u, dim=-1)[..., 1], repair=restore_energy)
+        return (*mass, *momenta, energy, Positive("pressure", 1, keeps_total=True))
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,51 @@
-"""The laws a field must obey, each once: `residual` measures it, `project` repairs it."""
+"""The laws a field must obey, each once: a `residual` to read, a `penalty` to learn from, a `project` that repairs."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar
 
 from ups.later import Tensor, torch
 from ups.types import Domain
 
+# The mean square, or the mean size, of a field of which "how much of it" is not asked any more.
+NOTHING = 1e-6
 
-class Law(Protocol):
-    """A law over frames `(B, T, *S, C)`; where a `mask (B, *S)` is given, over the cells in which it is true."""
+
+class Law(ABC):
+    """A law over frames `(B, T, *S, C)`; where a `mask (B, *S)` is given, over the cells in which it is true.
+
+    Nothing a law says or does to a sample depends on the others of its batch. `kind` is what laws of its class are
+    called together, in `model.simulator.guard` and in the losses; `name` says what is kept, in a word or two.
+    """
+
+    kind: ClassVar[str]
+    name: str
 
     @property
-    def name(self) -> str:
-        """What is kept, in a word or two."""
-
-    @property
+    @abstractmethod
     def says(self) -> str:
         """The law as a sentence without its full stop."""
 
+    @abstractmethod
     def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         """How much each sample breaks the law, `(B,)`; 0 when it holds, relative to the size of what it measures."""
 
+    @abstractmethod
+    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        """The mean square by which frames break the law, `(B,)`, over the size that `reference (B, *S, C)` has: smooth
+        in the frames, so that a loss can contain it."""
+
+    @abstractmethod
     def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        """The nearest frames that obey the law, given a `reference` state `(B, *S, C)` that does."""
+        """Frames near `u` that obey the law, given a `reference` state `(B, *S, C)` that does; lawful frames stay."""
+
+    def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """How much of the residual the grid may explain, `(B,)`."""
+        return torch.zeros(len(u), dtype=torch.float64, device=u.device)
 
 
 def mean_over(values: Tensor, space: tuple[int, ...], mask: Tensor | None, keepdim: bool = False) -> Tensor:
@@ -37,19 +56,37 @@ def mean_over(values: Tensor, space: tuple[int, ...], mask: Tensor | None, keepd
     return torch.where(mask, values, torch.zeros_like(values)).sum(space, keepdim=keepdim) / count
 
 
+def with_channel(u: Tensor, channel: int, values: Tensor) -> Tensor:
+    """Frames `(…, C)` with other `values (…)` in one channel."""
+    return torch.cat((u[..., :channel], values.to(u.dtype).unsqueeze(-1), u[..., channel + 1 :]), -1)
+
+
+# The mean over the cells that count of a density `(B, T, *S)`, which keeps its axes.
+Mean = Callable[[Tensor], Tensor]
+# Frames in float64, the integral they should have `(B, 1, …)` and a mean to frames that have it.
+Repair = Callable[[Tensor, Tensor, Mean], Tensor]
+
+
 @dataclass(frozen=True)
-class Conserved:
+class Conserved(Law):
     """The integral of a density over the box stays what it was in the first frame.
 
     `density` maps `(..., C)` to `(...)`; `scale`, likewise, to what the drift is measured against (|density| if none).
-    `channel` is the channel that `project` shifts by a constant to restore the integral; it must enter the density
-    linearly (mass and scalar conservation; −1 where no single channel does, and `project` then changes nothing).
+    What restores the integral: a constant added to `channel`, in which the density is linear with the factor `weight`
+    (likewise a density; 1 if none), or `repair`, where that is not enough.
     """
 
+    kind: ClassVar[str] = "conserved"
     name: str
     density: Callable[[Tensor], Tensor]
     channel: int = -1
     scale: Callable[[Tensor], Tensor] | None = None
+    weight: Callable[[Tensor], Tensor] | None = None
+    repair: Repair | None = None
+
+    def __post_init__(self) -> None:
+        if self.channel < 0 and self.repair is None:
+            raise ValueError(f"nothing is said of how {self.name} is restored: name a channel or a repair")
 
     @property
     def says(self) -> str:
@@ -58,6 +95,12 @@ class Conserved:
     def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         total = self._mean(self.density(u.double()), domain, mask)
         return (total - total[:, :1]).abs().amax(1) / self._size(u, domain, mask)
+
+    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        first = reference.unsqueeze(1)
+        drift = self._mean(self.density(u) - self.density(first), domain, mask)
+        measured = self.scale(first) if self.scale else self.density(first).abs()
+        return (drift / self._mean(measured, domain, mask).clamp_min(NOTHING)).square().mean(1)
 
     def _mean(self, density: Tensor, domain: Domain, mask: Tensor | None) -> Tensor:
         """The mean over space of a density `(B, T, *S)`, `(B, T)`."""
@@ -77,26 +120,52 @@ class Conserved:
         return (even - odd).abs().amax(1) / self._size(u, domain, mask)
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        if self.channel < 0:
-            return u
-        space = tuple(range(-domain.ndim - 1, -1))
-        channel = slice(self.channel, self.channel + 1)
-        fixed = u.clone()
-        cells = None if mask is None else mask.unsqueeze(-1)
-        want = mean_over(reference[..., channel], space, cells, keepdim=True).unsqueeze(1)
-        cells = None if cells is None else cells.unsqueeze(1)
-        fixed[..., channel] += want - mean_over(u[..., channel], space, cells, keepdim=True)
-        return fixed
+        space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
+
+        def mean(density: Tensor) -> Tensor:
+            return mean_over(density, space, cells, keepdim=True)
+
+        exact = u.double()
+        want = mean(self.density(reference.unsqueeze(1).double()))
+        if self.repair is not None:
+            return self.repair(exact, want, mean).to(u.dtype)
+        gap = want - mean(self.density(exact))
+        if self.weight is not None:
+            gap = quotient(gap, mean(self.weight(exact)))
+        return with_channel(u, self.channel, exact[..., self.channel] + gap)
+
+
+def quotient(above: Tensor, below: Tensor) -> Tensor:
+    """`above` over a number that should be positive; 0 where it is not."""
+    return torch.where(below > 0, above / torch.where(below > 0, below, torch.ones_like(below)), 0.0)
+
+
+def stretched(channel: int) -> Repair:
+    """Restores ∫u² of a channel by scaling its deviation from its mean, which stays."""
+
+    def repair(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
+        middle = mean(u[..., channel])
+        swing = u[..., channel] - middle
+        factor = quotient((want - middle.square()).clamp_min(0), mean(swing.square())).sqrt()
+        return with_channel(u, channel, middle + factor * swing)
+
+    return repair
 
 
 @dataclass(frozen=True)
-class Within:
-    """A channel never leaves the interval from `low` to `high`; an infinite end is no bound."""
+class Within(Law):
+    """A channel never leaves the interval from `low` to `high`; an infinite end is no bound.
 
+    What `keeps_total` is repaired without a change of its mean: where cells are lifted to the lower bound, those above
+    it come down towards it in proportion, and the other way round at the upper bound.
+    """
+
+    kind: ClassVar[str] = "positive"
     name: str
     channel: int
     low: float = -math.inf
     high: float = math.inf
+    keeps_total: bool = False
 
     @property
     def says(self) -> str:
@@ -114,10 +183,24 @@ class Within:
         excess = torch.maximum(self.low - q.amin(1), q.amax(1) - self.high).clamp_min(0)
         return excess / q.abs().amax(1).clamp_min(torch.finfo(q.dtype).tiny)
 
+    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        q = u[..., self.channel]
+        return mean_square(q - q.clamp(self.low, self.high), reference[..., self.channel], domain, mask)
+
     def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        fixed = u.clone()
-        fixed[..., self.channel] = u[..., self.channel].clamp(self.low, self.high)
-        return fixed
+        q = u[..., self.channel]
+        inside = q.clamp(self.low, self.high)
+        if not self.keeps_total:
+            return with_channel(u, self.channel, inside)
+        space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
+        exact = inside.double()
+        surplus = mean_over(exact - q.double(), space, cells, keepdim=True)
+        for bound, excess in ((self.low, surplus), (self.high, -surplus)):
+            if math.isfinite(bound):
+                room = mean_over((exact - bound).abs(), space, cells, keepdim=True)
+                part = quotient(excess, room).clamp(0, 1)
+                exact = exact + part * (bound - exact)
+        return with_channel(u, self.channel, exact)
 
 
 @dataclass(frozen=True)
@@ -128,38 +211,80 @@ class Positive(Within):
 
 
 @dataclass(frozen=True)
-class DivergenceFree:
-    """A velocity, one channel per axis of a periodic box, has no divergence. It is measured by Fourier modes, so that
-    `laws_of` claims it of no box with a mask or a wall."""
+class Held(Law):
+    """The faces at both ends of `axis`, or at one, hold a channel at `value`.
 
+    No cell sits on a face, and a layer next to it may be thinner than a cell. What the cells of a resolved field obey,
+    whichever way a solver holds the value, is that the outermost one lies between it and the two within.
+    """
+
+    kind: ClassVar[str] = "boundary"
     name: str
-    channels: tuple[int, ...]
+    channel: int
+    value: float
+    axis: int = 0
+    ends: tuple[int, ...] = (0, -1)
 
     @property
     def says(self) -> str:
-        return f"{self.name} has no divergence"
+        return f"{self.name} holds {self.value:g}"
 
-    def _spectra(self, u: Tensor, domain: Domain) -> tuple[tuple[Tensor, ...], list[Tensor], Tensor, Tensor]:
-        """Wavenumbers, spectra of the components, of the divergence (over i), and the squares of the wavenumbers."""
-        from ups.physics.spectral import wavenumbers
+    def _at(self, cell: int, ndim: int) -> tuple[slice | int, ...]:
+        """The index of the cells in one place along the axis, in `(B, T, *S)`."""
+        return (slice(None),) * (2 + self.axis) + (cell,) + (slice(None),) * (ndim - self.axis - 1)
 
-        ks = wavenumbers(domain, u.device, torch.float64)
-        hats = [torch.fft.fftn(u[..., c].double(), dim=tuple(range(-domain.ndim, 0))) for c in self.channels]
-        divergence = sum((k * hat for k, hat in zip(ks, hats, strict=True)), torch.zeros_like(hats[0]))
-        return ks, hats, divergence, sum((k**2 for k in ks), torch.zeros_like(ks[0]))
+    def _cells(self, q: Tensor, end: int, domain: Domain) -> list[Tensor]:
+        """The outermost cells of `(B, T, *S)` at an end and the two within, `(B, T, …)` each."""
+        places = (0, 1, 2) if end == 0 else (-1, -2, -3)
+        return [q[self._at(place, domain.ndim)] for place in places]
+
+    def _excess(self, u: Tensor, domain: Domain, mask: Tensor | None) -> list[Tensor]:
+        """How far the outermost cells are beyond what they may be, `(B, T, …)` for each end."""
+        excesses = []
+        for end in self.ends:
+            q, *inner = self._cells(u[..., self.channel], end, domain)
+            near = torch.stack((*inner, torch.full_like(q, self.value)))
+            excess = q - torch.minimum(torch.maximum(q, near.amin(0)), near.amax(0))
+            if mask is not None:
+                counts = torch.stack(self._cells(mask.unsqueeze(1), end, domain)).all(0)
+                excess = torch.where(counts, excess, 0.0)
+            excesses.append(excess)
+        return excesses
+
+    def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        """The step between the two cells within: what the grid does not resolve next to them is no larger."""
+        steps = []
+        for end in self.ends:
+            _, near, far = self._cells(u[..., self.channel].double(), end, domain)
+            steps.append((near - far).abs().flatten(1).amax(1))
+        return torch.stack(steps).amax(0) / self._largest(u, mask).double()
+
+    def _largest(self, u: Tensor, mask: Tensor | None) -> Tensor:
+        q = u[..., self.channel] if mask is None else u[..., self.channel].masked_fill(~mask.unsqueeze(1), 0.0)
+        return q.abs().flatten(1).amax(1).clamp_min(torch.finfo(u.dtype).tiny)
 
     def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        assert mask is None, "the divergence of a masked field is not measured"
-        _, hats, divergence, square = self._spectra(u, domain)
-        size = square * sum((hat.abs() ** 2 for hat in hats), torch.zeros_like(hats[0].real))
-        tiny = torch.finfo(torch.float64).tiny
-        return (divergence.abs().pow(2).flatten(1).sum(1) / size.flatten(1).sum(1).clamp_min(tiny)).sqrt()
+        worst = torch.stack([e.abs().flatten(1).amax(1) for e in self._excess(u, domain, mask)]).amax(0)
+        return worst / self._largest(u, mask)
+
+    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        total = sum((e.square().flatten(1).mean(1) for e in self._excess(u, domain, mask)), u.new_zeros(len(u)))
+        return total / mean_square_of(reference[..., self.channel], mask)
 
     def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        assert mask is None, "the divergence of a masked field is not repaired"
-        ks, hats, divergence, square = self._spectra(u, domain)
-        along = divergence / square.masked_fill(square == 0, 1.0)
         fixed = u.clone()
-        for c, k, hat in zip(self.channels, ks, hats, strict=True):
-            fixed[..., c] = torch.fft.ifftn(hat - k * along, dim=tuple(range(-domain.ndim, 0))).real.to(u.dtype)
+        for end, excess in zip(self.ends, self._excess(u, domain, mask), strict=True):
+            fixed[..., self.channel][self._at(end, domain.ndim)] -= excess
         return fixed
+
+
+def mean_square(gap: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None) -> Tensor:
+    """The mean square of `(B, T, *S)` over that of a reference `(B, *S)`, `(B,)`."""
+    axes = tuple(range(1, 1 + domain.ndim))
+    cells = None if mask is None else mask.unsqueeze(1)
+    return mean_over(gap.square(), tuple(a + 1 for a in axes), cells).mean(1) / mean_square_of(reference, mask)
+
+
+def mean_square_of(reference: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean square `(B,)` of a field `(B, *S)`, never quite 0."""
+    return mean_over(reference.square(), tuple(range(1, reference.ndim)), mask).clamp_min(NOTHING)

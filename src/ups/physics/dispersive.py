@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, Law
+from ups.physics.constraints import Conserved, Law, stretched
 from ups.physics.initial import low_modes
 from ups.physics.padded import Padded
 from ups.physics.random import Draw
@@ -139,5 +139,5 @@ class KortewegDeVries1D(Semilinear):
     def laws(self) -> tuple[Law, ...]:
         return (
             Conserved("mean", lambda u: u[..., 0], channel=0),
-            Conserved("energy", lambda u: u[..., 0].square()),
+            Conserved("energy", lambda u: u[..., 0].square(), repair=stretched(0)),
         )

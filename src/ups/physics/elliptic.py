@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ups.later import Tensor, torch
+from ups.physics.constraints import Held, Law, Positive
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
 from ups.physics.stiff import LinearRelaxation
@@ -94,6 +95,10 @@ class Darcy2D(Equation):
             f"darcy2d has no stepper for scheme '{scheme}': every sample has its own medium; call simulate, or "
             f"relaxation with a permeability of {domain.shape[0]}x{domain.shape[1]} cells and dtype {like.dtype}."
         )
+
+    def laws(self) -> tuple[Law, ...]:
+        walls = tuple(Held(f"wall {name}", 0, 0.0, axis) for axis, name in enumerate(self.task.axes[:2]))
+        return (Positive("pressure", 0), *walls)
 
     def relaxation(self, a: Tensor, domain: Domain) -> LinearRelaxation:
         """u_t = ∇·(a∇u) + β in the media a ≤ 1, `(B, X, Y, 1)`, with zeros in the ghost cells."""

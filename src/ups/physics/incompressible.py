@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, DivergenceFree, Law
+from ups.physics.constraints import Conserved, Law
+from ups.physics.divergence import DivergenceFree
 from ups.physics.initial import CUTOFF, smooth_field
 from ups.physics.padded import Padded, resize_spectrum, resolving
 from ups.physics.random import Draw
@@ -105,8 +106,8 @@ class Incompressible2D(Equation):
 
     def laws(self) -> tuple[Law, ...]:
         return (
-            Conserved("particles", lambda u: u[..., 2], channel=2),
             DivergenceFree("velocity", channels=(0, 1)),
+            Conserved("particles", lambda u: u[..., 2], channel=2),
         )
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from ups.later import Tensor
 from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, DivergenceFree, Law, Positive, Within
-from ups.types import Domain, Params, TaskSpec
+from ups.physics.constraints import Conserved, Law, Positive, Within
+from ups.physics.divergence import DivergenceFree
+from ups.types import ConfigError, Domain, Params, TaskSpec
+
+Guard = bool | tuple[str, ...]
 
 
 def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = None) -> tuple[Law, ...]:
     """The laws of the equation that a task says it obeys; of a task without one, those that it declares by channel.
 
-    `params`: those of the equation, its defaults where none are given. Under another boundary than
-    the task's own only the bounds of single channels remain; in a box with a mask or a wall no divergence is measured.
+    They stand in the order in which a frame is repaired: none breaks what one before it has mended. `params`: those of
+    the equation, its defaults where none are given. Under another boundary than the task's own only the bounds of
+    single channels remain; in a box with a mask nothing is said of the divergence.
     """
     if task.equation:
         kind = EQUATIONS[task.equation]
@@ -23,29 +28,45 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
         laws = kind(**{name: value for name, value in (params or {}).items() if name in names}).laws()
     else:
         laws = _declared(task)
-    smooth = all(periodic) and not task.mask  # the divergence is measured by Fourier modes
-    laws = tuple(law for law in laws if smooth or not isinstance(law, DivergenceFree))
-    return tuple(law for law in laws if periodic == task.periodic or isinstance(law, Within))
+    if periodic != task.periodic:
+        return tuple(dataclasses.replace(law, keeps_total=False) for law in laws if isinstance(law, Within))
+    # Around a mask no divergence is known, and the one frame of a steady task has none before it to keep a total of.
+    unclaimed = ((DivergenceFree,) if task.mask else ()) + ((Conserved,) if task.steady else ())
+    return tuple(law for law in laws if not isinstance(law, unclaimed))
 
 
 def _declared(task: TaskSpec) -> tuple[Law, ...]:
-    """The laws that a task declares: conserved and positive channels, and vector fields without divergence."""
+    """The laws that a task declares: vector fields without divergence, conserved and positive channels."""
     index = {name: i for i, name in enumerate(task.channels)}
-    kept = [(name, index[name]) for name in task.conserved if name in index]
-    laws: list[Law] = [Conserved(name, itemgetter((..., i)), i) for name, i in kept]
-    laws += [Positive(name, index[name]) for name in task.positive if name in index]
     vectors = {f.name: tuple(index[c] for c in f.channels) for f in task.fields}
-    laws += [DivergenceFree(name, vectors[name]) for name in task.divergence_free]
+    laws: list[Law] = [DivergenceFree(name, vectors[name]) for name in task.divergence_free]
+    totals = [name for name in task.conserved if name in index]
+    laws += [Conserved(name, itemgetter((..., index[name])), index[name]) for name in totals]
+    laws += [Positive(n, index[n], keeps_total=n in totals) for n in task.positive if n in index]
     return tuple(laws)
 
 
-def repairable_laws(task: TaskSpec, periodic: tuple[bool, ...]) -> tuple[Law, ...]:
-    """The laws a frame can be repaired to obey: totals of single channels, and bounds."""
-    return tuple(
-        law
-        for law in laws_of(task, periodic)
-        if isinstance(law, Within) or (isinstance(law, Conserved) and law.channel >= 0)
-    )
+def names_of(law: Law) -> tuple[str, ...]:
+    """What a law may be called: its name, the first word of that (momentum, of every axis), or its kind."""
+    return (law.name, law.name.split()[0], law.kind)
+
+
+def guarding(task: TaskSpec, periodic: tuple[bool, ...], guard: Guard = True) -> tuple[Law, ...]:
+    """The laws that frames of a task are repaired by: all, none, or those that `guard` names."""
+    laws = laws_of(task, periodic) if guard is not False else ()
+    return laws if guard is True else tuple(law for law in laws if set(guard or ()) & set(names_of(law)))
+
+
+def check_guard(tasks: Sequence[TaskSpec], guard: Guard) -> None:
+    """A ConfigError for a name that no law of any task has."""
+    if isinstance(guard, bool):
+        return
+    known = dict.fromkeys(n for t in tasks for law in laws_of(t, t.periodic) for n in names_of(law))
+    for name in guard:
+        if name not in known:
+            has = f"their laws are {', '.join(known)}" if known else "they have no laws"
+            who = ", ".join(t.name for t in tasks)
+            raise ConfigError(f"simulator.guard names '{name}', which no task here ({who}) has; {has}.")
 
 
 def repaired(
@@ -56,3 +77,13 @@ def repaired(
     for law in laws:
         frames = law.project(frames, reference, domain, mask)
     return frames.squeeze(1)
+
+
+def broken(
+    frames: Tensor, laws: Iterable[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None
+) -> Tensor:
+    """How much frames `(B, T, *S, C)` break laws, `(B,)`: the sum of their penalties; 0 where there is none."""
+    total = frames.new_zeros(len(frames))
+    for law in laws:
+        total = total + law.penalty(frames, reference, domain, mask).to(total.dtype)
+    return total

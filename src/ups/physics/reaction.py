@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Law, Positive
+from ups.physics.constraints import Held, Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45
 from ups.physics.random import Draw
@@ -178,7 +178,7 @@ class DiffSorp1D(Equation):
         return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
 
     def laws(self) -> tuple[Law, ...]:
-        return (Positive("u", 0),)
+        return (Positive("u", 0), Held("left end", 0, 1.0, ends=(0,)))
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ class ShallowWater2D(Equation):
         return solve(self.stepper(scheme, domain, u0), u0, times)
 
     def laws(self) -> tuple[Law, ...]:
-        return (Conserved("mass", lambda u: u[..., 0], channel=0), Positive("height", 0))
+        return (Conserved("mass", lambda u: u[..., 0], channel=0), Positive("height", 0, keeps_total=True))
 
 
 @dataclass(frozen=True)
