@@ -7,14 +7,15 @@ from dataclasses import replace
 import torch
 
 from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
-from ups.models.config import ConsistencyConfig, ResidualConfig
+from ups.models.config import ConsistencyConfig, CriticConfig, ResidualConfig
 from ups.models.consistency import ConsistencyStep
+from ups.models.critic import Critic
 from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
 from ups.physics import TASKS
 from ups.tensors import Window
 
-KINDS = {**CORE, "residual": ResidualFlow, "consistency": ConsistencyStep}
+KINDS = {**CORE, "residual": ResidualFlow, "consistency": ConsistencyStep, "critic": Critic}
 TASK = TASKS["advection1d"]
 SMALL = ResidualConfig(width=16, depth=1, heads=2, modes=4)
 
@@ -25,6 +26,7 @@ def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec",
         "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4),
         "residual": config,
         "consistency": ConsistencyConfig(),
+        "critic": CriticConfig(width=16, depth=1, heads=2, modes=4),
     }
     return assemble([TASK], {name: configs[name] for name in parts}, kinds=KINDS)
 

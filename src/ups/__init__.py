@@ -12,17 +12,22 @@ if TYPE_CHECKING:
 
     from ups.jobs.fit import Data
     from ups.models import Simulator
+    from ups.models.search import Search
 
-__all__ = ["Data", "Definition", "__version__", "fit", "load"]
+__all__ = ["Data", "Definition", "Search", "__version__", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """`ups.Data`, imported at its first use: a config is read without networks."""
-    if name != "Data":
-        raise AttributeError(f"module 'ups' has no attribute '{name}'")
-    from ups.jobs.fit import Data
+    """`ups.Data` and `ups.Search`, imported at their first use: a config is read without networks."""
+    if name == "Data":
+        from ups.jobs.fit import Data
 
-    return Data
+        return Data
+    if name == "Search":
+        from ups.models.search import Search
+
+        return Search
+    raise AttributeError(f"module 'ups' has no attribute '{name}'")
 
 
 def load(path: str | Path, device: str = "cpu") -> Simulator:

@@ -22,6 +22,7 @@ from ups.models.operator import LatentOperator
 from ups.models.part import Blueprint, Part
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
+from ups.models.search import Search, check_search, searched
 from ups.models.stepping import Stepping
 from ups.physics.laws import check_guard
 from ups.tensors import TaskStatistics, Window, numbers_of
@@ -151,6 +152,7 @@ class Simulator(nn.Module):
         inputs: Any = None,
         ensemble: int | None = None,
         seed: int = 0,
+        search: Search | None = None,
     ) -> Any:
         """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
 
@@ -164,7 +166,8 @@ class Simulator(nn.Module):
         values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
         force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
         do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
-        a part of the simulator has learnt what the operator misses; the same `seed`, the same members.
+        a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
+        compute on one rollout: of several draws at each step those go on that look least wrong.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -176,6 +179,9 @@ class Simulator(nn.Module):
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
         asked = (*given, steps, params, dt, spec, periodic, points)
+        if search is not None:
+            check_search(self, search, ensemble, points)
+            return state.answer(*self._answer(*asked, search=search), spec.channels, points is not None)
         if ensemble is None:
             return state.answer(*self._answer(*asked), spec.channels, points is not None)
         self._check_ensemble(ensemble, seed)
@@ -214,6 +220,7 @@ class Simulator(nn.Module):
         periodic: tuple[bool, ...] | None,
         points: Any,
         ensemble: tuple[int, int] | None = None,
+        search: Search | None = None,
     ) -> tuple[Tensor, Array]:
         """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given; of
         an `ensemble` of so many members by a seed, `(M, B, steps, …, C)`."""
@@ -223,7 +230,9 @@ class Simulator(nn.Module):
         self.eval()
         try:
             with torch.no_grad():
-                if ensemble is None:
+                if search is not None:
+                    answer = searched(self, window, steps, search)
+                elif ensemble is None:
                     answer = self.simulate(window, steps, places)
                 else:
                     answer = members_of(self.simulate, window, steps, *ensemble, points=places)

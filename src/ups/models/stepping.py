@@ -49,6 +49,7 @@ class Stepping:
         whole = self.reencode or bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
         self._condition = Condition.of(window)
+        self.unrepaired: Tensor | None = None  # the last frame as it was before the laws repaired it
 
     def start(self) -> Tensor:
         """Tokens `(B, K, *G, D)` of the context."""
@@ -61,15 +62,24 @@ class Stepping:
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The context's tokens after those of `z (B, K, *G, D)`, and the frame `(B, *S, C)` of the last of them, or its
         values at points `(B, P, C)`, in physical units. Parts that draw do so with `noise (B, *G, D)`."""
+        predicted: Tensor = self.simulator.operator(z, self.condition(step))
+        return self.settle(z, self.refine(predicted, z, step, noise), step)
+
+    def refine(self, predicted: Tensor, z: Tensor, step: int, noise: Tensor | None = None) -> Tensor:
+        """The operator's tokens `(B, *G, D)` as the other parts correct them."""
         condition = self.condition(step)
-        after: Tensor = self.simulator.operator(z, condition)
         condition = condition if noise is None else dataclasses.replace(condition, noise=noise)
         for part in self.simulator.awake():
-            after = part.refine_tokens(after, z, condition)
+            predicted = part.refine_tokens(predicted, z, condition)
+        return predicted
+
+    def settle(self, z: Tensor, after: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """What `step` gives, where `after` are the tokens of the next frame: it is decoded and repaired."""
+        condition = self.condition(step)
         own = self.simulator.codec.decode(LatentState(after, self.periodic), self.task)
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
             return self._next(z, after), self._at_points(self.points, own, condition)
-        raw = self.refined(resample(own, self.grid, self.periodic), condition)
+        self.unrepaired = raw = self.refined(resample(own, self.grid, self.periodic), condition)
         frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)

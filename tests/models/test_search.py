@@ -1,0 +1,112 @@
+"""Search: what looks least wrong goes on; with eyes that see the truth more candidates come nearer to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import ups
+from small_flows import Noisy, simulator, window
+from ups.engine.loop import Trainer
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
+from ups.models import Simulator
+from ups.models.critic import Critic
+from ups.models.ensembles import Draws
+from ups.models.search import Search, searched
+from ups.stages.critic import CriticStage
+from ups.stages.residual import ResidualStage
+from ups.types import ConfigError
+
+PARAMS = {"beta": 1.0}
+ALL = ("codec", "operator", "residual", "critic")
+
+
+@pytest.fixture(scope="module")
+def trained() -> Simulator:
+    made = simulator(parts=ALL)
+    for kind in (ResidualStage, CriticStage):
+        stage = kind(made)
+        stage.fit(Noisy().batch(0))
+        settings = TrainConfig(steps=150, lr=5e-3, validate_every=0, prefetch=0, checkpoint_seconds=None)
+        Trainer(settings, stage, Noisy(), Dist()).fit()
+    return made.eval()
+
+
+class Seeing(Critic):
+    """A critic that knows the truth: here it is what the operator predicts."""
+
+    def error(self, drawn: Tensor, z: Tensor, last: Tensor, condition: Any) -> Tensor:  # noqa: ARG002
+        return (drawn - z).flatten(1).square().mean(1)
+
+
+def test_one_candidate_is_a_plain_draw(trained: Simulator) -> None:
+    given = window(3, targets=4)
+    with torch.no_grad():
+        plain = trained.simulate(given, 4, draw=Draws(5, [0]))
+        assert torch.equal(searched(trained, given, 4, Search(candidates=1, seed=5)), plain)
+
+
+def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(trained: Simulator) -> None:
+    seeing = simulator(parts=ALL)
+    seeing.load_state_dict(trained.state_dict())
+    seeing.parts["critic"].__class__ = Seeing
+    seeing.eval()
+    given, distances = window(8, targets=3), {}
+    with torch.no_grad():
+        still = seeing.codec.decode(seeing.codec.encode(given.state, given.task, (True,)), given.task).unsqueeze(1)
+        for many in (1, 4, 32):
+            first = searched(seeing, given, 3, Search(candidates=many, seed=1))[:, :1]
+            distances[many] = float((first - still).square().mean())
+    assert distances[32] < distances[4] < distances[1]
+
+
+def test_a_sample_finds_the_same_path_in_any_batch_and_again(trained: Simulator) -> None:
+    u0 = np.random.default_rng(0).normal(size=(3, 16, 1)).astype(np.float32)
+    search = ups.Search(candidates=4, beam=2, seed=7)
+    whole = trained.rollout(u0, 3, PARAMS, search=search)
+    assert whole.shape == (3, 3, 16, 1)
+    assert np.array_equal(whole, trained.rollout(u0, 3, PARAMS, search=search))
+    assert np.allclose(whole[:2], trained.rollout(u0[:2], 3, PARAMS, search=search), atol=1e-5)
+    assert not np.allclose(whole, trained.rollout(u0, 3, PARAMS, search=ups.Search(4, 2, 8)))
+
+
+def test_a_critic_ranks_draws_as_their_true_errors_do(trained: Simulator) -> None:
+    """Draws of a normal distribution: the nearer to its mean, the nearer to the truth, on average."""
+    stage = CriticStage(trained)
+    with torch.no_grad():
+        ((drawn, z, last, truth, condition),) = stage._drawn(Noisy().batch(500))
+        guess = stage.module(drawn, z, last, condition)
+        errors = stage.module.error(drawn, z, last, condition)
+    pair = torch.stack((guess.flatten(), (drawn - truth).square().log().flatten()))
+    assert float(torch.corrcoef(pair)[0, 1]) > 0.15
+    assert bool((errors > 0).all())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"candidates": 0}, "candidates is 0"),
+        ({"candidates": 2, "beam": 3}, "a beam of 3 needs as many candidates"),
+        ({"candidates": 10**6}, "more than 4096 draws"),
+        ({"seed": -1}, "seed is -1"),
+        ({"candidates": 2.5}, "candidates is 2.5"),
+    ],
+)
+def test_a_search_that_cannot_be_is_one_sentence(words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        Search(**words)
+
+
+def test_what_cannot_be_searched_says_so(trained: Simulator) -> None:
+    u0 = np.zeros((16, 1), np.float32)
+    with pytest.raises(ConfigError, match="no part that draws"):
+        simulator(parts=("codec", "operator")).rollout(u0, 1, PARAMS, search=Search())
+    with pytest.raises(ConfigError, match=r"must be a ups\.Search"):
+        trained.rollout(u0, 1, PARAMS, search=8)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="leave ensemble and points out"):
+        trained.rollout(u0, 1, PARAMS, search=Search(), ensemble=2)
