@@ -134,10 +134,11 @@ class Simulator(nn.Module):
             frames.append(frame)
         return torch.stack(frames, 1)
 
-    def awake(self) -> list[Part]:
-        """The parts that have been trained, but for those in whose place another works."""
-        awake = {name: part for name, part in self.parts.items() if name not in self.idle}
-        replaced = {part.replaces for part in awake.values()}
+    def awake(self, task: TaskSpec) -> list[Part]:
+        """The parts that have been trained and act on a task, but for those in whose place another works."""
+        trained = {name: part for name, part in self.parts.items() if name not in self.idle}
+        awake = {name: part for name, part in trained.items() if part.acts_on(task)}
+        replaced = {name for part in awake.values() for name in part.replaces}
         return [part for name, part in awake.items() if name not in replaced]
 
     def rollout(
@@ -239,7 +240,7 @@ class Simulator(nn.Module):
     ) -> Tensor:
         """The frames `(M, B, steps, …, C)` after a window, NaN where nothing counts; M is 1 without an ensemble."""
         if ensemble is not None:
-            self._check_ensemble(ensemble, seed)
+            self._check_ensemble(ensemble, seed, window.task)
         places = None if points is None else places_of(points, window.task, window.periodic).to(window.context.device)
         training = self.training
         self.eval()
@@ -256,11 +257,12 @@ class Simulator(nn.Module):
             answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
         return answer
 
-    def _check_ensemble(self, members: int, seed: int) -> None:
+    def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
         check_ensemble(members, seed)
-        if not any(part.draws for part in self.awake()):
+        if not any(part.draws for part in self.awake(task)):
+            stage = "residual or steady" if task.steady else "residual"
             raise ConfigError(
-                "the simulator has no part that draws, so all members would be one; train a residual or steady stage."
+                f"the simulator has no part that draws {task.name}, so all members would be one; train a {stage} stage."
             )
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:

@@ -28,7 +28,7 @@ class Parts(Protocol):
     operator: LatentOperator
     config: SimulatorConfig
 
-    def awake(self) -> list[Part]: ...
+    def awake(self, task: TaskSpec) -> list[Part]: ...
 
     def encode_context(self, context: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor: ...
 
@@ -64,7 +64,7 @@ class Stepping:
         condition = self.condition(step)
         after: Tensor = self.simulator.operator(z, condition)
         condition = condition if noise is None else dataclasses.replace(condition, noise=noise)
-        for part in self.simulator.awake():
+        for part in self.simulator.awake(self.task):
             after = part.refine_tokens(after, z, condition)
         own = self.simulator.codec.decode(LatentState(after, self.periodic), self.task)
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
@@ -116,7 +116,7 @@ class Stepping:
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
         """A frame, or values at points, as the other parts correct it."""
-        for part in self.simulator.awake():
+        for part in self.simulator.awake(self.task):
             frame = part.refine_frame(frame, condition)
         return frame
 

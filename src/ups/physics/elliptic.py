@@ -62,6 +62,7 @@ class Darcy2D(Equation):
         ),
     )
     relaxation_time: ClassVar[float] = 1.75
+    isotropic: ClassVar[bool] = True
 
     def inputs(self, draw: Draw, domain: Domain) -> Tensor:
         """The permeability `(B, X, Y, 1)`, 0.1 or 1."""
@@ -155,6 +156,7 @@ class Poisson2D(Equation):
         steady=True,
         storage=Storage(kind="steady", pattern="2D_Poisson_Train.hdf5", datasets=("tensor", "force")),
     )
+    isotropic: ClassVar[bool] = True
 
     def inputs(self, draw: Draw, domain: Domain) -> Tensor:
         """The force `(B, X, Y, 1)`. Summed wave by wave: a matrix product may round differently in another batch."""

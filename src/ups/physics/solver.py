@@ -81,6 +81,9 @@ class Equation(ABC):
     #: By scheme, the parameters for which a batch may hold a number per sample: `stepper_each` solves such a batch.
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
+    #: Whether a mirrored or turned sample is a sample again: nothing in it has a direction, and its fields are scalars.
+    isotropic: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for p in self.parameters():
             check_param(self.task.name, p, getattr(self, p.name))

@@ -104,7 +104,8 @@ class Judge:
     def _ensemble(self, exam: Exam) -> EnsembleScores | None:
         """What draws are worth beside the operator alone; None where no part draws, or none are asked for."""
         sim, count = self.simulator, self.config.evaluation.ensemble
-        drawing = {name for name, part in sim.parts.items() if part.draws}
+        task = exam.part.task
+        drawing = {name for name, part in sim.parts.items() if part.draws and part.acts_on(task)}
         if not drawing or not count:
             return None
         scores = EnsembleScores(count)
