@@ -60,6 +60,17 @@ def test_a_good_start_needs_fewer_iterations_than_none(monkeypatch: pytest.Monke
     assert got.field.dtype == torch.float64
 
 
+def test_with_images_a_mirrored_or_turned_problem_has_the_mirrored_or_turned_answer() -> None:
+    sim, a = darcy(), Darcy2D().inputs(Draw(0, range(2)), BOX).float()
+    beta = {"beta": 2.0}
+    plain = sim.solve(a, beta)
+    sim.config = replace(sim.config, images=True)
+    answer = sim.solve(a, beta)
+    for move in (lambda x: x.flip(1), lambda x: x.flip(2), lambda x: x.transpose(1, 2)):
+        torch.testing.assert_close(sim.solve(move(a), beta), move(answer), rtol=1e-4, atol=1e-4)
+    assert float((answer - plain).abs().max()) > 1e-3
+
+
 def test_one_field_and_one_in_xarray_come_back_in_kind() -> None:
     sim, a = darcy(), Darcy2D().inputs(Draw(0, [0]), BOX)[0, ..., 0].float().numpy()
     assert sim.solve(a, {"beta": 2.0}, tolerance=1e-6).shape == (16, 16)

@@ -19,7 +19,6 @@ from ups.models import CodecConfig, OperatorConfig, Simulator, assemble
 from ups.models.config import ResidualConfig, SteadyConfig
 from ups.models.residual import ResidualFlow
 from ups.models.simulator import CORE
-from ups.models.solving import steady_system
 from ups.models.steady import SteadyFlow
 from ups.physics import TASKS
 from ups.physics.elliptic import Darcy2D
@@ -29,7 +28,6 @@ from ups.run.config import run_config
 from ups.run.datasets import Screen
 from ups.run.run import run_alone
 from ups.stages.steady import SteadyStage
-from ups.stages.symmetries import turned
 from ups.tensors import Condition, Window
 from ups.types import ConfigError, Domain
 
@@ -73,30 +71,6 @@ def awaken(sim: Simulator) -> None:
     with torch.no_grad():
         for parameter in sim.parameters():
             parameter += 0.1 * torch.randn(parameter.shape, generator=noise)
-
-
-def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
-    torch.manual_seed(0)
-    one = window(1, cells=16)
-    many = Window.join([one] * 64)
-    other = turned(many)
-    assert float(steady_system(other).residual(other.targets[:, 0].double()).max()) < 1e-3  # as stored in float32
-    assert len({tuple(values.flatten().tolist()) for values in other.inputs}) == 8
-    assert torch.equal(other.targets.flatten(1).sort()[0], many.targets.flatten(1).sort()[0])
-
-
-def test_what_has_a_direction_is_not_turned_and_unlike_axes_are_not_exchanged() -> None:
-    torch.manual_seed(0)
-    wave = replace(window(2), task=WAVE)
-    assert turned(wave) is wave
-    foreign = replace(window(2), task=replace(DARCY, equation=""))
-    assert turned(foreign) is foreign
-    long = window(64)
-    assert turned(replace(long, box=(1.0, 2.0))).inputs.shape == long.inputs.shape
-    wide = replace(
-        long, inputs=long.inputs[:, :, :4], targets=long.targets[:, :, :, :4], context=long.context[..., :4, :]
-    )
-    assert turned(wide).targets.shape == wide.targets.shape
 
 
 class Noisy:

@@ -193,3 +193,6 @@ class SimulatorConfig:
     named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
     reencode: bool = False
     """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
+    images: bool = False
+    """Average the answers to all mirror images and turns of a steady problem whose equation knows no direction
+    (darcy2d, poisson2d): in a square eight times the work. Draws and values at points are not averaged."""

@@ -25,6 +25,7 @@ from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.models.solving import Solution, check_alone, check_tolerance, solution_of, steady_system
 from ups.models.stepping import Stepping
 from ups.physics.laws import check_guard
+from ups.physics.symmetries import images, images_undone, isotropic
 from ups.tensors import TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, TaskSpec, UpsError
 from ups.version import __version__
@@ -127,17 +128,13 @@ class Simulator(nn.Module):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        stepping, frames = Stepping(self, window, points), []
-        z = stepping.start()
-        for i in range(steps):
-            z, frame = stepping.step(z, i, None if draw is None else draw(i, z[:, -1]))
-            frames.append(frame)
-        return torch.stack(frames, 1)
+        if self.config.images and window.task.steady and points is None and draw is None and isotropic(window):
+            return images_undone(Stepping(self, images(window)).frames(steps), window).mean(0)
+        return Stepping(self, window, points).frames(steps, draw)
 
     def awake(self, task: TaskSpec) -> list[Part]:
         """The parts that have been trained and act on a task, but for those in whose place another works."""
-        trained = {name: part for name, part in self.parts.items() if name not in self.idle}
-        awake = {name: part for name, part in trained.items() if part.acts_on(task)}
+        awake = {name: part for name, part in self.parts.items() if name not in self.idle and part.acts_on(task)}
         replaced = {name for part in awake.values() for name in part.replaces}
         return [part for name, part in awake.items() if name not in replaced]
 
@@ -201,8 +198,7 @@ class Simulator(nn.Module):
             check_alone(points, ensemble)
             return self.solution(inputs, tolerance, params, task, periodic).field
         driven, window = self._driven(inputs, params, task, periodic)
-        frames = self._answer(window, 1, points, ensemble, seed)
-        names = window.task.channels
+        frames, names = self._answer(window, 1, points, ensemble, seed), window.task.channels
         answers = [driven.answer_once(member, np.ones(1), names, points is not None) for member in frames]
         return answers[0] if ensemble is None else stacked(answers)
 
@@ -218,8 +214,8 @@ class Simulator(nn.Module):
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
         tolerance = check_tolerance(tolerance)
         driven, window = self._driven(inputs, params, task, periodic)
-        system = steady_system(window)
-        return solution_of(system, self._answer(window, 1)[0], tolerance, driven, window.task.channels)
+        system, names = steady_system(window), window.task.channels
+        return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
 
     def _driven(
         self, inputs: Any, params: Any, task: TaskSpec | str | None, periodic: tuple[bool, ...] | None

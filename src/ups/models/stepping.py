@@ -11,6 +11,7 @@ from torch._guards import detect_fake_mode
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
+from ups.models.ensembles import Draws
 from ups.models.grids import resample
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
@@ -57,6 +58,14 @@ class Stepping:
     def condition(self, step: int) -> Condition:
         """What drives a step."""
         return Condition.of(self.window, step) if self.window.dt.ndim > 1 else self._condition
+
+    def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
+        """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
+        z, frames = self.start(), []
+        for i in range(steps):
+            z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
+            frames.append(frame)
+        return torch.stack(frames, 1)
 
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The context's tokens after those of `z (B, K, *G, D)`, and the frame `(B, *S, C)` of the last of them, or its

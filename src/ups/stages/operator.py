@@ -12,8 +12,8 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
+from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.symmetries import turned
 from ups.stages.terms import drift, edges, raised, share, spectral
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError

@@ -9,9 +9,9 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import SteadyConfig
+from ups.physics.symmetries import turned
 from ups.stages.residual import ResidualStage
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.symmetries import turned
 from ups.stages.terms import raised, share, square
 from ups.tensors import Losses, Window
 from ups.types import TaskSpec
@@ -44,6 +44,7 @@ class SteadyStage(ResidualStage):
     makes: ClassVar[str] = "steady"
     Config: ClassVar[type[StageConfig]] = SteadyStageConfig
     PartConfig: ClassVar[type] = SteadyConfig
+    rollouts: ClassVar[float] = 1
     config: SteadyStageConfig
     module: SteadyFlow
 
