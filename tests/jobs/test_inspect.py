@@ -174,6 +174,7 @@ CELLS = {
     "reacdiff1d": 128,
     "cfd1d": 64,
     "darcy2d": 32,
+    "poisson2d": 32,
     "reacdiff2d": 32,
     "swe2d": 32,
     "ks1d": 64,

@@ -51,14 +51,18 @@ def test_one_candidate_is_a_plain_draw(trained: Simulator) -> None:
         assert torch.equal(searched(trained, given, 4, Search(candidates=1, seed=5)), plain)
 
 
-def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(trained: Simulator) -> None:
+def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(
+    trained: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.models.search.laws_of", lambda *_: ())
     seeing = simulator(parts=ALL)
     seeing.load_state_dict(trained.state_dict())
     seeing.parts["critic"].__class__ = Seeing
     seeing.eval()
     given, distances = window(8, targets=3), {}
     with torch.no_grad():
-        still = seeing.codec.decode(seeing.codec.encode(given.state, given.task, (True,)), given.task).unsqueeze(1)
+        tokens = seeing.codec.encode(given.state, given.task, (True,))
+        still = seeing.codec.decode(tokens, given.task, (16,)).unsqueeze(1)
         for many in (1, 4, 32):
             first = searched(seeing, given, 3, Search(candidates=many, seed=1))[:, :1]
             distances[many] = float((first - still).square().mean())

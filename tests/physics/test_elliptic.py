@@ -1,4 +1,4 @@
-"""Darcy flow against manufactured solutions, a sparse direct solver, and the laws of diffusion."""
+"""Darcy and Poisson against manufactured solutions, a sparse direct solver, and the laws of diffusion."""
 
 import itertools
 import math
@@ -13,10 +13,11 @@ from torch import Tensor
 from ups.physics.elliptic import (
     Darcy2D,
     FiveCell,
+    Poisson2D,
+    diffusion_system,
     inverse_laplacian,
     inverse_sine_transform,
     sine_transform,
-    steady_pressure,
 )
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states, solve
@@ -25,6 +26,10 @@ from ups.types import Domain, PhysicsError
 
 def box(n: int, m: int | None = None) -> Domain:
     return Domain.box(((0.0, 1.0), (0.0, 1.0)), (n, m or n), (False, False))
+
+
+def steady_pressure(a: Tensor, force: Tensor, domain: Domain) -> Tensor:
+    return diffusion_system(a, force, domain).solution(1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 33])
@@ -161,3 +166,25 @@ def test_an_unknown_scheme_and_a_stepper_without_medium_are_refused_in_a_sentenc
         Darcy2D().simulate(Draw(0, range(1)), box(8), [0.0], "magic")
     with pytest.raises(PhysicsError, match="own medium"):
         Darcy2D().stepper("pdebench", box(8), torch.empty(0))
+
+
+def test_poisson_is_darcy_in_a_uniform_medium_and_solved_by_one_iteration() -> None:
+    domain, draw = box(24), Draw(3, range(3))
+    force = Poisson2D().inputs(draw, domain)
+    u = Poisson2D().simulate(draw, domain, [0.0], "accurate")[:, 0]
+    torch.testing.assert_close(u, steady_pressure(torch.ones_like(force), force, domain), rtol=0, atol=1e-13)
+    system = Poisson2D.steady_system({}, force, domain)
+    assert system.refined(torch.zeros_like(force), 1e-10).iterations.tolist() == [1, 1, 1]
+    laplacian = direct(np.ones((24, 24)), 1.0)  # assembled by someone else, for one force
+    one = Poisson2D.steady_system({}, torch.ones_like(force), domain).solution(1e-10)
+    np.testing.assert_allclose(one[0, ..., 0].numpy(), laplacian, rtol=1e-9)
+
+
+def test_the_force_of_poisson_is_one_field_at_every_resolution_of_order_one() -> None:
+    force = Poisson2D().inputs(Draw(0, range(200)), box(16))
+    assert float(force.square().mean().sqrt()) == pytest.approx(1.0, abs=0.1)
+    assert float(force.mean((1, 2, 3)).std()) > 0.2
+    coarse, fine = (Poisson2D().inputs(Draw(0, [5]), box(n))[0, ..., 0] for n in (16, 48))
+    torch.testing.assert_close(fine[1::3, 1::3], coarse, rtol=0, atol=1e-12)  # its middle cells are at the same places
+    with pytest.raises(PhysicsError, match="it has no time"):
+        Poisson2D().stepper("accurate", box(8), torch.empty(0))

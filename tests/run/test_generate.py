@@ -109,6 +109,7 @@ def test_single_array_layout_is_pdebenchs_to_the_letter(tmp_path: Path) -> None:
             {"Vy": (2, 21, 16, 16), "t-coordinate": (22,)},
         ),
         ("darcy2d", {}, "2D_DarcyFlow_beta1.0_Train.hdf5", "tensor nu", {"tensor": (2, 1, 16, 16), "nu": (2, 16, 16)}),
+        ("poisson2d", {}, "2D_Poisson_Train.hdf5", "tensor force", {"tensor": (2, 1, 16, 16), "force": (2, 16, 16)}),
         (
             "nsincom2d",
             {},

@@ -113,6 +113,8 @@ class Report:
         page.sections += [sections.task_section(task, self.find) for task in self.tasks]
         if any(task.ensemble is not None for task in self.tasks):
             page.sections.append(sections.ensembles_section(self.tasks))
+        if any(task.refinement is not None for task in self.tasks):
+            page.sections.append(sections.refinement_section(self.tasks, self.find))
         page.sections.append(sections.cost_section(self.tasks))
         page.sections += [sections.stages_section(self.stages)] if self.stages else []
         page.sections += [sections.phases_section(self.phases)] if self.phases else []

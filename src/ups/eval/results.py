@@ -15,7 +15,8 @@ import numpy as np
 
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
-from ups.eval.intervals import Number, paired, ratio_of_means
+from ups.eval.intervals import Number, all_strict, paired, ratio_of_means
+from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
 from ups.files import write_atomic
 from ups.types import Array, DataError
@@ -120,7 +121,8 @@ class TaskResult:
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
-    that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any.
+    that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
+    `refinement` what iterations make of predicted steady states, where their equations are known.
     """
 
     ours: Entry
@@ -131,6 +133,7 @@ class TaskResult:
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ensemble: EnsembleScores | None = None
+    refinement: RefinementScores | None = None
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -249,6 +252,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
         points += [
             Point(Number(name, "strict", label, v, v, v, task.ensemble.samples), e.predictor) for name, v in scores
         ]
+    if task.refinement is not None and entry is task.ours:
+        points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:

@@ -156,6 +156,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     config, device = place.config, place.device
     settings = config.stage(name)
     stage = config.stages[name](simulator, settings)
+    sets = [data for data in sets if stage.learns(data.task)]
     train, context, ranks = settings.train, config.context, config.dist
     share = -(-settings.batch // ranks.world)
     size = min(place.microbatch or train.microbatch or share, share)

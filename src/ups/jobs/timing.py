@@ -106,7 +106,7 @@ def trial(config: RunConfig, sets: Sequence[Outline], device: torch.device, most
     for name, kind in config.stages.items():
         settings = config.stage(name)
         share = -(-settings.batch // config.dist.world)
-        windows = [data.window(share, context, settings.unroll) for data in sets]
+        windows = [data.window(share, context, settings.unroll) for data in sets if kind.learns(data.task)]
         stage = kind(new_simulator(config, sets).to(device), settings)
         found[name] = _steps(stage, Invented(windows), settings.train, device, most)
     return found

@@ -70,15 +70,19 @@ class Given:
         return cls(x, source, batched, flat, labels)
 
     def answer(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
-        """`(B, steps, …, C)` as the kind, type and rank of what was given: no batch or channel axis if it had none."""
+        """`(B, steps, …, C)` as the kind, type and rank of what was given: no batch or channel axis if it had none.
+        What is in double precision stays so."""
         if self.labels is not None:
             return self.labels.answer(frames.cpu().numpy(), times, channels, points)
         out = frames if self.batched else frames[0]
         out = out[..., 0] if self.flat and len(channels) == 1 else out
+        double = out.dtype == torch.float64
         if isinstance(self.source, Tensor):
-            return out.to(self.source.device, self.source.dtype if self.source.is_floating_point() else torch.float32)
+            kept = self.source.is_floating_point() and not double
+            return out.to(self.source.device, self.source.dtype if kept else out.dtype)
         dtype = np.asarray(self.source).dtype
-        return out.cpu().numpy().astype(dtype if np.issubdtype(dtype, np.floating) else np.float32)
+        values = out.cpu().numpy()
+        return values.astype(dtype if np.issubdtype(dtype, np.floating) and not double else values.dtype)
 
     def answer_once(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
         """The same of one frame, without the axis of time."""

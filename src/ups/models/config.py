@@ -151,6 +151,25 @@ class ResidualConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class SteadyConfig(NetworkConfig):
+    """The flow that draws steady states around the operator's answer."""
+
+    section: ClassVar[str] = "steady"
+
+    steps: int = 2
+    """Steps from noise to a draw, each of two evaluations of the network."""
+    passes: int = 1
+    """How often the network is given an answer to better: the operator's at first, then its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.steps <= 8:
+            raise ConfigError(f"steady.steps is {self.steps}; a draw takes 1 to 8 steps.")
+        if not 1 <= self.passes <= 8:
+            raise ConfigError(f"steady.passes is {self.passes}, but must be from 1 to 8.")
+
+
+@dataclass(frozen=True)
 class ConsistencyConfig:
     """The student that draws in one step what the flow draws in several. Its network is like its teacher's."""
 
@@ -174,3 +193,6 @@ class SimulatorConfig:
     named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
     reencode: bool = False
     """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
+    images: bool = False
+    """Average the answers to all mirror images and turns of a steady problem whose equation knows no direction
+    (darcy2d, poisson2d): in a square eight times the work. Draws and values at points are not averaged."""

@@ -20,7 +20,7 @@ class ConsistencyStep(ResidualFlow):
     """
 
     Config: ClassVar[type] = ConsistencyConfig
-    replaces: ClassVar[str | None] = "residual"
+    replaces: ClassVar[tuple[str, ...]] = ("residual",)
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:

@@ -51,7 +51,8 @@ class Labels:
         space = ("point",) if points else self.space
         dims = (self.batch or "batch", time, *space, channel)
         kept = {d: self.coordinates[d] for d in dims if d in self.coordinates and d not in (time, channel)}
-        array = xarray.DataArray(frames.astype(self.dtype), dims=dims, coords={**kept, time: self.start + times})
+        values = frames if frames.dtype == np.float64 else frames.astype(self.dtype)
+        array = xarray.DataArray(values, dims=dims, coords={**kept, time: self.start + times})
         if not points:
             array = array.isel({d: slice(None, None, -1) for d in self.flipped}).assign_coords(kept)
         array = array if self.batch else array.isel({dims[0]: 0})

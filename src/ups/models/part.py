@@ -44,8 +44,8 @@ class Part(nn.Module, ABC):
     config: Any
     # Methods other than `forward` through which it is run.
     entries: ClassVar[tuple[str, ...]] = ()
-    # The part in whose place it refines, where it is trained: a student's teacher.
-    replaces: ClassVar[str | None] = None
+    # The parts in whose place it refines, where it is trained: a student's teacher.
+    replaces: ClassVar[tuple[str, ...]] = ()
     # Whether what it gives is drawn where the condition brings noise, so that ensembles can be asked for.
     draws: ClassVar[bool] = False
     # Tensors with a row per task, in the order of the tasks.
@@ -66,6 +66,10 @@ class Part(nn.Module, ABC):
     def shard_units(self) -> list[nn.Module]:
         """The repeated blocks, each with a `forward` of its own, that are sharded and recomputed one by one."""
         return []
+
+    def acts_on(self, task: TaskSpec) -> bool:  # noqa: ARG002
+        """Whether it refines anything of a task; of all tasks by default."""
+        return True
 
     def refine_tokens(self, z: Tensor, before: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
         """The tokens `z (B, *G, D)` of the next frame, corrected; `before (B, K, *G, D)` are those they follow."""

@@ -14,7 +14,7 @@ from ups.models.ensembles import Draws
 from ups.models.stepping import Stepping
 from ups.physics.laws import broken, laws_of
 from ups.tensors import Window
-from ups.types import ConfigError
+from ups.types import ConfigError, TaskSpec
 
 MOST = 4096  # draws of a step; more would be a slip of the finger
 
@@ -45,13 +45,13 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
-def check_search(simulator: Any, search: Any, ensemble: Any = None, points: Any = None) -> None:
+def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None) -> None:
     """A ConfigError unless a simulator can be searched in this way."""
     if ensemble is not None or points is not None:
         raise ConfigError("search gives one rollout on the grid; leave ensemble and points out.")
     if not isinstance(search, Search):
         raise ConfigError(f"search is {search!r}, but must be a ups.Search(candidates=…, beam=…).")
-    if not any(part.draws for part in simulator.awake()):
+    if not any(part.draws for part in simulator.awake(task)):
         raise ConfigError(
             "the simulator has no part that draws, so there is nothing to choose; train a residual stage."
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ups.models import artifact
-from ups.models.arrays import inputs_of, joined, state_of
+from ups.models.arrays import Given, inputs_of, joined, state_of
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
@@ -23,10 +23,12 @@ from ups.models.part import Blueprint, Part
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.models.search import Search, check_search, searched
+from ups.models.solving import Solution, check_alone, check_tolerance, solution_of, steady_system
 from ups.models.stepping import Stepping
 from ups.physics.laws import check_guard
+from ups.physics.symmetries import images, images_undone, isotropic
 from ups.tensors import TaskStatistics, Window, numbers_of
-from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
+from ups.types import ConfigError, DataError, TaskSpec, UpsError
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
@@ -127,17 +129,14 @@ class Simulator(nn.Module):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        stepping, frames = Stepping(self, window, points), []
-        z = stepping.start()
-        for i in range(steps):
-            z, frame = stepping.step(z, i, None if draw is None else draw(i, z[:, -1]))
-            frames.append(frame)
-        return torch.stack(frames, 1)
+        if self.config.images and window.task.steady and points is None and draw is None and isotropic(window):
+            return images_undone(Stepping(self, images(window)).frames(steps), window).mean(0)
+        return Stepping(self, window, points).frames(steps, draw)
 
-    def awake(self) -> list[Part]:
-        """The parts that have been trained, but for those in whose place another works."""
-        awake = {name: part for name, part in self.parts.items() if name not in self.idle}
-        replaced = {part.replaces for part in awake.values()}
+    def awake(self, task: TaskSpec) -> list[Part]:
+        """The parts that have been trained and act on a task, but for those in whose place another works."""
+        awake = {name: part for name, part in self.parts.items() if name not in self.idle and part.acts_on(task)}
+        replaced = {name for part in awake.values() for name in part.replaces}
         return [part for name, part in awake.items() if name not in replaced]
 
     def rollout(
@@ -178,15 +177,13 @@ class Simulator(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
-        asked = (*given, steps, params, dt, spec, periodic, points)
+        window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
+        times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:
-            check_search(self, search, ensemble, points)
-            return state.answer(*self._answer(*asked, search=search), spec.channels, points is not None)
-        if ensemble is None:
-            return state.answer(*self._answer(*asked), spec.channels, points is not None)
-        self._check_ensemble(ensemble, seed)
-        drawn, times = self._answer(*asked, (ensemble, seed))
-        return stacked([state.answer(member, times, spec.channels, points is not None) for member in drawn])
+            check_search(self, search, spec, ensemble, points)
+        frames = self._answer(window, steps, points, ensemble, seed, search)
+        answers = [state.answer(member, times, spec.channels, points is not None) for member in frames]
+        return answers[0] if ensemble is None else stacked(answers)
 
     def solve(
         self,
@@ -195,9 +192,40 @@ class Simulator(nn.Module):
         task: TaskSpec | str | None = None,
         periodic: tuple[bool, ...] | None = None,
         points: Any = None,
+        tolerance: float | None = None,
+        ensemble: int | None = None,
+        seed: int = 0,
     ) -> Any:
         """The solution of a steady task driven by `inputs` (`(*S,)`, `(*S, C_in)` or `(B, *S, C_in)`), as the kind of
-        array that is: `(*S, C)` or `(B, *S, C)`, or `(*S,)` where it came so. The rest as in `rollout`."""
+        array that is: `(*S, C)` or `(B, *S, C)`, or `(*S,)` where it came so. With a `tolerance` it is refined as by
+        `solution`, and in double precision. The rest as in `rollout`."""
+        if tolerance is not None:
+            check_alone(points, ensemble)
+            return self.solution(inputs, tolerance, params, task, periodic).field
+        driven, window = self._driven(inputs, params, task, periodic)
+        frames, names = self._answer(window, 1, points, ensemble, seed), window.task.channels
+        answers = [driven.answer_once(member, np.ones(1), names, points is not None) for member in frames]
+        return answers[0] if ensemble is None else stacked(answers)
+
+    def solution(
+        self,
+        inputs: Any,
+        tolerance: float = 1e-6,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+    ) -> Solution:
+        """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
+        equations is at most `tolerance`, with what that took. The rest as in `solve`."""
+        tolerance = check_tolerance(tolerance)
+        driven, window = self._driven(inputs, params, task, periodic)
+        system, names = steady_system(window), window.task.channels
+        return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
+
+    def _driven(
+        self, inputs: Any, params: Any, task: TaskSpec | str | None, periodic: tuple[bool, ...] | None
+    ) -> tuple[Given, Window]:
+        """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
         if not spec.steady:
             raise ConfigError(f"{spec.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
@@ -206,49 +234,44 @@ class Simulator(nn.Module):
             raise ConfigError(f"{spec.name} has no inputs that would drive it, so there is nothing to solve.")
         there = driven.values
         given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
-        frames, times = self._answer(*given, 1, params, None, spec, periodic, points)
-        return driven.answer_once(frames, times, spec.channels, points is not None)
+        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
 
     def _answer(
         self,
-        frames: Tensor,
-        inputs: Tensor,
+        window: Window,
         steps: int,
-        params: Any,
-        dt: Any,
-        spec: TaskSpec,
-        periodic: tuple[bool, ...] | None,
-        points: Any,
-        ensemble: tuple[int, int] | None = None,
+        points: Any = None,
+        ensemble: int | None = None,
+        seed: int = 0,
         search: Search | None = None,
-    ) -> tuple[Tensor, Array]:
-        """The frames `(B, steps, …, C)` after some, NaN where nothing counts, and their times after the last given; of
-        an `ensemble` of so many members by a seed, `(M, B, steps, …, C)`."""
-        window, each = window_of(frames, inputs, steps, params, dt, periodic, spec, self.ranges()[spec.name])
-        places = None if points is None else places_of(points, spec, window.periodic).to(frames.device)
+    ) -> Tensor:
+        """The frames `(M, B, steps, …, C)` after a window, NaN where nothing counts; M is 1 without an ensemble."""
+        if ensemble is not None:
+            self._check_ensemble(ensemble, seed, window.task)
+        places = None if points is None else places_of(points, window.task, window.periodic).to(window.context.device)
         training = self.training
         self.eval()
         try:
             with torch.no_grad():
                 if search is not None:
-                    answer = searched(self, window, steps, search)
+                    answer = searched(self, window, steps, search).unsqueeze(0)
                 elif ensemble is None:
-                    answer = self.simulate(window, steps, places)
+                    answer = self.simulate(window, steps, places).unsqueeze(0)
                 else:
-                    answer = members_of(self.simulate, window, steps, *ensemble, points=places)
+                    answer = members_of(self.simulate, window, steps, ensemble, seed, places)
         finally:
             self.train(training)
         if window.mask is not None:
             cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
             answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
-        times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
-        return answer, times
+        return answer
 
-    def _check_ensemble(self, members: int, seed: int) -> None:
+    def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
         check_ensemble(members, seed)
-        if not any(part.draws for part in self.awake()):
+        if not any(part.draws for part in self.awake(task)):
+            stage = "residual or steady" if task.steady else "residual"
             raise ConfigError(
-                "the simulator has no part that draws, so all members would be one; train a residual stage."
+                f"the simulator has no part that draws {task.name}, so all members would be one; train a {stage} stage."
             )
 
     def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:

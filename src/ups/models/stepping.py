@@ -11,6 +11,7 @@ from torch._guards import detect_fake_mode
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
+from ups.models.ensembles import Draws
 from ups.models.grids import resample
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
@@ -28,7 +29,7 @@ class Parts(Protocol):
     operator: LatentOperator
     config: SimulatorConfig
 
-    def awake(self) -> list[Part]: ...
+    def awake(self, task: TaskSpec) -> list[Part]: ...
 
     def encode_context(self, context: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor: ...
 
@@ -59,6 +60,14 @@ class Stepping:
         """What drives a step."""
         return Condition.of(self.window, step) if self.window.dt.ndim > 1 else self._condition
 
+    def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
+        """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
+        z, frames = self.start(), []
+        for i in range(steps):
+            z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
+            frames.append(frame)
+        return torch.stack(frames, 1)
+
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The context's tokens after those of `z (B, K, *G, D)`, and the frame `(B, *S, C)` of the last of them, or its
         values at points `(B, P, C)`, in physical units. Parts that draw do so with `noise (B, *G, D)`."""
@@ -69,7 +78,7 @@ class Stepping:
         """The operator's tokens `(B, *G, D)` as the other parts correct them."""
         condition = self.condition(step)
         condition = condition if noise is None else dataclasses.replace(condition, noise=noise)
-        for part in self.simulator.awake():
+        for part in self.simulator.awake(self.task):
             predicted = part.refine_tokens(predicted, z, condition)
         return predicted
 
@@ -126,7 +135,7 @@ class Stepping:
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
         """A frame, or values at points, as the other parts correct it."""
-        for part in self.simulator.awake():
+        for part in self.simulator.awake(self.task):
             frame = part.refine_frame(frame, condition)
         return frame
 

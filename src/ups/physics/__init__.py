@@ -2,7 +2,7 @@
 
 from ups.physics.compressible import Compressible1D, Compressible2D, Compressible3D
 from ups.physics.dispersive import KortewegDeVries1D, KuramotoSivashinsky1D
-from ups.physics.elliptic import Darcy2D
+from ups.physics.elliptic import Darcy2D, Poisson2D
 from ups.physics.incompressible import Incompressible2D
 from ups.physics.reaction import DiffSorp1D, ReacDiff1D, ReacDiff2D
 from ups.physics.shallow import ShallowWater2D
@@ -17,6 +17,7 @@ EQUATIONS: dict[str, type[Equation]] = {
     "diffsorp1d": DiffSorp1D,
     "cfd1d": Compressible1D,
     "darcy2d": Darcy2D,
+    "poisson2d": Poisson2D,
     "reacdiff2d": ReacDiff2D,
     "swe2d": ShallowWater2D,
     "cfd2d": Compressible2D,

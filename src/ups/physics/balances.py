@@ -259,6 +259,13 @@ def darcy(params: Params) -> tuple[Balance, ...]:
     return (Balance((beta,), (Line((), (source,), known),)),)
 
 
+def poisson(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
+    """−Δu = f, f as stored."""
+    force = Coefficient("force", "factor of the force", 1.0)
+    source = (Part(lambda u, inputs, spacing: np.broadcast_to(-inputs[..., 0], u.shape[:-1]), (0, 0)),)  # noqa: ARG005
+    return (Balance((force,), (Line((), (source,), laplacian(0, 2)),)),)
+
+
 BALANCES: dict[str, Callable[[Params], tuple[Balance, ...]]] = {
     "advection1d": advection,
     "burgers1d": burgers,
@@ -268,6 +275,7 @@ BALANCES: dict[str, Callable[[Params], tuple[Balance, ...]]] = {
     "cfd2d": gas(2),
     "cfd3d": gas(3),
     "darcy2d": darcy,
+    "poisson2d": poisson,
     "reacdiff2d": fitzhugh_nagumo,
     "nsincom2d": incompressible,
     "ks1d": kuramoto_sivashinsky,

@@ -1,11 +1,11 @@
-"""Steady flow through a porous medium: darcy2d."""
+"""Steady states of diffusion on the unit square: darcy2d, poisson2d."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +13,14 @@ from ups.later import Tensor, torch
 from ups.physics.constraints import Held, Law, Positive
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, Stepper, initial_states, param, solve
+from ups.physics.steady import SteadySystem
 from ups.physics.stiff import LinearRelaxation
 from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
+
+# Relative residual to which generated fields are solved.
+SOLVED = 1e-10
+# Cosines along each axis that a random force is made of, and the wavenumber from which they grow weaker.
+FORCE_WAVES, FORCE_KNEE = 12, 2.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Darcy2D(Equation):
         ),
     )
     relaxation_time: ClassVar[float] = 1.75
+    isotropic: ClassVar[bool] = True
 
     def inputs(self, draw: Draw, domain: Domain) -> Tensor:
         """The permeability `(B, X, Y, 1)`, 0.1 or 1."""
@@ -111,9 +118,82 @@ class Darcy2D(Equation):
         self.check_scheme(scheme)
         a = self.inputs(draw, domain)
         if scheme == "accurate":
-            return steady_pressure(a, torch.full_like(a, self.beta), domain).unsqueeze(1)
+            beta = torch.full((len(a),), self.beta, dtype=torch.float64, device=a.device)
+            return self.steady_system({"beta": beta}, a, domain).solution(SOLVED).to(a.dtype).unsqueeze(1)
         start = initial_states(self, draw, domain)
         return solve(self.relaxation(a, domain), start, [0.0, self.relaxation_time])[:, 1:]
+
+    @classmethod
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:
+        if not bool(((inputs > 0) & inputs.isfinite()).all()):
+            raise PhysicsError("The permeability must be finite and positive in every cell.")
+        force = params["beta"].to(inputs.device, torch.float64).reshape(-1, 1, 1, 1)
+        return diffusion_system(inputs, force.expand_as(inputs), domain)
+
+
+@dataclass(frozen=True)
+class Poisson2D(Equation):
+    """−Δu = f on the unit square, u = 0 on its boundary, another smooth force f in every sample.
+
+    f sums cosines cos(πkx) cos(πmy), k and m from 0 to 11, with normal amplitudes that fall as 1/(1 + (k² + m²)/4),
+    scaled to a mean square of 1 over all samples: it has a mean, is not periodic, and does not vanish on the boundary.
+    u is linear in f, at most 0.07 for f = 1, and smoother than f.
+
+    `accurate`: five-point finite volumes with u = 0 on the boundary faces, as `darcy2d` with a = 1. The preconditioner
+    of the iteration is then the exact inverse, so one iteration solves it.
+    """
+
+    task: ClassVar[TaskSpec] = TaskSpec(
+        name="poisson2d",
+        title="2D Poisson equation",
+        fields=(Field.scalar("potential"),),
+        inputs=(Field.scalar("force"),),
+        bounds=((0.0, 1.0), (0.0, 1.0)),
+        periodic=(False, False),
+        resolution=128,
+        end=0.0,
+        frames=1,
+        steady=True,
+        storage=Storage(kind="steady", pattern="2D_Poisson_Train.hdf5", datasets=("tensor", "force")),
+    )
+    isotropic: ClassVar[bool] = True
+
+    def inputs(self, draw: Draw, domain: Domain) -> Tensor:
+        """The force `(B, X, Y, 1)`. Summed wave by wave: a matrix product may round differently in another batch."""
+        draw64 = dataclasses.replace(draw, dtype=torch.float64)
+        k = torch.arange(FORCE_WAVES, dtype=torch.float64, device=draw.device)
+        size = 1 / (1 + (k[:, None].square() + k.square()) / FORCE_KNEE**2)
+        power = torch.where(k > 0, 0.5, 1.0)
+        size = size / (size.square() * power[:, None] * power).sum().sqrt()
+        amplitude = size * draw64.normal("force", (FORCE_WAVES, FORCE_WAVES))
+        x, y = (torch.cos(math.pi * k[:, None] * draw64.tensor(axis)) for axis in domain.coordinates)
+        rows = torch.zeros((len(draw), FORCE_WAVES, len(y[0])), dtype=torch.float64, device=draw.device)
+        total = torch.zeros((len(draw), *domain.shape), dtype=torch.float64, device=draw.device)
+        for m in range(FORCE_WAVES):
+            rows += amplitude[:, :, m, None] * y[m]
+        for i in range(FORCE_WAVES):
+            total += rows[:, i, None, :] * x[i, :, None]
+        return total.unsqueeze(-1).to(draw.dtype)
+
+    def initial(self, draw: Draw, domain: Domain) -> Tensor:
+        """Nothing: the solution does not depend on a start."""
+        return torch.zeros((len(draw), *domain.shape, 1), dtype=draw.dtype, device=draw.device)
+
+    def stepper(self, scheme: str, domain: Domain, like: Tensor) -> Stepper:  # noqa: ARG002
+        """There is none: nothing moves."""
+        raise PhysicsError(f"poisson2d has no stepper for scheme '{scheme}': it has no time; call simulate.")
+
+    def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:  # noqa: ARG002
+        """The potential `(B, 1, X, Y, 1)`; `times` has no meaning here."""
+        self.check_scheme(scheme)
+        system = self.steady_system({}, self.inputs(draw, domain), domain)
+        return system.solution(SOLVED).to(draw.dtype).unsqueeze(1)
+
+    @classmethod
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:  # noqa: ARG003
+        if not bool(inputs.isfinite().all()):
+            raise PhysicsError("The force must be finite in every cell.")
+        return diffusion_system(torch.ones_like(inputs), inputs, domain)
 
 
 class FiveCell:
@@ -145,45 +225,13 @@ class FiveCell:
         return total
 
 
-def steady_pressure(a: Tensor, force: Tensor, domain: Domain, tolerance: float = 1e-10) -> Tensor:
-    """u with −∇·(a∇u) = force and u = 0 on the boundary; all `(B, X, Y, 1)`. Solved in double precision.
+def diffusion_system(a: Tensor, force: Tensor, domain: Domain) -> SteadySystem:
+    """−∇·(a∇u) = force, u = 0 on the boundary, in double precision; a > 0 and force are `(B, X, Y, 1)`.
 
-    Good for any a > 0; iterations grow with √(max a / min a), about 40 for a ratio of 10 at every resolution.
+    Iterations grow with √(max a / min a): about 40 to 1e-10 for a ratio of 10 at every resolution.
     """
     flow = FiveCell(a[..., 0].double(), domain, harmonic=True)
-    u = conjugate_gradients(flow, inverse_laplacian(domain, a.device), force[..., 0].double(), tolerance)
-    return u.unsqueeze(-1).to(a.dtype)
-
-
-def conjugate_gradients(
-    operator: Callable[[Tensor], Tensor], precondition: Callable[[Tensor], Tensor], right: Tensor, tolerance: float
-) -> Tensor:
-    """x with operator(x) = right `(B, ...)` to |residual| ≤ tolerance·|right|, each sample until it has converged."""
-
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).flatten(1).sum(1).reshape(-1, *[1] * (a.ndim - 1))
-
-    x, r = torch.zeros_like(right), right.clone()
-    z = precondition(r)
-    p, rz = z, dot(r, z)
-    goal = tolerance**2 * dot(right, right)
-    for iteration in range(1000):
-        active = dot(r, r) > goal
-        # The check stops the device's queue, so it is made now and then; a converged sample no longer moves.
-        if iteration % 4 == 0 and not bool(active.any()):
-            return x
-        q = operator(p)
-        alpha = torch.where(active, rz / dot(p, q), torch.zeros_like(rz))
-        x = x + alpha * p
-        r = r - alpha * q
-        z = precondition(r)
-        new = dot(r, z)
-        p = torch.where(active, z + (new / rz) * p, p)
-        rz = torch.where(active, new, rz)
-    raise PhysicsError(
-        "The pressure did not converge in 1000 iterations; the permeability must be finite and positive, its "
-        "extremes less than a factor 1e5 apart."
-    )
+    return SteadySystem(flow, inverse_laplacian(domain, a.device), force[..., 0].double())
 
 
 def inverse_laplacian(domain: Domain, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 from ups.later import Tensor, torch
 from ups.physics.constraints import Law
 from ups.physics.random import Draw
+from ups.physics.steady import SteadySystem
 from ups.types import Domain, Param, Params, PhysicsError, TaskSpec
 
 
@@ -80,6 +81,9 @@ class Equation(ABC):
     #: By scheme, the parameters for which a batch may hold a number per sample: `stepper_each` solves such a batch.
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
+    #: Whether a mirrored or turned sample is a sample again: nothing in it has a direction, and its fields are scalars.
+    isotropic: ClassVar[bool] = False
+
     def __post_init__(self) -> None:
         for p in self.parameters():
             check_param(self.task.name, p, getattr(self, p.name))
@@ -127,6 +131,11 @@ class Equation(ABC):
     def inputs(self, draw: Draw, domain: Domain) -> Tensor:
         """What is given rather than predicted, `(B, *S, C_in)`; no channel by default."""
         return torch.zeros((len(draw), *domain.shape, 0), dtype=draw.dtype, device=draw.device)
+
+    @classmethod
+    def steady_system(cls, params: Mapping[str, Tensor], inputs: Tensor, domain: Domain) -> SteadySystem:  # noqa: ARG003
+        """Equations of the `accurate` steady states under `inputs (B, *S, C_in)`; `params`: one per sample `(B,)`."""
+        raise PhysicsError(f"{cls.task.name} has no steady states that its equation alone decides.")
 
     def refinement(self, scheme: str, domain: Domain) -> int:  # noqa: ARG002
         """How many times finer than stored the scheme must solve to be truthful; the result is averaged down."""

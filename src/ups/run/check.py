@@ -186,6 +186,12 @@ def check(config: RunConfig) -> list[Outline]:
     if config.mix.weights and set(config.mix.weights) != set(known):
         odd = min(set(config.mix.weights) ^ set(known))
         raise ConfigError(f"mix.weights needs a number for each task of the data and no other; look at {odd}.")
+    for name, stage in config.stages.items():
+        if not any(stage.learns(data.task) for data in sets):
+            raise ConfigError(
+                f"stage {name} learns none of {', '.join(known)}; leave it out of plan, or add data that it learns "
+                "(docs/howto-steady.md)."
+            )
     _long_enough(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)

@@ -47,7 +47,9 @@ class EvalConfig(Config):
     samples: int = Field(default=16, ge=2)
     """Trajectories that are made for each, where the run's own file has none on such a grid."""
     ensemble: int = Field(default=16, ge=0)
-    """Members of the ensembles that are judged where a part draws (stage residual); 0: none."""
+    """Members of the ensembles that are judged where a part draws (stages residual, steady); 0: none."""
+    tolerance: float = Field(default=1e-6, ge=1e-10, lt=1)
+    """The relative residual to which predicted steady states are refined where their equations are known."""
 
     @field_validator("ensemble")
     @classmethod

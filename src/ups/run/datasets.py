@@ -315,7 +315,9 @@ def windows_of(
 ) -> Windows:
     """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
     train, valid = ([part for data in sets for part in data.parts(name)] for name in ("train", "valid"))
-    mix = config.mix if len(sets) > 1 else None
+    names = {data.task.name for data in sets}
+    weights = {name: weight for name, weight in config.mix.weights.items() if name in names}
+    mix = dataclasses.replace(config.mix, weights=weights) if len(names) > 1 else None
     return Windows(
         encoded or train,
         valid,

@@ -19,12 +19,15 @@ from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.fourier import INSTALL, available
+from ups.eval.nrmse import nrmse
+from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
 from ups.models.config import FORECASTER
 from ups.models.ensembles import members_of
+from ups.models.solving import steady_system, unrefinable
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
@@ -33,6 +36,7 @@ from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
+from ups.types import PhysicsError
 
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 
@@ -88,6 +92,7 @@ class Judge:
             unseen=tuple(dict.fromkeys(unseen)),
             trained={} if data is None else data.values(),
             ensemble=self._ensemble(exam),
+            refinement=self._refinement(exam),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
@@ -99,7 +104,8 @@ class Judge:
     def _ensemble(self, exam: Exam) -> EnsembleScores | None:
         """What draws are worth beside the operator alone; None where no part draws, or none are asked for."""
         sim, count = self.simulator, self.config.evaluation.ensemble
-        drawing = {name for name, part in sim.parts.items() if part.draws}
+        task = exam.part.task
+        drawing = {name for name, part in sim.parts.items() if part.draws and part.acts_on(task)}
         if not drawing or not count:
             return None
         scores = EnsembleScores(count)
@@ -115,6 +121,33 @@ class Judge:
                 finally:
                     sim.idle = idle
             scores.add(drawn, alone, truth, std, window.mask)
+        return scores
+
+    def _refinement(self, exam: Exam) -> RefinementScores | None:
+        """What iterations make of predicted steady states; None where the equations of the task are not known."""
+        scores = RefinementScores(self.config.evaluation.tolerance)
+        if not exam.part.task.steady:
+            return None
+        for window in (whole_one.to(self.device) for whole_one in self._windows(exam)):
+            if unrefinable(window):
+                return None
+            try:
+                system = steady_system(window)
+            except PhysicsError as error:
+                self.warnings.append(f"{window.task.name} could not be refined: {error}")
+                return None
+            with torch.no_grad():
+                predicted, truth = self.simulator.simulate(window, 1), window.targets.double()
+            refined = system.refined(predicted[:, 0].nan_to_num(0.0, 0.0, 0.0), scores.tolerance)
+            from_zero = system.refined(torch.zeros_like(truth[:, 0]), scores.tolerance)
+            measured = {
+                "nrmse refined": nrmse(refined.values.unsqueeze(1), truth).mean((1, 2)),
+                "residual predicted": refined.before,
+                "residual refined": refined.after,
+                "iterations": refined.iterations,
+                "iterations from zero": from_zero.iterations,
+            }
+            scores.add({name: value.cpu().numpy() for name, value in measured.items()})
         return scores
 
     def _coded(self, window: Window, steps: int) -> torch.Tensor:

@@ -69,13 +69,14 @@ class Training:
         """
         config, dist, name = self.config, self.dist, stage.name
         settings = config.stage(name)
-        for data in self.sets:
+        sets = [data for data in self.sets if stage.learns(data.task)]
+        for data in sets:
             window = spread(data.parts("train")[0], config.context, settings.unroll)
             stage.fit(window.to(dist.device), data.task.name in inherited)
-        encoded = encoded_parts(config, self.folder, self.sets, stage, dist, self.screen, self.pulse)
+        encoded = encoded_parts(config, self.folder, sets, stage, dist, self.screen, self.pulse)
         state, ahead = TrainingState(), settings.train.prefetch + AHEAD * settings.workers + 1
-        validations = validations_of(state, [data.task.name for data in self.sets], config.mix, ahead)
-        windows = windows_of(config, self.sets, settings, dist, encoded, validations)
+        validations = validations_of(state, [data.task.name for data in sets], config.mix, ahead)
+        windows = windows_of(config, sets, settings, dist, encoded, validations)
         dist.handshake({f"{name} {fact}": value for fact, value in windows.sampler.facts().items()})
         second = None if config.second_copy is None else self.folder.copies(Path(config.second_copy), name)
         place = (self.folder.checkpoints(name), dist.rank, dist.world, dist.saver)

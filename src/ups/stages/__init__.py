@@ -8,6 +8,7 @@ from ups.stages.critic import CriticStage
 from ups.stages.operator import OperatorStage
 from ups.stages.residual import ResidualStage
 from ups.stages.stage import Stage, StageConfig
+from ups.stages.steady import SteadyStage
 
 __all__ = [
     "STAGES",
@@ -18,6 +19,7 @@ __all__ = [
     "ResidualStage",
     "Stage",
     "StageConfig",
+    "SteadyStage",
 ]
 
 # In the order in which the weights of their parts are drawn: a new one goes last, and no weight of the others changes.
@@ -27,4 +29,5 @@ STAGES: dict[str, type[Stage]] = {
     "residual": ResidualStage,
     "consistency": ConsistencyStage,
     "critic": CriticStage,
+    "steady": SteadyStage,
 }

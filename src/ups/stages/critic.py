@@ -16,7 +16,6 @@ from ups.stages.terms import square
 from ups.tensors import Condition, Losses, Window
 
 if TYPE_CHECKING:
-    from ups.models import Simulator
     from ups.models.critic import Critic
 
 FIRST = 4  # steps by which it is judged while it learns
@@ -43,10 +42,6 @@ class CriticStage(BehindOperator):
     Config: ClassVar[type[StageConfig]] = CriticStageConfig
     PartConfig: ClassVar[type] = CriticConfig
     module: Critic
-
-    def __init__(self, simulator: Simulator, config: Any = None) -> None:
-        super().__init__(simulator, config)
-        self.draws: Any = next(part for part in reversed(simulator.awake()) if part.draws)
 
     @staticmethod
     def part() -> type[Critic]:
@@ -83,10 +78,11 @@ class CriticStage(BehindOperator):
         """For each step: drawn tokens, the operator's, those before, the true ones, and the condition."""
         from ups.models.ensembles import Draws
 
-        steps, scale = [], self.draws.scale_of(window.task.name)
+        flow: Any = next(part for part in reversed(self.simulator.awake(window.task)) if part.draws)
+        steps, scale = [], flow.scale_of(window.task.name)
         for i, (z, last, missed, condition) in enumerate(self._steps(window)):
             with torch.no_grad():
                 noise = Draws(0, [0])(i, z) if same else torch.randn_like(z)
-                drawn = z + scale * self.draws.sample(noise, z, last, condition)
+                drawn = z + scale * flow.sample(noise, z, last, condition)
             steps.append((drawn, z, last, z + missed, condition))
         return steps

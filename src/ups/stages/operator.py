@@ -12,6 +12,7 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
+from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import drift, edges, raised, share, spectral
 from ups.tensors import Condition, LatentState, Losses, Window
@@ -59,6 +60,9 @@ class OperatorStageConfig(StageConfig):
     """Budget and optimizer."""
     loss: OperatorLoss = Field(default_factory=OperatorLoss)
     """Weights of the losses."""
+    symmetries: bool = False
+    """Train on mirrored and turned samples too, where an equation knows no direction (darcy2d, poisson2d); frames are
+    then encoded anew in each step, whatever the cache."""
 
 
 class OperatorStage(Stage):
@@ -90,6 +94,8 @@ class OperatorStage(Stage):
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
+        if self.config.symmetries:
+            return "frames"
         return "both" if self.needs_frames else "tokens"
 
     def fit(self, window: Window, inherited: bool = False) -> None:
@@ -125,6 +131,7 @@ class OperatorStage(Stage):
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
+        window = turned(window) if self.config.symmetries else window
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)

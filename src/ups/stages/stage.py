@@ -15,6 +15,7 @@ from ups.engine.train import TrainConfig
 from ups.eval.nrmse import nrmse
 from ups.later import Tensor, torch
 from ups.tensors import Losses, Window
+from ups.types import TaskSpec
 
 if TYPE_CHECKING:
     from ups.models import Part, Simulator
@@ -77,6 +78,11 @@ class Stage(ABC):
     @abstractmethod
     def part() -> type[Part]:
         """The class of the part it makes; imported here, so that a config is read without networks."""
+
+    @classmethod
+    def learns(cls, task: TaskSpec) -> bool:  # noqa: ARG003
+        """Whether it is trained on a task; on all by default."""
+        return True
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:

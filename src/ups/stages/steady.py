@@ -1,0 +1,99 @@
+"""Stage `steady`: steady states given what drives them, learnt as a distribution around the operator's answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from ups.engine.train import TrainConfig
+from ups.later import Tensor, torch
+from ups.models.config import SteadyConfig
+from ups.physics.symmetries import turned
+from ups.stages.residual import ResidualStage
+from ups.stages.stage import Stage, StageConfig
+from ups.stages.terms import raised, share, square
+from ups.tensors import Losses, Window
+from ups.types import TaskSpec
+
+if TYPE_CHECKING:
+    from ups.models import Simulator
+    from ups.models.steady import SteadyFlow
+
+
+class SteadyStageConfig(StageConfig):
+    """Stage steady."""
+
+    train: TrainConfig = Field(default_factory=lambda: TrainConfig(steps=2000, lr=1e-3))
+    """Budget and optimizer."""
+    mean: float = Field(default=0.75, gt=0, lt=1)
+    """The part of the samples by which it learns the mean; the others teach it to draw."""
+    symmetries: bool = True
+    """Train on mirrored and turned samples too, where an equation knows no direction (darcy2d, poisson2d); frames are
+    then encoded anew in each step, whatever the cache."""
+
+
+class SteadyStage(ResidualStage):
+    """Trains the flow of stage `residual` on steady tasks alone, most of all for its mean.
+
+    The mean counts as nRMSE does: the error of each sample over the size of its solution. It is learnt at every pass,
+    from the operator's answer and from the network's own. Weights are chosen by the nRMSE of the mean.
+    """
+
+    name: ClassVar[str] = "steady"
+    makes: ClassVar[str] = "steady"
+    Config: ClassVar[type[StageConfig]] = SteadyStageConfig
+    PartConfig: ClassVar[type] = SteadyConfig
+    rollouts: ClassVar[float] = 1
+    config: SteadyStageConfig
+    module: SteadyFlow
+
+    def __init__(self, simulator: Simulator, config: Any = None) -> None:
+        super().__init__(simulator, config)
+        # Per task: the error of the operator's tokens over their size, in the mean over samples.
+        self.errors: dict[str, float] = {}
+
+    @staticmethod
+    def part() -> type[SteadyFlow]:
+        from ups.models.steady import SteadyFlow
+
+        return SteadyFlow
+
+    @classmethod
+    def learns(cls, task: TaskSpec) -> bool:
+        return task.steady
+
+    @property
+    def sees(self) -> Literal["frames", "tokens", "both"]:
+        return "frames" if self.config.symmetries else "tokens"
+
+    def fit(self, window: Window, inherited: bool = False) -> None:
+        super().fit(window, inherited)
+        ((z, _, missed, _),) = self._steps(window)
+        self.errors[window.task.name] = max(share(missed, z + missed).sqrt().mean().item(), 1e-9)
+
+    def loss(self, window: Window) -> Losses:
+        """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
+        window = turned(window) if self.config.symmetries else window
+        ((z, last, missed, condition),) = self._steps(window)
+        scale, usual = self.flow.scale_of(window.task.name), self.errors.get(window.task.name, 1.0)
+        truth, total = z + missed, torch.zeros(len(z), device=z.device)
+        for i in range(self.flow.config.passes):
+            if i:
+                with torch.no_grad():
+                    z = z + scale * self.flow.sample(None, z, last, condition)
+            wanted, noise = (truth - z) / scale, torch.randn_like(z)
+            time, chance = torch.rand(2, len(z), device=z.device, dtype=z.dtype)
+            drawn = chance >= self.config.mean
+            rows = drawn.reshape(-1, *(1,) * (z.ndim - 1))
+            time, noise = time * drawn, noise * rows
+            at = time.reshape(rows.shape)
+            velocity = self.flow((1 - at) * noise + at * wanted * rows, time, z, last, condition)
+            flow = square(velocity - (wanted - noise)) / 2
+            mean = raised(share(scale * (velocity - wanted), truth), 0.5) / usual
+            total = total + torch.where(drawn, flow, mean)
+        return {"steady": total.mean() / self.flow.config.passes}
+
+    def evaluate(self, window: Window) -> dict[str, Tensor]:
+        """nRMSE of the mean, in physical units, `(B,)`."""
+        return Stage.evaluate(self, window)

@@ -1,0 +1,64 @@
+"""Mirror images and turns: samples again where an equation knows no direction, and all of them can be undone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ups.physics import TASKS
+from ups.physics.elliptic import Darcy2D
+from ups.physics.random import Draw
+from ups.physics.symmetries import images, images_undone, isotropic, turned
+from ups.tensors import Window
+from ups.types import Domain
+
+DARCY, WAVE = TASKS["darcy2d"], TASKS["advection1d"]
+
+
+def window(batch: int, cells: int = 8) -> Window:
+    """Media, and their true solutions."""
+    domain, draw = Domain.box(DARCY.bounds, (cells, cells), DARCY.periodic), Draw(0, range(batch))
+    solution = Darcy2D().simulate(draw, domain, [0.0], "accurate")
+    media, params = Darcy2D().inputs(draw, domain), torch.ones(batch, 1)
+    return Window(DARCY, 0 * solution, solution, media, params, torch.ones(batch), DARCY.periodic, (1.0, 1.0))
+
+
+def test_a_turned_sample_is_a_sample_again_and_all_eight_come_up() -> None:
+    torch.manual_seed(0)
+    one = window(1, cells=16)
+    many = Window.join([one] * 64)
+    other = turned(many)
+    domain = Domain.box(DARCY.bounds, (16, 16), DARCY.periodic)
+    system = Darcy2D.steady_system({"beta": torch.ones(64)}, other.inputs, domain)
+    assert float(system.residual(other.targets[:, 0]).max()) < 1e-9
+    assert len({tuple(values.flatten().tolist()) for values in other.inputs}) == 8
+    assert torch.equal(other.targets.flatten(1).sort()[0], many.targets.flatten(1).sort()[0])
+
+
+def test_what_has_a_direction_is_not_turned_and_unlike_axes_are_not_exchanged() -> None:
+    torch.manual_seed(0)
+    wave = replace(window(2), task=WAVE)
+    assert turned(wave) is wave
+    foreign = replace(window(2), task=replace(DARCY, equation=""))
+    assert turned(foreign) is foreign
+    long = window(64)
+    assert turned(replace(long, box=(1.0, 2.0))).inputs.shape == long.inputs.shape
+    wide = replace(
+        long, inputs=long.inputs[:, :, :4], targets=long.targets[:, :, :, :4], context=long.context[..., :4, :]
+    )
+    assert turned(wide).targets.shape == wide.targets.shape
+
+
+def test_all_images_are_there_and_can_be_undone() -> None:
+    given = window(3)
+    all_images = images(given)
+    assert len(all_images) == 8 * 3
+    assert torch.equal(all_images.inputs[:3], given.inputs)
+    assert len({tuple(values.flatten().tolist()) for values in all_images.inputs[::3]}) == 8
+    back = images_undone(all_images.targets, given)
+    assert back.shape == (8, *given.targets.shape)
+    assert all(torch.equal(image, given.targets) for image in back)
+    assert isotropic(given)
+    oblong = replace(given, box=(1.0, 2.0))
+    assert len(images(oblong)) == 4 * 3
