@@ -12,7 +12,7 @@ from torch import Tensor
 from ups.physics import TASKS
 from ups.physics.constraints import Conserved, Law, Positive, Within
 from ups.physics.divergence import DivergenceFree
-from ups.physics.laws import laws_of
+from ups.physics.laws import laws_of, repaired
 from ups.types import Domain
 
 MASS = Conserved("mass", lambda u: u[..., 0], channel=0)
@@ -191,3 +191,102 @@ def test_gradients_flow_through_a_repair(law: Law) -> None:
     law.project(u, noise(2, 8, 8, 2, seed=1), box(8, 8)).square().sum().backward()
     assert u.grad is not None
     assert float(u.grad.abs().sum()) > 0
+
+
+def test_positivity_of_what_is_conserved_is_restored_without_a_change_of_its_mean() -> None:
+    u = noise(3, 2, 16, 1) + 0.7
+    law = Positive("height", 0, keeps_total=True)
+    fixed = law.project(u, u[:, 0], box(16))
+    assert float(u.min()) < 0
+    assert float(fixed.min()) == 0
+    assert torch.allclose(fixed.mean(2), u.mean(2), atol=1e-14)
+    assert torch.allclose(law.project(fixed, u[:, 0], box(16)), fixed, atol=1e-15)
+    both = Within("share", 0, 0.0, 1.0, keeps_total=True)
+    inside = both.project(0.5 * u, u[:, 0], box(16))
+    assert float(inside.min()) >= 0
+    assert float(inside.max()) <= 1
+    assert torch.allclose(inside.mean(2), 0.5 * u.mean(2), atol=1e-14)
+
+
+def gas(seed: int = 0) -> Tensor:
+    """Lawful states `(3, 12, 10, 4)` of a gas in motion."""
+    u = noise(3, 12, 10, 4, seed=seed)
+    return torch.cat((u[..., :2].abs() + 0.3, u[..., 2:] + 0.5), -1)
+
+
+def test_all_laws_of_a_gas_hold_at_once_after_one_pass_and_a_second_changes_nothing() -> None:
+    domain, reference = box(12, 10), gas()
+    laws = laws_of(TASKS["cfd2d"], (True, True))
+    slow, fast = gas(1) - 0.4, gas(2) * torch.tensor([1.0, 1.0, 40.0, 40.0])  # more motion than there is energy
+    for wild in (slow, fast):
+        fixed = repaired(wild, laws, reference, domain)
+        both = torch.stack((reference, fixed), 1)
+        assert max(float(law.residual(both, domain).max()) for law in laws) < 1e-13
+        assert torch.allclose(repaired(fixed, laws, reference, domain), fixed, atol=1e-12)
+        alone = repaired(wild[1:2], laws, reference[1:2], domain)
+        assert torch.allclose(alone, fixed[1:2], atol=1e-13)
+    assert torch.allclose(repaired(reference, laws, reference, domain), reference, atol=1e-13)
+    assert float(fixed[..., 1].mean()) > 0
+
+
+def test_a_square_integral_is_restored_around_the_mean() -> None:
+    laws = laws_of(TASKS["kdv1d"], (True,))
+    u, reference, domain = noise(3, 32, 1) - 0.2, noise(3, 32, 1, seed=1) + 0.3, box(32)
+    fixed = repaired(u, laws, reference, domain)
+    assert max(float(law.residual(torch.stack((reference, fixed), 1), domain).max()) for law in laws) < 1e-14
+    assert torch.allclose(repaired(reference, laws, reference, domain), reference, atol=1e-14)
+
+
+def between_walls(n: int) -> tuple[Domain, Tensor, Tensor]:
+    """A box that wraps along y alone, a flow (ψ_y, −ψ_x) through its walls and a gradient, `(1, 1, n, n, 2)` each."""
+    domain = Domain.box(((0.0, 1.0), (0.0, 2.0)), (n, n), (False, True))
+    x, y = torch.meshgrid(*(torch.as_tensor(c) for c in domain.coordinates), indexing="ij")
+    k = math.pi
+    flow = torch.stack((k * x.exp() * torch.cos(k * y) + 1.0, -x.exp() * torch.sin(k * y)), -1)
+    gradient = torch.stack((2 * x + torch.sin(k * y), k * x * torch.cos(k * y)), -1)
+    return domain, flow[None, None], gradient[None, None]
+
+
+def test_between_walls_a_flow_without_divergence_stays_and_the_rest_is_removed() -> None:
+    errors = []
+    for n in (12, 24):
+        domain, flow, gradient = between_walls(n)
+        assert FLOW.residual(flow, domain) < FLOW.sampling_error(flow, domain)
+        errors.append(float(FLOW.residual(flow, domain)))
+        fixed = FLOW.project(flow + gradient, flow[:, 0], domain)
+        assert FLOW.residual(flow + gradient, domain) > 0.1
+        assert FLOW.residual(fixed, domain) < 1e-12
+        assert torch.allclose(FLOW.project(fixed, flow[:, 0], domain), fixed, atol=1e-12)
+        assert (FLOW.project(flow, flow[:, 0], domain) - flow).abs().max() < 10 * errors[-1] * flow.abs().max()
+        still = torch.ones_like(flow) * torch.tensor([0.7, -0.2])
+        assert torch.allclose(FLOW.project(still, flow[:, 0], domain), still, atol=1e-13)  # a wind through the walls
+    assert errors[1] < errors[0] / 10  # fourth order
+
+
+def test_the_outermost_cell_lies_between_the_wall_and_those_within() -> None:
+    law, domain = Held("left end", 0, 1.0, ends=(0,)), box(6)
+    u = torch.tensor([[0.9, 0.8, 0.7, 0, 0, 0], [1.3, 0.8, 0.7, 0, 0, 0], [0.5, 0.8, 0.7, 0, 0, 0]]).view(3, 1, 6, 1)
+    assert law.residual(u, domain).tolist() == pytest.approx([0.0, 0.3 / 1.3, 0.2 / 0.8], rel=1e-6)
+    fixed = law.project(u, u[:, 0], domain)
+    assert fixed[:, 0, 0, 0].tolist() == pytest.approx([0.9, 1.0, 0.7])
+    assert torch.equal(fixed[:, :, 1:], u[:, :, 1:])
+    square = Held("wall y", 0, 0.0, axis=1)
+    v = noise(2, 1, 5, 6, 1)
+    assert square.residual(square.project(v, v[:, 0], box(5, 6)), box(5, 6)).max() < 1e-15
+
+
+ENERGY = Conserved("energy", lambda u: u[..., 0].square(), repair=stretched(0))
+PENALISED = (MASS, ENERGY, FLOW, Within("u", 0, -0.5, 0.5), Held("wall", 0, 3.0))
+
+
+@pytest.mark.parametrize("law", PENALISED, ids=lambda law: law.name)
+def test_a_step_along_the_gradient_of_a_penalty_reduces_the_residual(law: Law) -> None:
+    domain, reference = box(8, 8), noise(3, 8, 8, 2, seed=1)
+    u = (noise(3, 1, 8, 8, 2) + 0.4).requires_grad_()
+    penalty = law.penalty(u, reference, domain)
+    assert penalty.shape == (3,)
+    (slope,) = torch.autograd.grad(penalty.sum(), u)
+    rate = 0.1 * penalty.detach() / slope.square().flatten(1).sum(1)
+    better = u.detach() - rate.view(3, 1, 1, 1, 1) * slope
+    assert bool((law.penalty(better, reference, domain) < 0.95 * penalty).all())
+    assert float(law.penalty(law.project(better, reference, domain), reference, domain).max()) < 1e-20

@@ -75,9 +75,9 @@ def restore_energy(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
     stirred = 0.5 * mean(density * torch.stack([s.square() for s in swing]).sum(0))
     room = (want - carried).clamp_min(0)
     calm = torch.where(stirred > room, quotient((1 - WARMTH) * room, stirred), 1.0)
-    velocity = [d + calm.sqrt() * s for d, s in zip(drift, swing, strict=True)]
+    slowed = [d + calm.sqrt() * s for d, s in zip(drift, swing, strict=True)]
     pressure = pressure + (GAMMA - 1) * (room - calm * stirred) - mean(pressure)
-    return torch.stack([density, pressure, *velocity], -1)
+    return torch.stack([density, pressure, *slowed], -1)
 
 
 def _task(bounds: tuple[tuple[float, float], ...], resolution: int, frames: int, **storage: Any) -> TaskSpec:

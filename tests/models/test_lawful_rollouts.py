@@ -1,0 +1,196 @@
+"""Rollouts of any network obey the laws of their task, step after step, each sample alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from small_simulators import awaken
+from torch import Tensor
+
+from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, build
+from ups.models.stepping import Stepping
+from ups.physics import EQUATIONS, TASKS
+from ups.physics.constraints import Within
+from ups.physics.laws import broken, laws_of
+from ups.physics.random import Draw
+from ups.tensors import LatentState, Window, numbers_of
+from ups.types import ConfigError, Domain, Field, TaskSpec
+
+CELLS = {1: 32, 2: 16, 3: 4}
+LAWFUL = [name for name, task in TASKS.items() if not task.steady and laws_of(task, task.periodic)]
+CHANNEL = TaskSpec(
+    name="channel",
+    title="A flow between walls",
+    fields=(Field.vector("velocity", "vx", "vy"), Field.scalar("dye")),
+    bounds=((0.0, 2.0), (0.0, 1.0)),
+    periodic=(True, False),
+    resolution=8,
+    end=1.0,
+    frames=11,
+    conserved=("dye",),
+    positive=("dye",),
+    divergence_free=("velocity",),
+)
+
+
+def restless(task: TaskSpec, grid: tuple[int, ...], size: float = 0.02, **config: object) -> Simulator:
+    """A simulator that has learnt nothing and changes its state by about `size` in every step."""
+    small = OperatorConfig(width=16, depth=1, heads=2, modes=4)
+    sim = build([task], CodecConfig(width=8), small, SimulatorConfig(**config), {task.name: grid})  # type: ignore[arg-type]
+    awaken(sim.operator)
+    with torch.no_grad():
+        sim.operator.head.weight *= size
+        sim.operator.head.bias *= size
+    return sim.eval()
+
+
+def states(name: str) -> tuple[Tensor, Tensor, Domain]:
+    """Three initial states of an equation, what drives them, and their box."""
+    equation = EQUATIONS[name]()
+    ndim = equation.task.ndim
+    domain = Domain.box(equation.task.bounds, (CELLS[ndim],) * ndim, equation.task.periodic)
+    draw = Draw(3, range(3), dtype=torch.float32)
+    return equation.initial(draw, domain), equation.inputs(draw, domain), domain
+
+
+def window(task: TaskSpec, state: Tensor, inputs: Tensor | None = None) -> Window:
+    return Window(
+        task=task,
+        context=state.unsqueeze(1),
+        targets=state[:, None][:, :0],
+        inputs=state.new_zeros(*state.shape[:-1], 0) if inputs is None else inputs,
+        params=torch.full((len(state), len(numbers_of(task))), 0.5),
+        dt=torch.full((len(state),), 0.1),
+        periodic=task.periodic,
+        box=tuple(hi - lo for lo, hi in task.bounds),
+    )
+
+
+def simulated(sim: Simulator, given: Window, steps: int) -> Tensor:
+    """The state a rollout starts from and its frames, `(B, 1 + steps, *S, C)`."""
+    with torch.no_grad():
+        return torch.cat((given.context[:, -1:], sim.simulate(given, steps)), 1)
+
+
+def check(task: TaskSpec, out: Tensor, domain: Domain) -> None:
+    assert bool(out.isfinite().all())
+    for law in laws_of(task, task.periodic):
+        exact = isinstance(law, Within)
+        assert float(law.residual(out, domain).max()) <= (0.0 if exact else 3e-6), law.says
+
+
+@pytest.mark.parametrize("name", LAWFUL)
+def test_every_law_of_every_equation_holds_to_round_off_whatever_the_network_does(name: str) -> None:
+    state, inputs, domain = states(name)
+    sim, given = restless(TASKS[name], domain.shape), window(TASKS[name], state, inputs)
+    check(TASKS[name], simulated(sim, given, 40), domain)
+    sim.config = SimulatorConfig(guard=False)
+    free = simulated(sim, given, 40)
+    signs_alone = all(isinstance(law, Within) for law in laws_of(TASKS[name], TASKS[name].periodic))
+    laws = laws_of(TASKS[name], TASKS[name].periodic)
+    assert signs_alone or max(float(law.residual(free, domain).max()) for law in laws) > 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAWFUL)
+def test_no_law_drifts_over_a_thousand_steps(name: str) -> None:
+    state, inputs, domain = states(name)
+    sim = restless(TASKS[name], domain.shape)
+    check(TASKS[name], simulated(sim, window(TASKS[name], state, inputs), 1000), domain)
+
+
+def test_no_total_drifts_over_a_thousand_steps_of_a_gas() -> None:
+    """Mass, momentum and energy by hand, as any script would add them up."""
+    state, _, domain = states("cfd1d")
+    out = simulated(restless(TASKS["cfd1d"], domain.shape), window(TASKS["cfd1d"], state), 1000).double()
+    density, pressure, velocity = out.unbind(-1)
+    assert float(out[..., :2].min()) >= 0
+    sound = (5 / 3 * pressure[:, :1] / density[:, :1]).sqrt()
+    totals = (density, density * velocity, pressure * 1.5 + 0.5 * density * velocity**2)
+    for total, size in zip(totals, (density, density * (velocity.abs() + sound), totals[2]), strict=True):
+        drift = (total.mean(-1) - total[:, :1].mean(-1)).abs() / size[:, :1].mean(-1)
+        assert float(drift.max()) < 1e-6
+    assert float((out[:, -1] - out[:, 0]).abs().max()) > 0.05
+
+
+def test_walls_and_signs_hold_in_a_box_that_wraps_along_one_axis_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    domain = Domain.box(CHANNEL.bounds, (16, 8), CHANNEL.periodic)
+    state = torch.rand(2, 16, 8, 3, generator=generator)
+    state = laws_of(CHANNEL, CHANNEL.periodic)[0].project(state.unsqueeze(1), state, domain).squeeze(1)
+    out = simulated(restless(CHANNEL, (16, 8), 0.05), window(CHANNEL, state), 60)
+    check(CHANNEL, out, domain)
+    assert float(out[..., 2].min()) == 0.0  # something had to be lifted
+
+
+def test_the_repaired_frame_is_the_one_that_goes_on_and_a_lawful_one_leaves_the_tokens_as_they_are() -> None:
+    state, _, domain = states("burgers1d")
+    task, small = TASKS["burgers1d"], OperatorConfig(width=16, depth=1, heads=2)
+    sim = build([task], CodecConfig(dim=32, blocks=0), small, grids={"burgers1d": domain.shape}).eval()
+    steps = Stepping(sim, window(task, state))
+    with torch.no_grad():
+        z = steps.start()
+        lawful, _ = steps.step(z, 0)
+        assert torch.allclose(lawful, z, atol=1e-6)
+        sim.operator.head.bias += 0.3
+        after, frame = steps.step(z, 0)
+        read, unrepaired = (
+            sim.codec.decode(LatentState(tokens, (True,)), task)
+            for tokens in (after[:, -1], sim.operator(z, steps.condition(0)))
+        )
+    assert torch.allclose(read, frame, atol=1e-4)
+    assert not torch.allclose(unrepaired, frame, atol=1e-2)
+
+
+def test_a_sample_is_repaired_the_same_in_any_company() -> None:
+    state, inputs, domain = states("cfd2d")
+    sim, given = restless(TASKS["cfd2d"], domain.shape), window(TASKS["cfd2d"], state, inputs)
+    together, alone = simulated(sim, given, 10), simulated(sim, given.rows(1, 2), 10)
+    assert torch.allclose(together[1], alone[0], rtol=1e-4, atol=1e-4)
+    spoilt = dataclasses.replace(given, context=given.context * torch.tensor([1.0, 1.0, 30.0]).view(3, 1, 1, 1, 1))
+    assert torch.allclose(simulated(sim, spoilt, 10)[:2], together[:2], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_flow_through_steps_that_are_repaired() -> None:
+    state, inputs, domain = states("cfd1d")
+    sim = restless(TASKS["cfd1d"], domain.shape)
+    sim.simulate(window(TASKS["cfd1d"], state, inputs), 3)[:, -1].square().mean().backward()
+    gradient = sim.operator.head.weight.grad
+    assert gradient is not None
+    assert bool(gradient.isfinite().all())
+    assert float(gradient.abs().sum()) > 0
+
+
+def test_a_guard_is_chosen_by_the_names_of_laws(tmp_path: Path) -> None:
+    state, inputs, domain = states("cfd2d")
+    task = TASKS["cfd2d"]
+    sim = restless(task, domain.shape, 0.1, guard=("mass", "momentum"))
+    out = simulated(sim, window(task, state, inputs), 20)
+    residuals = {law.name: float(law.residual(out, domain).max()) for law in laws_of(task, task.periodic)}
+    assert max(residuals[name] for name in ("mass", "momentum x", "momentum y")) < 3e-6
+    assert residuals["energy"] > 1e-3
+    assert Simulator.load(sim.save(tmp_path)).config.guard == ("mass", "momentum")
+    with pytest.raises(ConfigError, match=r"names 'masse'.*cfd2d.*mass, conserved, density, positive, momentum x"):
+        restless(task, domain.shape, guard=("masse",))
+    with pytest.raises(ConfigError, match=r"no laws"):
+        restless(TASKS["reacdiff2d"], (8, 8), guard=("mass",))
+
+
+def test_each_task_uses_those_of_the_named_laws_that_it_has() -> None:
+    tasks, grids = [TASKS["cfd1d"], TASKS["burgers1d"]], {"cfd1d": (32,), "burgers1d": (32,)}
+    small = OperatorConfig(width=16, depth=1, heads=2)
+    sim = build(tasks, CodecConfig(dim=32), small, SimulatorConfig(guard=("energy", "mass")), grids)
+    laws = {t.name: [law.name for law in Stepping(sim, window(t, states(t.name)[0])).laws] for t in tasks}
+    assert laws == {"cfd1d": ["mass", "energy"], "burgers1d": ["mass"]}
+
+
+def test_what_breaks_laws_more_is_scored_worse_sample_by_sample() -> None:
+    state, _, domain = states("cfd1d")
+    laws = laws_of(TASKS["cfd1d"], (True,))
+    candidates = torch.stack([state[0] * (1 + 0.1 * i) for i in range(4)]).unsqueeze(1)
+    scores = broken(candidates, laws, state[:1].expand(4, -1, -1), domain)
+    assert scores[0] < 1e-12
+    assert bool((scores.diff() > 0).all())
