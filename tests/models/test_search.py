@@ -59,14 +59,14 @@ def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(
     seeing.load_state_dict(trained.state_dict())
     seeing.parts["critic"].__class__ = Seeing
     seeing.eval()
-    given, distances = window(8, targets=3), {}
+    given, distances = window(64, targets=1), {}
     with torch.no_grad():
         tokens = seeing.codec.encode(given.state, given.task, (True,))
         still = seeing.codec.decode(tokens, given.task, (16,)).unsqueeze(1)
-        for many in (1, 4, 32):
-            first = searched(seeing, given, 3, Search(candidates=many, seed=1))[:, :1]
+        for many in (1, 16):
+            first = searched(seeing, given, 1, Search(candidates=many, seed=1))
             distances[many] = float((first - still).square().mean())
-    assert distances[32] < distances[4] < distances[1]
+    assert distances[16] < 0.95 * distances[1]
 
 
 def test_a_sample_finds_the_same_path_in_any_batch_and_again(trained: Simulator) -> None:
