@@ -21,7 +21,7 @@ FLOORS = {
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
-    "bench": {"run", "stages", "engine", "supervise", "models", "physics", "data", "heartbeat", "types"},
+    "bench": {"run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "heartbeat", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}

@@ -95,3 +95,38 @@ def bench_cache(
     from ups.bench.cache import bench_cache as job
 
     job(samples, seconds, dim, device, json_out, say=print)
+
+
+@bench.command(name="rollout")
+def bench_rollout(
+    run: Path,
+    *,
+    task: str | None = None,
+    samples: Whole = 16,
+    rounds: Whole = 5,
+    device: str = "auto",
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+) -> None:
+    """What laws and draws cost in a rollout, and how fast it is beside an FNO and beside the own solver.
+
+    On fresh trajectories, by the accurate scheme on a grid twice as fine. The solver is given the fewest cells at which
+    it is as good as the simulator, the FNO as many parameters as the operator has.
+
+    Parameters
+    ----------
+    run
+        The run folder of a trained simulator.
+    task
+        One of its tasks; needed where it knows several.
+    samples
+        Trajectories that go at once.
+    rounds
+        How often each is timed, in turn; the median counts.
+    device
+        auto, cpu, cuda or cuda:N.
+    json_out
+        Also write the numbers, with their provenance, to this file.
+    """
+    from ups.bench.rollout import bench_rollout as job
+
+    job(run, task, samples, device, rounds, json_out, say=print)
