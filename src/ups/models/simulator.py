@@ -23,7 +23,7 @@ from ups.models.part import Blueprint, Part
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.models.search import Search, check_search, searched
-from ups.models.solving import Solution, check_alone, check_tolerance, solution_of, steady_system
+from ups.models.solving import Solution, check_alone, check_tolerance, driven_by, solution_of, steady_system
 from ups.models.stepping import Stepping
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, isotropic
@@ -227,13 +227,7 @@ class Simulator(nn.Module):
     ) -> tuple[Given, Window]:
         """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
-        if not spec.steady:
-            raise ConfigError(f"{spec.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
-        driven = inputs_of(inputs, spec, self.dt.device)
-        if driven is None:
-            raise ConfigError(f"{spec.name} has no inputs that would drive it, so there is nothing to solve.")
-        there = driven.values
-        given = joined(there.new_zeros(*there.shape[:-1], len(spec.channels)), there[:, 0], spec)
+        driven, given = driven_by(inputs, spec, self.dt.device)
         return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
 
     def _answer(

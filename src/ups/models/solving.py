@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.arrays import Given
+from ups.models.arrays import Given, inputs_of, joined
 from ups.physics import EQUATIONS
 from ups.physics.steady import MOST, SteadySystem
 from ups.tensors import Window, numbers_of
-from ups.types import Array, ConfigError, Domain, PhysicsError
+from ups.types import Array, ConfigError, Domain, PhysicsError, TaskSpec
 
 # Below this, round-off in double precision is all that is left of a residual on fine grids.
 FINEST = 1e-10
@@ -34,6 +34,17 @@ class Solution:
     residual_predicted: Array
     iterations: Array
     iterations_from_zero: Array
+
+
+def driven_by(inputs: Any, task: TaskSpec, device: torch.device) -> tuple[Given, tuple[Tensor, Tensor]]:
+    """What a user gives to be solved, and the frames of nothing and the inputs of it."""
+    if not task.steady:
+        raise ConfigError(f"{task.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
+    driven = inputs_of(inputs, task, device)
+    if driven is None:
+        raise ConfigError(f"{task.name} has no inputs that would drive it, so there is nothing to solve.")
+    there = driven.values
+    return driven, joined(there.new_zeros(*there.shape[:-1], len(task.channels)), there[:, 0], task)
 
 
 def check_tolerance(tolerance: Any) -> float:
