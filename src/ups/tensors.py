@@ -1,16 +1,19 @@
-"""The tensors that flow through training: Window (what is given and wanted), Condition, LatentState, Losses."""
+"""The tensors that flow through training: Window (what is given and wanted), Condition, LatentState, Losses; tables."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ups.later import Tensor, torch
 from ups.types import TaskSpec
 
 Losses = Mapping[str, Tensor]
+Key = ParamSpec("Key")
+Made = TypeVar("Made")
 TENSORS = ("context", "targets", "inputs", "params", "dt", "tokens")  # the fields of a window that are tensors
 
 
@@ -146,3 +149,29 @@ class TaskStatistics:
     low: Tensor
     high: Tensor
     dt: tuple[float, float]
+
+
+def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
+    """Keeps the constant tensors that `make` builds for its arguments (a device among them), the latest 256.
+
+    A table is made once, outside of inference mode and never kept if it is a fake one, so that it may be used by
+    training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike.
+    """
+    kept: dict[object, Made] = {}
+
+    @functools.wraps(make)
+    def look(*args: Key.args, **kwargs: Key.kwargs) -> Made:
+        if torch._guards.detect_fake_mode() is not None:
+            return make(*args, **kwargs)
+        key = (args, tuple(kwargs.items()))
+        if key not in kept:
+            if len(kept) >= 256:
+                del kept[next(iter(kept))]
+            with torch.inference_mode(False):
+                kept[key] = make(*args, **kwargs)
+        return kept[key]
+
+    # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
+    # import of the whole compiler, which takes seconds.
+    look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return look

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import Space, table
+from ups.models.grids import Space
 from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, modulate, rms_norm
+from ups.tensors import table
 from ups.types import Array
 
 Norm = Literal["token", "field"]

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import table
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis
-from ups.tensors import Condition, numbers_of
+from ups.tensors import Condition, numbers_of, table
 from ups.types import ConfigError, TaskSpec
 
 PARAM_WAVES = 3

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ups.models.encoders import GridEncoder
-from ups.models.grids import Space, pad_axis, sub_cells, table, unpatch
+from ups.models.grids import Space, pad_axis, sub_cells, unpatch
 from ups.models.layers import AXES, LocalMix, fourier_features, rms_norm
+from ups.tensors import table
 from ups.types import Array, TaskSpec
 
 WAVES = 2

@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
-from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch._guards import detect_fake_mode
 
+from ups.tensors import table
 from ups.types import Array, ConfigError
-
-Key = ParamSpec("Key")
-Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
-
-
-def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
-    """Keeps the constant tensors that `make` builds for its arguments (a device among them), the latest 256.
-
-    A table is made once, outside of inference mode and never kept if it is a fake one, so that it may be used by
-    training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike.
-    """
-    kept: dict[object, Made] = {}
-
-    @functools.wraps(make)
-    def look(*args: Key.args, **kwargs: Key.kwargs) -> Made:
-        if detect_fake_mode() is not None:
-            return make(*args, **kwargs)
-        key = (args, tuple(kwargs.items()))
-        if key not in kept:
-            if len(kept) >= 256:
-                del kept[next(iter(kept))]
-            with torch.inference_mode(False):
-                kept[key] = make(*args, **kwargs)
-        return kept[key]
-
-    # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
-    # import of the whole compiler, which takes seconds.
-    look._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return look
 
 
 class Space(NamedTuple):

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.grids import Space, pad_axis, table
+from ups.models.grids import Space, pad_axis
+from ups.tensors import table
 
 AXES = 3
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ups.later import Tensor, torch
 from ups.types import Array, Params, PhysicsError
 
 # Numerical viscosity as these fits see it, in cells times speed: one twelfth of the jump for cell averages of a bare
 # shock of Burgers' equation; below 0.025 of the signal speed for gas.
 SMEAR, GAS_SMEAR = 0.1, 0.05
 
-Density = Callable[[Array, Array, tuple[float, ...]], Array]
+Density = Callable[[Any, Any, tuple[float, ...]], Any]
 
 
 @dataclass(frozen=True)
 class Part:
     """∂^orders of a density, `orders` per axis.
 
-    `density(u, inputs, spacing)` maps frames `(T, *S, C)` to `(T, *S)`; where it is one shorter along an axis, its
-    values sit on the faces between the cells of that axis. `orders` must stay below 6 in total per axis.
+    `density(u, inputs, spacing)` maps frames `(T, *S, C)`, arrays or tensors, to `(T, *S)`; where it is one shorter
+    along an axis, its values sit on the faces between the cells of that axis. `orders` must stay below 6 in total per
+    axis.
     """
 
     density: Density
@@ -38,7 +41,7 @@ class Coefficient:
 
     name: str
     meaning: str
-    claimed: float
+    claimed: float  # or a tensor of one per sample
     floor: Callable[[Array, tuple[float, ...]], float] = lambda u, spacing: 0.0  # noqa: ARG005
 
 
@@ -67,7 +70,12 @@ def channel(c: int, factor: float = 1.0) -> Density:
     return lambda u, inputs, spacing: factor * u[..., c]  # noqa: ARG005
 
 
-def of(function: Callable[[Array], Array]) -> Density:
+def library(values: Any) -> Any:
+    """numpy for an array, torch for a tensor: what the two call alike."""
+    return np if isinstance(values, np.ndarray) else torch
+
+
+def of(function: Callable[[Any], Any]) -> Density:
     """A density that needs nothing but the frames."""
     return lambda u, inputs, spacing: function(u)  # noqa: ARG005
 
@@ -81,11 +89,14 @@ def laplacian(c: int, ndim: int) -> tuple[Part, ...]:
     return tuple(Part(channel(c), along(axis, ndim, 2)) for axis in range(ndim))
 
 
-def number(params: Params, name: str) -> float:
-    value = params.get(name)
-    if not isinstance(value, int | float):
-        raise PhysicsError(f"The claimed coefficients need the parameter {name}; give it a number.")
-    return float(value)
+def number(params: Params, name: str) -> Any:
+    """A parameter, as a number or as a tensor of one per sample."""
+    value: Any = params.get(name)
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, Tensor):
+        return value
+    raise PhysicsError(f"The claimed coefficients need the parameter {name}; give it a number.")
 
 
 def advection(params: Params) -> tuple[Balance, ...]:
@@ -116,7 +127,7 @@ def sorption(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     """R(u) u_t is the rate of its primitive, u + ((1−φ)/φ) ρ_s k (u + 1e-6)^n."""
     porosity, solid, isotherm, power = 0.29, 2880.0, 3.5e-4, 0.874
     factor = (1 - porosity) / porosity * solid * isotherm
-    content = of(lambda u: u[..., 0] + factor * np.maximum(u[..., 0] + 1e-6, 0.0) ** power)
+    content = of(lambda u: u[..., 0] + factor * (u[..., 0] + 1e-6).clip(0.0) ** power)
     diffusion = Coefficient("D", "effective diffusion D", 5e-4)
     return (Balance((diffusion,), (Line((Part(content, (0,)),), (laplacian(0, 1),)),)),)
 
@@ -129,7 +140,7 @@ def fitzhugh_nagumo(params: Params) -> tuple[Balance, ...]:  # noqa: ARG001
     relaxation = Coefficient("relaxation", "factor of u − v", 1.0)
     zero = (0, 0)
     cubic = (Part(of(lambda u: u[..., 0] - u[..., 0] ** 3 - u[..., 1]), zero),)
-    constant = (Part(of(lambda u: -np.ones(u.shape[:-1])), zero),)
+    constant = (Part(of(lambda u: 0 * u[..., 0] - 1.0), zero),)
     linear = (Part(of(lambda u: u[..., 0] - u[..., 1]), zero),)
     activator = Line((Part(channel(0), zero),), (laplacian(0, 2), cubic, constant))
     inhibitor = Line((Part(channel(1), zero),), (laplacian(1, 2), linear))
@@ -161,22 +172,23 @@ def korteweg_de_vries(params: Params) -> tuple[Balance, ...]:
 def gas(ndim: int) -> Callable[[Params], tuple[Balance, ...]]:
     """Mass, and momentum with σ = ρ [η (∇v + ∇vᵀ − ⅔ ∇·v) + ζ ∇·v], of density, pressure and `ndim` velocities."""
 
-    def slope(u: Array, c: int, axis: int, spacing: tuple[float, ...]) -> Array:
-        gradient: Array = np.gradient(u[..., c], spacing[axis], axis=1 + axis)
-        return gradient
+    def slope(u: Any, c: int, axis: int, spacing: tuple[float, ...]) -> Any:
+        if isinstance(u, np.ndarray):
+            return np.gradient(u[..., c], spacing[axis], axis=1 + axis)
+        return torch.gradient(u[..., c], spacing=spacing[axis], dim=1 + axis)[0]
 
-    def divergence(u: Array, spacing: tuple[float, ...]) -> Array:
-        return np.asarray(sum(slope(u, 2 + a, a, spacing) for a in range(ndim)))
+    def divergence(u: Any, spacing: tuple[float, ...]) -> Any:
+        return sum(slope(u, 2 + a, a, spacing) for a in range(ndim))
 
     def shear(i: int, j: int) -> Density:
-        def stress(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:  # noqa: ARG001
+        def stress(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:  # noqa: ARG001
             sides = slope(u, 2 + i, j, spacing) + slope(u, 2 + j, i, spacing)
-            return np.asarray(u[..., 0] * (sides - (2 / 3 * divergence(u, spacing) if i == j else 0.0)))
+            return u[..., 0] * (sides - (2 / 3 * divergence(u, spacing) if i == j else 0.0))
 
         return stress
 
-    def bulk(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:  # noqa: ARG001
-        return np.asarray(u[..., 0] * divergence(u, spacing))
+    def bulk(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:  # noqa: ARG001
+        return u[..., 0] * divergence(u, spacing)
 
     def signal(u: Array) -> Array:
         """|v| + c, cell by cell."""
@@ -225,7 +237,7 @@ def incompressible(params: Params) -> tuple[Balance, ...]:
     force = Coefficient("force", "factor of the force", 1.0)
 
     def given(c: int, sign: float) -> Density:
-        return lambda u, inputs, spacing: np.broadcast_to(sign * inputs[..., c], u.shape[:-1])  # noqa: ARG005
+        return lambda u, inputs, spacing: sign * inputs[..., c] + 0 * u[..., 0]  # noqa: ARG005
 
     curl = (Part(channel(1), (1, 0)), Part(channel(0, -1.0), (0, 1)))
     advective = (
@@ -244,18 +256,19 @@ def darcy(params: Params) -> tuple[Balance, ...]:
     """−∇·(a∇u) = β, the flux taken on the faces with harmonic means of a."""
 
     def flux(axis: int) -> Density:
-        def through(u: Array, inputs: Array, spacing: tuple[float, ...]) -> Array:
-            a = np.moveaxis(inputs[..., 0], axis, -1)
-            jump = np.diff(np.moveaxis(u[..., 0], 1 + axis, -1)) / spacing[axis]
+        def through(u: Any, inputs: Any, spacing: tuple[float, ...]) -> Any:
+            lib, place = library(u), axis - 2
+            a = lib.moveaxis(inputs[..., 0], place, -1)
+            jump = lib.diff(lib.moveaxis(u[..., 0], place, -1)) / spacing[axis]
             face = 2 * a[..., 1:] * a[..., :-1] / (a[..., 1:] + a[..., :-1])
-            return np.moveaxis(face * jump, -1, 1 + axis)
+            return lib.moveaxis(face * jump, -1, place)
 
         return through
 
     # What PDEBench stores has not quite settled: the rest of its random start is worth up to 0.03 of force.
     beta = Coefficient("beta", "force β", number(params, "beta"), lambda u, spacing: 0.03)  # noqa: ARG005
     known = tuple(Part(flux(axis), along(axis, 2)) for axis in range(2))
-    source = (Part(of(lambda u: -np.ones(u.shape[:-1])), (0, 0)),)
+    source = (Part(of(lambda u: 0 * u[..., 0] - 1.0), (0, 0)),)
     return (Balance((beta,), (Line((), (source,), known),)),)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ups.later import Tensor, torch
 from ups.physics.constraints import NOTHING, Law
+from ups.tensors import table
 from ups.types import Array, Domain
 
 STENCIL = 5  # cells that a derivative reads along an axis with walls: fourth order
@@ -70,17 +71,16 @@ def along(matrix: Tensor, values: Tensor, axis: int, ndim: int) -> Tensor:
     return torch.movedim(torch.movedim(values, place, -1) @ matrix.T, -1, place)
 
 
-@functools.lru_cache(maxsize=16)
-def _made_once(*key: object) -> Projection:
-    return Projection(*key)  # type: ignore[arg-type]
+@table
+def _made(
+    shape: tuple[int, ...], lengths: tuple[float, ...], periodic: tuple[bool, ...], device: torch.device
+) -> Projection:
+    return Projection(shape, lengths, periodic, device)
 
 
 def projection(domain: Domain, device: torch.device) -> Projection:
-    """That of a box, made once for each device; for shape inference anew, since its tensors hold no values."""
-    from torch._guards import detect_fake_mode
-
-    key = (domain.shape, domain.lengths, domain.periodic, device)
-    return _made_once(*key) if detect_fake_mode() is None else Projection(*key)
+    """That of a box, made once for each device."""
+    return _made(domain.shape, domain.lengths, domain.periodic, device)
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,17 @@ from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.terms import drift, edges, raised, share, spectral
+from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
+
+
+# Terms that only tasks with such laws have.
+LAWFUL = ("conserved", "weak", "divergence", "positive")
+TERMS = ("increment", "latent", "spectral", "boundary", *LAWFUL)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,12 @@ class OperatorLoss:
     """Drift of what the equation conserves."""
     boundary: float = 0.0
     """Mean square error on the outermost cells of bounded axes."""
+    weak: float = 0.0
+    """What the equation in weak form leaves over between the frame before and the predicted one: 1 is "no change"."""
+    divergence: float = 0.0
+    """Divergence of velocities that have none, over the true slopes."""
+    positive: float = 0.0
+    """How far the field is beyond its bounds, over its size."""
     noise: float = 0.0
     """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
     curriculum: float = 0.5
@@ -83,6 +94,10 @@ class OperatorStage(Stage):
     def __init__(self, simulator: Simulator, config: OperatorStageConfig | None = None) -> None:
         super().__init__(simulator, config)
         self.codec, self.operator, self.weights = simulator.codec, self.module, self.config.loss
+        for term in LAWFUL:
+            if getattr(self.weights, term) and not any(has_term(term, task) for task in simulator.tasks):
+                names = ", ".join(task.name for task in simulator.tasks)
+                raise ConfigError(f"operator.loss.{term} is for laws that no task here ({names}) has; leave it 0.")
         # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
         self.changes: dict[str, tuple[float, float]] = {}
 
@@ -135,6 +150,7 @@ class OperatorStage(Stage):
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)
+            before = origin = self._last_frame(z, window) if w.weak else None
         if w.noise:
             size = z.flatten(1).std(1).reshape(-1, *(1,) * (z.ndim - 1))
             z = z + w.noise * torch.randn_like(z) * size
@@ -147,14 +163,18 @@ class OperatorStage(Stage):
             if self.needs_frames:
                 truth = window.targets[:, i]
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
-                for name, value in self._physical(found, truth, window).items():
+                terms = self._physical(found, truth, window)
+                if before is not None and origin is not None:
+                    terms["weak"] = w.weak * unbalanced(before, found.float(), (origin, truth), window, i)
+                    before, origin = found.float(), truth
+                for name, value in terms.items():
                     totals[name] = totals[name] + value
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
         return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
 
     def _terms(self) -> list[str]:
         w = self.weights
-        return [n for n in ("increment", "latent", "spectral", "conserved", "boundary") if getattr(w, n)]
+        return [n for n in TERMS if getattr(w, n)]
 
     @property
     def needs_frames(self) -> bool:
@@ -181,8 +201,17 @@ class OperatorStage(Stage):
         z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic)
         return torch.unflatten(z, 0, frames.shape[:2])
 
+    def _last_frame(self, z: Tensor, window: Window) -> Tensor:
+        """The frame before the first target, `(B, *S, C)`; of windows that hold tokens alone what these stand for."""
+        if window.task.steady:
+            return torch.zeros_like(window.targets[:, 0])
+        if window.context.shape[-1]:
+            return window.state
+        shape = tuple(window.targets.shape[2:-1])
+        return self.codec.decode(LatentState(z[:, -1], window.periodic), window.task, shape).float()
+
     def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
-        """Terms of one decoded frame, per sample, weighted."""
+        """Terms of one decoded frame, per sample, weighted; the weak form needs the frame before it too."""
         w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).std
         found, truth, mask = found.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
@@ -191,8 +220,9 @@ class OperatorStage(Stage):
             terms["increment"] = w.increment * raised(error, w.power)
         if w.spectral:
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
-        if w.conserved:
-            terms["conserved"] = w.conserved * drift(found * scale, truth * scale, task, mask)
+        for kind in ("conserved", "divergence", "positive"):
+            if weight := getattr(w, kind):
+                terms[kind] = weight * lawless(kind, found * scale, truth * scale, window)
         if w.boundary:
             terms["boundary"] = w.boundary * edges(found - truth, window.periodic, mask)
         return terms

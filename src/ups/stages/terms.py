@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, mean_over
-from ups.physics.laws import laws_of
-from ups.types import TaskSpec
+from ups.physics.constraints import NOTHING
+from ups.physics.laws import broken, laws_of
+from ups.physics.weak import WeakForm
+from ups.tensors import Window, numbers_of
+from ups.types import Domain, TaskSpec
 
-# The mean square of a field of which "how much of it" is not asked any more.
-NOTHING = 1e-6
 # A square error, beside that of "no change", so small that none smaller is asked for.
 EXACT = 1e-9
 
@@ -46,16 +46,32 @@ def spectral(found: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor
     return square(gap / (size + typical))
 
 
-def drift(found: Tensor, truth: Tensor, task: TaskSpec, mask: Tensor | None = None) -> Tensor:
-    """Square gap between the integrals of predicted and true frames, over their size, summed over what is conserved."""
-    total = truth.new_zeros(len(truth))
-    axes = tuple(range(1, 1 + task.ndim))
-    for law in laws_of(task, task.periodic):
-        if isinstance(law, Conserved):
-            q, p = law.density(found), law.density(truth)
-            size = mean_over(p.abs(), axes, mask).clamp_min(NOTHING)
-            total = total + (mean_over(q - p, axes, mask) / size).square()
-    return total
+def box_of(window: Window) -> Domain:
+    """The box of a window, with the grid of its frames."""
+    return Domain.box(tuple((0.0, length) for length in window.box), tuple(window.targets.shape[2:-1]), window.periodic)
+
+
+def lawless(kind: str, found: Tensor, truth: Tensor, window: Window) -> Tensor:
+    """The sum of the penalties of the laws of one kind that hold for a window; 0 where there is none."""
+    laws = [law for law in laws_of(window.task, window.periodic) if law.kind == kind]
+    return broken(found.unsqueeze(1), laws, truth, box_of(window), window.mask)
+
+
+def unbalanced(before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
+    """What the weak form of the equation leaves over between two frames, 1 for "no change" where the `truth` of both
+    obeys it; 0 where the task has none."""
+    form = WeakForm.of(window.task)
+    if form is None:
+        return found.new_zeros(len(found))
+    params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
+    return form.remainder(before, found, window.inputs, params, window.step(step), box_of(window), truth)
+
+
+def has_term(term: str, task: TaskSpec) -> bool:
+    """Whether a task has what a term of the loss measures."""
+    if term == "weak":
+        return WeakForm.of(task) is not None
+    return any(law.kind == term for law in laws_of(task, task.periodic))
 
 
 def edges(gap: Tensor, periodic: tuple[bool, ...], mask: Tensor | None = None) -> Tensor:

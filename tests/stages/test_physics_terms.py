@@ -1,0 +1,123 @@
+"""Physics in the loss: each term moves the gradient it claims to, counts "no change" as it says, and is asked of tasks
+that have it alone."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from ups.models import CodecConfig, OperatorConfig, Simulator, build
+from ups.physics import EQUATIONS, TASKS
+from ups.physics.laws import laws_of
+from ups.physics.random import Draw
+from ups.physics.weak import WeakForm
+from ups.stages import OperatorStage
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
+from ups.stages.terms import box_of
+from ups.tensors import Window, numbers_of
+from ups.types import ConfigError
+
+CELLS = {1: 128, 2: 16, 3: 8}
+CASES = [("conserved", "cfd1d"), ("weak", "burgers1d"), ("divergence", "nsincom2d"), ("positive", "swe2d")]
+
+
+def sample(name: str, targets: int = 1, count: int = 3) -> Window:
+    """True frames of an equation, some time after their start."""
+    equation, task = EQUATIONS[name](), TASKS[name]
+    domain, draw = equation.domain(CELLS[task.ndim]), Draw(0, range(count))
+    first = 40 if name == "diffsorp1d" else 1  # whose front must have come in
+    late = [] if task.steady else [task.dt * (first + i / 5) for i in range(1 + targets)]
+    frames = equation.simulate(draw, domain, [0.0, *late], "accurate").float()
+    frames = torch.cat((torch.zeros_like(frames), frames), 1) if task.steady else frames[:, 1:]
+    params = torch.tensor([float(equation.params()[p]) for p in numbers_of(task)])
+    return Window(
+        task=task,
+        context=frames[:, :1],
+        targets=frames[:, 1:],
+        inputs=equation.inputs(draw, domain).float(),
+        params=params.expand(count, -1),
+        dt=torch.full((count,), task.dt / 5 or 1.0),
+        periodic=domain.periodic,
+        box=domain.lengths,
+    )
+
+
+def simulator(name: str, moved: float = 0.05) -> Simulator:
+    task, small = TASKS[name], OperatorConfig(width=16, depth=1, heads=2)
+    sim = build([task], CodecConfig(), small, grids={name: (CELLS[task.ndim],) * task.ndim})
+    generator = torch.Generator().manual_seed(0)
+    for p in sim.operator.parameters():  # away from "no change", where it starts
+        p.data += moved * torch.randn(p.shape, generator=generator)
+    return sim
+
+
+def only(term: str) -> OperatorStageConfig:
+    return OperatorStageConfig(loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0}))
+
+
+@pytest.mark.parametrize(("term", "name"), CASES)
+def test_a_step_along_its_gradient_reduces_what_the_term_is_of(term: str, name: str) -> None:
+    sim, window = simulator(name, 0.3), sample(name)
+    stage = OperatorStage(sim, only(term))
+    if term == "positive":  # low water, so that some of it is below the ground
+        window = dataclasses.replace(window, context=window.context - 1.0)
+    losses, residuals = [], []
+    for _ in range(2):
+        stage.module.zero_grad()
+        loss = stage.loss(window)[term]
+        loss.backward()
+        losses.append(float(loss.detach()))
+        with torch.no_grad():
+            sim.config = dataclasses.replace(sim.config, guard=False)
+            frame = sim.simulate(window, 1)
+            pair = torch.cat((window.targets, frame), 1)
+            laws = [law for law in laws_of(window.task, window.periodic) if law.kind == term]
+            residuals.append(sum(float(law.residual(pair, box_of(window)).square().mean()) for law in laws))
+            slopes = [p.grad for p in stage.module.parameters() if p.grad is not None]
+            rate = 0.2 * losses[-1] / sum(float(s.square().sum()) for s in slopes)
+            for p in stage.module.parameters():
+                p -= rate * (0 if p.grad is None else p.grad)
+    assert 0 < losses[1] < 0.97 * losses[0]
+    assert term == "weak" or residuals[1] < residuals[0]
+
+
+@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if WeakForm.of(task)])
+def test_the_weak_form_is_one_for_no_change_and_small_for_the_truth(name: str) -> None:
+    window = sample(name)
+    form = WeakForm.of(window.task)
+    assert form is not None
+    params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
+    rest = (window.inputs, params, window.dt, box_of(window))
+    still, true = (form.remainder(window.state, after, *rest) for after in (window.state, window.targets[:, 0]))
+    assert still.tolist() == pytest.approx([1.0] * 3, abs=1e-6)
+    assert float(true.max()) < 0.05
+    alone = form.remainder(*(x[1:2] for x in (window.state, window.targets[:, 0], window.inputs)),
+                           {n: p[1:2] for n, p in params.items()}, window.dt[1:2], box_of(window))  # fmt: skip
+    assert float(alone) == pytest.approx(float(true[1]), rel=1e-5)
+    wrong = {n: 3 * p for n, p in params.items()}
+    if params and name not in ("cfd1d", "cfd2d", "cfd3d"):  # whose viscosity is too small to be seen in one step
+        other = form.remainder(window.state, window.targets[:, 0], window.inputs, wrong, *rest[2:])
+        assert float(other.mean()) > 2 * float(true.mean())
+
+
+def test_persistence_has_a_weak_loss_of_one_also_where_windows_hold_tokens_alone() -> None:
+    sim, window = simulator("burgers1d", 0.0), sample("burgers1d")
+    stage = OperatorStage(sim, only("weak"))
+    assert float(stage.loss(window)["weak"].detach()) == pytest.approx(1.0, abs=0.05)
+    frames = torch.cat((window.context, window.targets), 1)
+    tokens = torch.unflatten(sim.codec.encode_alike(frames.flatten(0, 1), window.task, (True,)), 0, (3, 2)).detach()
+    cached = dataclasses.replace(window, context=window.context[..., :0], tokens=tokens)
+    assert float(stage.loss(cached)["weak"].detach()) == pytest.approx(float(stage.loss(window)["weak"].detach()), 1e-3)
+
+
+def test_the_weak_form_compares_each_step_with_the_frame_predicted_before_it() -> None:
+    stage, window = OperatorStage(simulator("kdv1d", 0.0), only("weak")), sample("kdv1d", targets=3)
+    assert float(stage.loss(window)["weak"].detach()) == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
+    for term, name in (("conserved", "reacdiff1d"), ("divergence", "cfd1d"), ("weak", "swe2d"), ("positive", "ks1d")):
+        with pytest.raises(ConfigError, match=rf"operator\.loss\.{term} is for laws that no task here \({name}\) has"):
+            OperatorStage(simulator(name), only(term))
