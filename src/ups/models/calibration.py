@@ -81,7 +81,7 @@ def calibrated(
     rows = members.transpose(1, 2).flatten(0, 2)
     cells = None if mask is None else of_each_frame(mask)
     rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.domain, cells)
-    return rows.unflatten(0, (*copies, len(window))).transpose(1, 2)
+    return torch.unflatten(rows, 0, (*copies, len(window))).transpose(1, 2)
 
 
 def ensemble_of(

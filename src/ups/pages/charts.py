@@ -91,12 +91,19 @@ def film_forecast_lines(
     width = 3.6 * count + 3.6 * (count == 1)
     figure = library("figure").Figure(figsize=(width, 3.6), dpi=80)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
-    figure.subplots_adjust(left=0.75 / width, right=1 - 0.1 / width, bottom=0.13, top=0.93, hspace=0.25, wspace=0.35)
+    figure.subplots_adjust(
+        left=0.75 / width,
+        right=1 - 0.1 / width,
+        bottom=0.13,
+        top=0.93 if bands is None else 0.9,
+        hspace=0.25,
+        wspace=0.35,
+    )
     lines: list[Any] = []
     heights: list[Array | list[Band]] = []
     for c in range(count):
         upper, lower = panels[0][c], panels[1][c]
-        bottom, top = _range(truth[..., c])
+        bottom, top = _range(truth[..., c], None if bands is None else bands[..., c])
         upper.set(xlim=(x[0], x[-1]), ylim=(bottom, top), ylabel=channels[c])
         error = masked(_capped(forecast[..., c] - truth[..., c], top - bottom), mask)
         size = float(np.nanmax(np.abs(error))) or 1e-12
@@ -114,7 +121,8 @@ def film_forecast_lines(
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
             shade(panel, x, mask)
-    panels[0][0].legend(loc="upper right", frameon=False, ncols=2 if bands is None else 4, fontsize=8)
+    place = {"loc": "upper right"} if bands is None else {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}
+    panels[0][0].legend(**place, frameon=False, ncols=2 if bands is None else 4, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
     return Film(pictures, captions(times, shown), alt)
 
@@ -134,7 +142,7 @@ def film_forecast_maps(
 
     Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own. Cells in which
     `mask (*S,)` is false are grey. `spread (T, *S, C)`, that of an ensemble whose mean is the prediction, is a fourth
-    picture on the scale of the error.
+    picture, with a scale of its own too.
     """
     if truth.ndim == 5:
         middle = truth.shape[3] // 2
@@ -149,6 +157,7 @@ def film_forecast_maps(
     scales = [balanced(float(np.nanmin(v)), float(np.nanmax(v))) for v in visible]
     errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
     worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
+    widest = [0.0 if spread is None else _largest(masked(spread[..., c], mask)) for c in range(count)]
     pictures = []
     for t in shown:
         rows = [heading(("truth", "prediction", "error") if spread is None else FOUR, size)]
@@ -156,12 +165,14 @@ def film_forecast_maps(
             tiles = [tile(values[t, ..., c], scales[c], size, mask) for values in (truth, forecast)]
             tiles.append(tile(errors[c][t], (-worst[c], worst[c]), size, mask))
             if spread is not None:
-                tiles.append(tile(spread[t, ..., c], (0.0, worst[c]), size, mask))
+                tiles.append(tile(spread[t, ..., c], (0.0, widest[c]), size, mask))
             rows.append(row_of(tiles))
         pictures.append(map_picture(rows))
-    facts = zip(channels, scales, worst, strict=False)
-    last = "" if spread is None else ", spread from 0 to as much"
-    ranges = "; ".join(f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}{last}" for name, (low, high), e in facts)
+    facts = zip(channels, scales, worst, widest, strict=False)
+    ranges = "; ".join(
+        f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" + (f", spread up to {s:.2g}" if s else "")
+        for name, (low, high), e, s in facts
+    )
     return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})")
 
 
@@ -185,10 +196,19 @@ def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _range(values: Array) -> tuple[float, float]:
+def _range(values: Array, around: Array | None = None) -> tuple[float, float]:
+    """The range of values, and a little more; at most half as much again where more lies `around` them."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = 0.08 * (high - low) or 1.0
+    if around is not None and np.isfinite(around).any():
+        seen, half = around[np.isfinite(around)], 0.5 * (high - low)
+        low, high = max(min(low, float(seen.min())), low - half), min(max(high, float(seen.max())), high + half)
     return low - pad, high + pad
+
+
+def _largest(values: Array) -> float:
+    """The largest finite value, or next to nothing."""
+    return float(np.max(values, initial=1e-12, where=np.isfinite(values)))
 
 
 def _capped(error: Array, limit: float) -> Array:
