@@ -21,7 +21,7 @@ from ups.types import Array, TaskSpec
 
 MEMBERS = 16  # of the ensembles that are fitted
 LEVEL = 0.9  # the part of the truth that their intervals are to cover
-TRAJECTORIES = 64  # of the validation part of a task
+TRAJECTORIES = (24, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 PLACES = 4096  # of a frame at which it is compared
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
@@ -45,7 +45,8 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     stretches: list[list[Array]] = []  # of each step, of each window, (C, places)
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
-    for window in _windows(data, simulator.context, AT_ONCE[device.type == "cuda"]):
+    on_gpu = device.type == "cuda"
+    for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
         window, steps = window.to(device), window.targets.shape[1]
         plain = simulator.simulate(window, steps)
         members = None if drawn_by is None else members_of(simulator.simulate, window, steps, MEMBERS)
@@ -69,11 +70,11 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     )
 
 
-def _windows(data: DataSet, context: int, rows: int) -> Iterator[Window]:
-    """Whole trajectories of the validation part, as many of each grid."""
+def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Window]:
+    """Whole trajectories of the validation part, at most so many, as many of each grid; so many rows at a time."""
     parts = data.parts("valid")
     for part in parts:
-        left = max(1, TRAJECTORIES // len(parts))
+        left = max(1, most // len(parts))
         for window in whole([part], context, rows):
             yield window.rows(0, left)
             left -= len(window)
