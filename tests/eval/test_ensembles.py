@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
-from ups.eval.ensembles import EnsembleScores, coverage, crps, ranks, spread
+from ups.eval.ensembles import BEFORE, EnsembleScores, Fan, coverage, crps, interval, needed_stretch, ranks, spread
 
 
 def test_crps_is_the_sum_over_all_pairs() -> None:
@@ -53,6 +54,55 @@ def test_nine_in_ten_truths_lie_in_nine_tenths_of_the_members() -> None:
     assert coverage(0.3 * members, truth).mean().item() < 0.5, "too narrow"
 
 
+@pytest.mark.parametrize(("count", "slack"), [(16, 0.015), (19, 0.005), (32, 0.012), (100, 0.005)])
+def test_one_more_of_the_same_kind_lies_in_the_interval_nine_times_in_ten_however_few_they_are(
+    count: int, slack: float
+) -> None:
+    torch.manual_seed(6)
+    for draw in (torch.randn, torch.rand):
+        members, truth = draw(count, 60_000), draw(60_000)
+        assert coverage(members, truth).mean().item() == pytest.approx(0.9, abs=slack)
+
+
+def test_the_interval_is_numpys_weibull_quantile_where_it_lies_among_the_members() -> None:
+    members = torch.randn(25, 7, dtype=torch.float64)
+    wanted = np.quantile(members.numpy(), [0.05, 0.95], axis=0, method="weibull")
+    assert np.allclose(torch.stack(interval(members)).numpy(), wanted)
+
+
+def test_stretched_by_what_most_places_need_an_interval_covers_just_so_many() -> None:
+    torch.manual_seed(7)
+    centre, noise, truth = torch.randn(4000), torch.randn(16, 4000), torch.randn(4000)
+    members, truth = centre + 0.2 * noise, centre + truth
+    factor = needed_stretch(members, truth, centre).quantile(0.9)
+    covered = coverage(centre + factor * (members - centre), truth).mean().item()
+    assert covered == pytest.approx(0.9, abs=1e-3)
+    assert factor.item() == pytest.approx(5, rel=0.05)
+
+
+def test_scores_at_each_step_tell_before_from_after_calibration() -> None:
+    torch.manual_seed(8)
+    truth, noise = torch.randn(8, 3, 64, 1), torch.randn(16, 8, 3, 64, 1)
+    scores = EnsembleScores(16)
+    scores.add(noise, torch.zeros_like(truth), truth, torch.ones(1), before=0.3 * noise)
+    curves, numbers = scores.curves(), scores.numbers()
+    assert curves["coverage"].shape == (3,)
+    assert curves["coverage"].min() > 0.85
+    assert curves[f"coverage{BEFORE}"].max() < 0.6
+    assert curves[f"spread{BEFORE}"] == pytest.approx(0.3 * curves["spread"], rel=1e-5)
+    assert numbers[f"coverage{BEFORE}"] == pytest.approx(curves[f"coverage{BEFORE}"].mean())
+    assert numbers["crps"] < numbers[f"crps{BEFORE}"]
+    assert scores.shares()[BEFORE][0] > 3, "too narrow: the truth is often below all"
+
+
+def test_a_fan_holds_its_bands_in_order_around_its_mean() -> None:
+    fan = Fan.of(torch.randn(40, 3, 8, 2))
+    assert fan.bands.shape == (4, 3, 8, 2)
+    assert (np.diff(fan.bands, axis=0) > 0).all()
+    assert fan.spread.mean() == pytest.approx(1, abs=0.1)
+    assert np.allclose(fan.mean, 0, atol=0.8)
+
+
 def test_the_rank_histogram_is_flat_unless_members_are_too_narrow() -> None:
     torch.manual_seed(3)
     members, truth = torch.randn(9, 50_000), torch.randn(50_000)
@@ -75,12 +125,12 @@ def test_draws_of_the_same_kind_as_the_truth_know_more_than_their_mean_alone() -
     assert numbers["absolute error alone"] == pytest.approx(math.sqrt(2 / math.pi), rel=0.03)
     assert numbers["crps"] == pytest.approx(1 / math.sqrt(math.pi), rel=0.04)
     assert numbers["spread over error"] == pytest.approx(1, rel=0.03)
-    assert numbers["coverage"] == pytest.approx(0.88, abs=0.03)
+    assert numbers["coverage"] == pytest.approx(0.9, abs=0.02)
     assert numbers["fine members"] == pytest.approx(1, rel=0.15)
     assert numbers["fine alone"] == 0
     assert numbers["nrmse alone"] == pytest.approx(1)
-    assert sum(scores.histogram) == pytest.approx(16)
-    assert max(scores.histogram) < 3 * 16 / 41, "flat"
+    assert scores.shares()[""].mean() == pytest.approx(1)
+    assert scores.shares()[""].max() < 3, "flat"
 
 
 def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:

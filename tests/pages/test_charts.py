@@ -52,6 +52,33 @@ def test_films_show_each_frame_and_survive_a_forecast_that_is_not_finite(broken:
         assert len({pixels(frame).shape for frame in made.frames}) == 1, "a film does not jump"
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_ensemble_is_a_fan_around_its_mean_or_a_picture_of_its_spread(broken: bool) -> None:
+    t, x = np.arange(4.0), np.linspace(0, 1, 16, endpoint=False)
+    line = np.sin(2 * np.pi * (x - 0.1 * t[:, None]))[..., None]
+    wide = 0.1 * (1 + t)[:, None, None]
+    bands = np.stack([line + k * wide for k in (-2, -1, 1, 2)])
+    bands[:, 3] = np.nan if broken else bands[:, 3]
+    plain = film_forecast_lines(line, line, x, t, ("u",), "alt")
+    fan = film_forecast_lines(line, line, x, t, ("u",), "alt", bands=bands, mask=x < 0.8)
+    assert len({pixels(frame).shape for frame in (*plain.frames, *fan.frames)}) == 1
+    blue = [int((np.subtract(*pixels(f)[..., [2, 0]].T) > 20).sum()) for f in (plain.frames[0], *fan.frames)]
+    assert blue[2] > blue[1] > blue[0] + 500, "the fan opens"
+    assert (blue[4] > blue[3]) != broken
+    plane = np.repeat(line[:, :, None], 16, axis=2)
+    spread = np.repeat(wide[:, :, None], 16, axis=2) * np.ones_like(plane)
+    maps = film_forecast_maps(plane, plane, t, ("u",), "alt", spread=np.where(broken, np.nan, spread))
+    three = film_forecast_maps(plane, plane, t, ("u",), "alt")
+    assert pixels(maps.frames[0]).shape[1] > 1.3 * pixels(three.frames[0]).shape[1]
+    assert broken or "spread up to 0.4" in maps.alt
+
+
+def test_a_plain_axis_begins_at_zero_and_shows_what_is_zero() -> None:
+    x = np.arange(5.0)
+    shown = [chart([Curve("a", x, y)], "x", "y", log_y=False) for y in (np.zeros(5), np.full(5, np.nan))]
+    assert coloured(shown[0]) > coloured(shown[1]) + 100
+
+
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_cells_that_do_not_count_are_grey_whatever_is_predicted_there(ndim: int) -> None:
     t, shape = np.arange(3.0), (12,) * ndim

@@ -11,7 +11,9 @@ import numpy as np
 from ups.eval.nrmse import nrmse
 from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
+from ups.types import Array
 
+BEFORE = " before calibration"
 RESOLVED = 1e-6  # of the power of a field: a wavenumber with less is not resolved
 
 
@@ -35,12 +37,40 @@ def spread(members: Tensor) -> Tensor:
     return members.var(0, correction=1).mul((count + 1) / count).sqrt()
 
 
+def interval(members: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
+    """The ends of the interval at each place in which one more member would lie with probability `level`.
+
+    Of M members in order one more is below the k-th with probability k / (M + 1), whatever their distribution: so the
+    ends are the (M + 1) · (1 ± level) / 2-th members, between two of them by interpolation (numpy's quantile with
+    `method="weibull"`). Where that lies beyond the outermost member (0.9 of fewer than 19), the gap between the two
+    outermost goes on outwards.
+    """
+    ordered, count = members.sort(0).values, len(members)
+    low = (count + 1) * (1 - level) / 2
+
+    def at(position: float) -> Tensor:
+        below = min(max(int(position), 1), count - 1)
+        left, right = ordered[below - 1], ordered[below]
+        ends: Tensor = left + (position - below) * (right - left)
+        return ends
+
+    return at(low), at(count + 1 - low)
+
+
 def coverage(members: Tensor, truth: Tensor, level: float = 0.9) -> Tensor:
-    """Whether the truth lies in the middle `level` of the members, at each place: 0 or 1, `(…)`."""
-    edges = torch.tensor([(1 - level) / 2, (1 + level) / 2], device=members.device, dtype=members.dtype)
-    low, high = torch.quantile(members, edges, dim=0)
+    """Whether the truth lies in the `interval` of the members, at each place: 0 or 1, `(…)`."""
+    low, high = interval(members, level)
     within: Tensor = (truth >= low) & (truth <= high)
     return within.to(members.dtype)
+
+
+def needed_stretch(members: Tensor, truth: Tensor, centre: Tensor, level: float = 0.9) -> Tensor:
+    """By how much the members' deviations from `centre` would have to be stretched at each place, `(…)`, for the truth
+    to lie just on the edge of their interval; the interval of all covers `level` of the truth where they are stretched
+    by the quantile `level` of these numbers."""
+    low, high = interval(members - centre, level)
+    error, tiny = truth - centre, torch.finfo(members.dtype).tiny
+    return torch.maximum(error / high.clamp_min(tiny), error / low.clamp_max(-tiny))
 
 
 def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> Tensor:
@@ -55,55 +85,105 @@ def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> 
     return shares
 
 
+@dataclass(frozen=True)
+class Fan:
+    """What an ensemble says of one sample, to be drawn: its mean, spread and `bands (4, T, *S, C)`, the 5, 25, 75 and
+    95 % of it; each but those `(T, *S, C)`."""
+
+    mean: Array
+    spread: Array
+    bands: Array
+
+    @classmethod
+    def of(cls, members: Tensor) -> Fan:
+        """Of members `(M, T, *S, C)`."""
+        (low, high), (lower, upper) = interval(members), interval(members, 0.5)
+        parts = (members.mean(0), members.std(0), torch.stack((low, lower, upper, high)))
+        return cls(*(part.cpu().double().numpy() for part in parts))
+
+
 @dataclass
 class EnsembleScores:
     """What ensembles of one task are worth beside the operator alone, gathered window by window.
 
-    CRPS and absolute error are in deviations of the data. `fine` is the power in the highest third of the resolved
-    wavenumbers at the last frame, over the truth's; resolved are those up to the last one that holds a millionth of the
-    truth's power.
+    CRPS, absolute error, spread and error are in deviations of the data. `fine` is the power in the highest third of
+    the resolved wavenumbers at the last frame, over the truth's; resolved are those up to the last one that holds a
+    millionth of the truth's power. Names that end in `BEFORE` are of the members before calibration. `fan` is that of
+    the first sample.
     """
 
     members: int
     sums: dict[str, float] = field(default_factory=dict)
+    steps: dict[str, Array] = field(default_factory=dict)  # (T,), summed over samples
     samples: int = 0
-    histogram: list[float] = field(default_factory=list)  # of the truth's ranks, summed over samples
+    histograms: dict[str, Array] = field(default_factory=dict)  # of the truth's ranks, summed over samples
+    fan: Fan | None = None
 
-    def add(self, drawn: Tensor, alone: Tensor, truth: Tensor, std: Tensor, mask: Tensor | None = None) -> None:
-        """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth."""
+    def add(
+        self,
+        drawn: Tensor,
+        alone: Tensor,
+        truth: Tensor,
+        std: Tensor,
+        mask: Tensor | None = None,
+        before: Tensor | None = None,
+    ) -> None:
+        """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth; `before`
+        are the members before calibration, where that changed them."""
         mean, cells = drawn.mean(0), None if mask is None else mask[:, None, ..., None]
 
-        def total(values: Tensor) -> float:
-            """The sum over samples of the mean over all else; cells that do not count are left out."""
+        def total(values: Tensor) -> Array:
+            """The sum over samples of the mean over space and channels, by step; only cells that count."""
             if cells is not None:
                 values = torch.where(cells, values, torch.nan)
-            return float(values.flatten(1).nanmean(1).double().sum())
+            return np.asarray(values.flatten(2).nanmean(2).double().sum(0).cpu().numpy())
 
-        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in drawn)], mask)
-        new = {
+        steps = {
             "crps": total(crps(drawn / std, truth / std)),
             "absolute error alone": total(((alone - truth) / std).abs()),
             "spread": total((spread(drawn) / std).square()),
             "error": total(((mean - truth) / std).square()),
+            "nrmse of the mean": nrmse(mean, truth, mask=mask).mean(2).double().sum(0).cpu().numpy(),
+            "nrmse alone": nrmse(alone, truth, mask=mask).mean(2).double().sum(0).cpu().numpy(),
             "coverage": total(coverage(drawn, truth)),
-            "nrmse of the mean": float(nrmse(mean, truth, mask=mask).mean((1, 2)).double().sum()),
-            "nrmse alone": float(nrmse(alone, truth, mask=mask).mean((1, 2)).double().sum()),
-            "fine truth": fine[0],
-            "fine alone": fine[1],
-            "fine members": sum(fine[2:]) / len(drawn),
         }
+        histograms = {"": ranks(drawn, truth, cells)}
+        if before is not None:
+            steps[f"spread{BEFORE}"] = total((spread(before) / std).square())
+            steps[f"coverage{BEFORE}"] = total(coverage(before, truth))
+            steps[f"crps{BEFORE}"] = total(crps(before / std, truth / std))
+            histograms[BEFORE] = ranks(before, truth, cells)
+        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in drawn)], mask)
+        new = {"fine truth": fine[0], "fine alone": fine[1], "fine members": sum(fine[2:]) / len(drawn)}
+        self.fan = self.fan or Fan.of(drawn[:, 0])
         self.sums = {name: self.sums.get(name, 0.0) + value for name, value in new.items()}
-        shares = (ranks(drawn, truth, cells) * len(truth)).tolist()
-        self.histogram = [a + b for a, b in zip(self.histogram or [0.0] * len(shares), shares, strict=True)]
+        self.steps = {name: self.steps.get(name, 0.0) + value for name, value in steps.items()}
+        for name, shares in histograms.items():
+            self.histograms[name] = self.histograms.get(name, 0.0) + shares.cpu().numpy() * len(truth)
         self.samples += len(truth)
 
+    def curves(self) -> dict[str, Array]:
+        """Scores at each step, by name, `(T,)`: spread and error as roots of their mean squares."""
+        means = {name: total / max(1, self.samples) for name, total in self.steps.items()}
+        return {name: np.sqrt(v) if name.startswith(("spread", "error")) else v for name, v in means.items()}
+
+    def shares(self) -> dict[str, Array]:
+        """How often the truth has each rank, over an even share, `(M + 1,)`; by "" and `BEFORE`."""
+        return {name: total * len(total) / max(1, self.samples) for name, total in self.histograms.items()}
+
     def numbers(self) -> dict[str, float]:
-        """The scores by name."""
-        s, n = self.sums, max(1, self.samples)
-        plain = ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone", "coverage")
+        """The scores by name, over whole rollouts."""
+        s, means = self.sums, {name: float(total.mean()) for name, total in self.steps.items()}
+        plain = {n: v / max(1, self.samples) for n, v in means.items() if not n.startswith(("spread", "error"))}
+        wide = [name for name in means if name.startswith("spread")]
         return {
-            **{name: s[name] / n for name in plain},
-            "spread over error": math.sqrt(s["spread"] / s["error"]) if s["error"] else math.inf,
+            **plain,
+            **{
+                name.replace("spread", "spread over error"): math.sqrt(means[name] / means["error"])
+                if means["error"]
+                else math.inf
+                for name in wide
+            },
             **{
                 name: s[name] / s["fine truth"] if s["fine truth"] else math.inf
                 for name in ("fine alone", "fine members")

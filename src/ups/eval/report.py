@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ups.eval import results, sections
+from ups.eval import results, sections, trust_sections
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, number, with_interval
 from ups.pages import Page, Section
@@ -112,7 +112,9 @@ class Report:
         page = Page(self.title, lead, [self._headline_section()], foot, data=list(rows) or None)
         page.sections += [sections.task_section(task, self.find) for task in self.tasks]
         if any(task.ensemble is not None for task in self.tasks):
-            page.sections.append(sections.ensembles_section(self.tasks))
+            page.sections.append(trust_sections.ensembles_section(self.tasks))
+        if any(task.errors is not None for task in self.tasks):
+            page.sections.append(trust_sections.errors_section(self.tasks))
         if any(task.refinement is not None for task in self.tasks):
             page.sections.append(sections.refinement_section(self.tasks, self.find))
         page.sections.append(sections.cost_section(self.tasks))

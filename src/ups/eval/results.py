@@ -15,6 +15,7 @@ import numpy as np
 
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
+from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import Number, all_strict, paired, ratio_of_means
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
@@ -122,7 +123,8 @@ class TaskResult:
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
     that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
-    `refinement` what iterations make of predicted steady states, where their equations are known.
+    `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
+    the simulator estimates its own, where it can.
     """
 
     ours: Entry
@@ -134,6 +136,7 @@ class TaskResult:
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ensemble: EnsembleScores | None = None
     refinement: RefinementScores | None = None
+    errors: ErrorScores | None = None
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -247,11 +250,9 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for curve in (by_parameter([e], name) for name in varied([e])):
         rows = zip(curve.values, curve.numbers, strict=True)
         points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
-    if task.ensemble is not None and entry is task.ours:
-        scores = ((f"ensemble {name}", value) for name, value in task.ensemble.numbers().items())
-        points += [
-            Point(Number(name, "strict", label, v, v, v, task.ensemble.samples), e.predictor) for name, v in scores
-        ]
+    for kind, scores in (("ensemble", task.ensemble), ("error-estimate", task.errors)) if entry is task.ours else ():
+        if scores is not None:
+            points += _points_of(kind, scores, e)
     if task.refinement is not None and entry is task.ours:
         points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     finite = int((~e.diverged).sum())
@@ -261,6 +262,16 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
             number = Number("power", "strict", label, float(value), float(value), float(value), finite)
             points.append(Point(number, who, "wavenumber", float(wave)))
     return points
+
+
+def _points_of(kind: str, scores: EnsembleScores | ErrorScores, e: Evaluation) -> list[Point]:
+    """Scores of ensembles or of estimates: numbers over the whole rollout, and those at each step."""
+    label, n = e.protocol.label, scores.samples
+    numbers = [(f"{kind} {name}", value, "", 0.0) for name, value in scores.numbers().items()]
+    for name, values in scores.curves().items():
+        rows = zip(times_of(e), values, strict=True)
+        numbers += [(f"{kind} {name} at time", float(value), "time", float(at)) for at, value in rows]
+    return [Point(Number(name, "strict", label, v, v, v, n), e.predictor, axis, at) for name, v, axis, at in numbers]
 
 
 def times_of(e: Evaluation) -> Any:

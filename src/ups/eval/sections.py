@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 
 from ups.eval.by_parameter import by_parameter, varied
+from ups.eval.ensembles import Fan
 from ups.eval.intervals import Number
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
@@ -75,46 +77,9 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         picture = chart(spectra, "wavenumber", "power", log_x=True)
         section.pictures.append(("Spectrum at the last frame, mean over samples.", picture))
     section.pictures += [_against(task, name) for name in varied([e.evaluation for e in _ours(task)])]
-    section.films += [_film(ours, example) for example in ours.examples]
+    fans = [task.ensemble.fan if task.ensemble is not None else None]  # of the first sample alone
+    section.films += [_film(ours, *shown) for shown in zip_longest(ours.examples, fans[: len(ours.examples)])]
     section.table = _beyond(task, find)
-    return section
-
-
-def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
-    """What draws are worth, task by task, beside the operator alone."""
-    head = (
-        "task",
-        "members",
-        "CRPS",
-        "absolute error of the operator alone",
-        "nRMSE of the mean",
-        "of the operator alone",
-    )
-    rows: list[tuple[str, ...]] = [
-        (*head, "spread over error", "in the 90 % interval", "fine structure", "of the operator alone")
-    ]
-    for task in tasks:
-        if task.ensemble is not None:
-            n = task.ensemble.numbers()
-            scores = [n[name] for name in ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone")]
-            scores += [n[name] for name in ("spread over error", "coverage", "fine members", "fine alone")]
-            name = task.ours.evaluation.task.name
-            rows.append((name, str(task.ensemble.members), *(number(score) for score in scores)))
-    text = (
-        "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
-        "says that the draws know more than the operator alone. Spread over error is 1, and nine tenths of the truth "
-        "lie in the 90 % interval, where an ensemble is as wide as it is wrong. Fine structure: the power in the "
-        "highest third of wavenumbers at the last frame, over the truth's."
-    )
-    section, curves = Section("Ensembles", text, tuple(rows)), []
-    for ensemble, name in ((t.ensemble, t.ours.evaluation.task.name) for t in tasks):
-        if ensemble is not None:
-            shares = np.array(ensemble.histogram) * len(ensemble.histogram) / ensemble.samples
-            curves.append(Curve(name, np.linspace(0, 1, len(shares)), shares))
-    words = (
-        "How often the truth has each rank among the members, over an even share: 1 throughout where it is one of them."
-    )
-    section.pictures.append((words, chart(curves, "rank, from lowest to highest", "share")))
     return section
 
 
@@ -262,12 +227,16 @@ def _against(task: TaskResult, name: str) -> tuple[str, str]:
     return f"Error against {name}, with 95 % intervals.", picture
 
 
-def _film(ours: Evaluation, example: Example) -> Film:
-    alt = f"{ours.task.title}, sample {example.id}: truth, prediction of {ours.predictor}, error"
+def _film(ours: Evaluation, example: Example, fan: Fan | None) -> Film:
+    who = f"prediction of {ours.predictor}" if fan is None else f"mean and spread of an ensemble of {ours.predictor}"
+    alt = f"{ours.task.title}, sample {example.id}: truth, {who}, error"
     alt += "" if example.mask is None else "; cells that do not count are grey"
-    values = (example.truth, example.prediction)
+    values = (example.truth, example.prediction if fan is None else fan.mean)
+    times, channels = example.times, ours.task.channels
     if ours.task.ndim > 1:
-        return film_forecast_maps(*values, example.times, ours.task.channels, alt, mask=example.mask)
+        wide = None if fan is None else fan.spread
+        return film_forecast_maps(*values, times, channels, alt, mask=example.mask, spread=wide)
     cells = example.truth.shape[1]
     x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.box[0] / cells
-    return film_forecast_lines(*values, x, example.times, ours.task.channels, alt, mask=example.mask)
+    bands = None if fan is None else fan.bands
+    return film_forecast_lines(*values, x, times, channels, alt, mask=example.mask, bands=bands)

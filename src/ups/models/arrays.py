@@ -84,6 +84,13 @@ class Given:
         values = out.cpu().numpy()
         return values.astype(dtype if np.issubdtype(dtype, np.floating) and not double else values.dtype)
 
+    def per_step(self, values: Tensor, times: Array) -> Any:
+        """Numbers of each step `(B, steps)`, in kind; `(steps,)` where no axis of samples was given."""
+        if self.labels is not None:
+            return self.labels.per_step(values.cpu().numpy(), times)
+        out = values if self.batched else values[0]
+        return out.to(self.source.device) if isinstance(self.source, Tensor) else out.cpu().numpy()
+
     def answer_once(self, frames: Tensor, times: Array, channels: tuple[str, ...], points: bool) -> Any:
         """The same of one frame, without the axis of time."""
         answer = self.answer(frames, times, channels, points)

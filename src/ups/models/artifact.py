@@ -123,6 +123,8 @@ def replace_part(path: str | Path, name: str, source: str | Path, out: str | Pat
     kept = {key: value for key, value in tensors.items() if not key.startswith(f"{name}.")}
     taken = {key: value for key, value in theirs.items() if key.startswith(f"{name}.")}
     parts = {**header["parts"], name: other["parts"][name]}
+    # What validation data said of the whole was said with the part that was there before.
+    header = {key: value for key, value in header.items() if key != "trust"}
     return write(Path(out or path), {**header, "parts": parts}, {**kept, **taken})
 
 

@@ -58,8 +58,7 @@ def members_of(
     On a GPU several members go `together`. How many depends on the batch alone, and the last group is filled up, so
     that a member is the same to the bit in an ensemble of any size.
     """
-    if together is None:
-        together = max(1, min(TOGETHER, ROWS // len(window))) if window.context.is_cuda else 1
+    together = together or together_of(window)
     copies = Window.join([window] * together)
     answers = []
     for first in range(0, count, together):
@@ -67,6 +66,11 @@ def members_of(
         answer = simulate(copies, steps, points, draws)
         answers.append(torch.unflatten(answer, 0, (together, len(window)))[: count - first])
     return torch.cat(answers)
+
+
+def together_of(window: Window) -> int:
+    """Members that go together after the context of a window."""
+    return max(1, min(TOGETHER, ROWS // len(window))) if window.context.is_cuda else 1
 
 
 def check_ensemble(members: Any, seed: Any) -> None:

@@ -63,6 +63,15 @@ class Labels:
             return array.isel({channel: 0})
         return array.assign_coords({channel: list(channels)}) if channel in self.coordinates else array
 
+    def per_step(self, values: Array, times: Array) -> Any:
+        """Numbers of each step `(B, steps)` with names; of one sample without the dimension of samples."""
+        import xarray  # type: ignore[import-not-found,unused-ignore]
+
+        time, batch = self.time or "time", self.batch or "batch"
+        kept = {batch: self.coordinates[batch]} if batch in self.coordinates else {}
+        array = xarray.DataArray(values, dims=(batch, time), coords={**kept, time: self.start + times})
+        return array if self.batch else array.isel({batch: 0})
+
     def _order(self, dims: tuple[str, ...]) -> tuple[str, ...]:
         """The order in which they were given; new ones where they are: time after the samples, points as space."""
         if not set(self.space) <= set(dims):

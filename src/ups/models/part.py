@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from ups.tensors import Condition, TaskStatistics
@@ -78,3 +80,24 @@ class Part(nn.Module, ABC):
     def refine_frame(self, frame: Tensor, condition: Condition) -> Tensor:  # noqa: ARG002
         """A decoded frame `(B, *S, C)`, or its values at points `(B, P, C)`, corrected, in physical units."""
         return frame
+
+
+def drawn_parts(
+    tasks: Sequence[TaskSpec],
+    configs: Mapping[str, Any],
+    grids: Mapping[str, tuple[int, ...]],
+    seed: int,
+    empty: Collection[str],
+    kinds: Mapping[str, type[Part]],
+) -> dict[str, Part]:
+    """Parts with fresh weights, drawn one after the other in the order of `kinds`; those in `empty` have shapes and no
+    memory. No other random number changes."""
+    parts: dict[str, Part] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name in (name for name in kinds if name in configs):
+            if name not in empty and any(before in empty for before in parts):
+                raise ValueError(f"the weights of '{name}' are drawn after those of an empty part and cannot be made")
+            with torch.device("meta") if name in empty else nullcontext():
+                parts[name] = kinds[name].build(configs[name], Blueprint(tasks, grids, parts))
+    return parts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,16 +14,18 @@ from torch import Tensor, nn
 from ups.models import artifact
 from ups.models.arrays import Given, inputs_of, joined, state_of
 from ups.models.bounds import check_shapes, no_larger_than
+from ups.models.calibration import ensemble_of
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
-from ups.models.ensembles import Draws, check_ensemble, members_of, stacked
+from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
-from ups.models.part import Blueprint, Part
+from ups.models.part import Part, drawn_parts
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, trained_ranges, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import Solution, check_alone, check_tolerance, driven_by, solution_of, steady_system
 from ups.models.stepping import Stepping
+from ups.models.trust import Trust, Watch
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, isotropic
 from ups.tensors import TaskStatistics, Window, numbers_of
@@ -58,6 +59,8 @@ class Simulator(nn.Module):
         self.idle: frozenset[str] = frozenset()
         # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.
         self.spans: dict[str, dict[str, Any]] = {}
+        # How far it can be believed, per task, as validation data have shown.
+        self.trust: dict[str, Trust] = {}
         # What it was made by: the whole, and each part by its name.
         self.provenance: dict[str, Any] = {}
         self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
@@ -152,6 +155,8 @@ class Simulator(nn.Module):
         ensemble: int | None = None,
         seed: int = 0,
         search: Search | None = None,
+        error: bool = False,
+        stop_at: float | None = None,
     ) -> Any:
         """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
 
@@ -166,7 +171,9 @@ class Simulator(nn.Module):
         force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
         do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
         a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
-        compute on one rollout: of several draws at each step those go on that look least wrong.
+        compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
+        is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
+        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -181,9 +188,13 @@ class Simulator(nn.Module):
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:
             check_search(self, search, spec, ensemble, points)
-        frames = self._answer(window, steps, points, ensemble, seed, search)
+        watch = Watch(self, window, seed, stop_at) if error or stop_at is not None else None
+        count = steps if watch is None else watch.count(steps)
+        frames = self._answer(window, count, points, ensemble, seed, search)
+        frames = frames if watch is None else watch.stopped(frames, steps)
         answers = [state.answer(member, times, spec.channels, points is not None) for member in frames]
-        return answers[0] if ensemble is None else stacked(answers)
+        answer = answers[0] if ensemble is None else stacked(answers)
+        return (answer, state.per_step(watch.errors, times)) if error and watch is not None else answer
 
     def solve(
         self,
@@ -252,7 +263,7 @@ class Simulator(nn.Module):
                 elif ensemble is None:
                     answer = self.simulate(window, steps, places).unsqueeze(0)
                 else:
-                    answer = members_of(self.simulate, window, steps, ensemble, seed, places)
+                    answer = ensemble_of(self, window, steps, ensemble, seed, places)
         finally:
             self.train(training)
         if window.mask is not None:
@@ -281,6 +292,7 @@ class Simulator(nn.Module):
             "tasks": [asdict(task) for task in self.tasks],
             "grids": self.codec.grids,
             "ranges": self.ranges(),
+            "trust": {name: asdict(trust) for name, trust in self.trust.items()},
             "program": __version__,
             "provenance": {**self.provenance, **(provenance or {})},
         }
@@ -299,6 +311,7 @@ class Simulator(nn.Module):
             simulator = assemble(*plan, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
             simulator.spans = artifact.spans(header)
+            simulator.trust = {name: Trust.of(values) for name, values in header.get("trust", {}).items()}
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except (UpsError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
@@ -325,15 +338,7 @@ def assemble(
     """
     if not tasks:
         raise ConfigError("a simulator needs at least one task.")
-    parts: dict[str, Part] = {}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for name in (name for name in kinds if name in configs):
-            if name not in empty and any(before in empty for before in parts):
-                raise ValueError(f"the weights of '{name}' are drawn after those of an empty part and cannot be made")
-            with torch.device("meta") if name in empty else nullcontext():
-                parts[name] = kinds[name].build(configs[name], Blueprint(tasks, grids or {}, parts))
-    return Simulator(parts, config)
+    return Simulator(drawn_parts(tasks, configs, grids or {}, seed, empty, kinds), config)
 
 
 def build(

@@ -13,6 +13,7 @@ import numpy as np
 from ups.pages.drawing import (
     ACCENTS,
     INK,
+    Band,
     Film,
     balanced,
     captions,
@@ -29,6 +30,8 @@ from ups.pages.drawing import (
 )
 from ups.types import Array
 
+FOUR = ("truth", "mean of the ensemble", "error", "spread")
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -42,20 +45,25 @@ class Curve:
     dashed: bool = False
 
 
-def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False) -> str:
-    """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap."""
+def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False, log_y: bool = True) -> str:
+    """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap. `log_y=False`: on a plain
+    axis from 0."""
     figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=110)
     panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
-    panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log", xscale="log" if log_x else "linear")
+    panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if log_y else "linear", xscale="log" if log_x else "linear")
     colours = itertools.cycle(ACCENTS)
     for curve in curves:
         colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
+        y = _positive(curve.y) if log_y else curve.y
         # A point between two gaps has no line to be seen by.
-        panel.plot(curve.x, _positive(curve.y), style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
+        panel.plot(curve.x, y, style, color=colour, lw=1.6, marker=".", ms=4, label=curve.label)
         if curve.low is not None and curve.high is not None:
             panel.fill_between(curve.x, _positive(curve.low), _positive(curve.high), color=colour, alpha=0.18, lw=0)
-    for axis, ends in ((panel.yaxis, panel.get_ylim()), (panel.xaxis, panel.get_xlim()))[: 1 + log_x]:
-        _plain_ticks(axis, ends)
+    for axis, ends, log in ((panel.yaxis, panel.get_ylim(), log_y), (panel.xaxis, panel.get_xlim(), log_x)):
+        if log:
+            _plain_ticks(axis, ends)
+    if not log_y:
+        panel.set_ylim(bottom=0)
     panel.grid(alpha=0.25)
     panel.legend(frameon=False, fontsize=8)
     return drawing(figure)
@@ -70,27 +78,42 @@ def film_forecast_lines(
     alt: str,
     frames: int = 31,
     mask: Array | None = None,
+    bands: Array | None = None,
 ) -> Film:
     """1D: truth dashed, prediction drawn through, and below them the error; `truth` and `forecast` `(T, X, C)`. Where
-    `mask (X,)` is false there is no line, and grey."""
+    `mask (X,)` is false there is no line, and grey. `bands (4, T, X, C)`: the 5, 25, 75 and 95 % of an ensemble, drawn
+    as a fan around its mean, which is then the prediction."""
     if mask is not None:
         truth, forecast = (masked(values, mask[:, None]) for values in (truth, forecast))
+        bands = None if bands is None else masked(bands, mask[:, None])
     shown = picked(len(times), frames)
     count = min(len(channels), 3)
     width = 3.6 * count + 3.6 * (count == 1)
     figure = library("figure").Figure(figsize=(width, 3.6), dpi=80)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
-    figure.subplots_adjust(left=0.75 / width, right=1 - 0.1 / width, bottom=0.13, top=0.93, hspace=0.25, wspace=0.35)
+    figure.subplots_adjust(
+        left=0.75 / width,
+        right=1 - 0.1 / width,
+        bottom=0.13,
+        top=0.93 if bands is None else 0.9,
+        hspace=0.25,
+        wspace=0.35,
+    )
     lines: list[Any] = []
-    heights: list[Array] = []
+    heights: list[Array | list[Band]] = []
     for c in range(count):
         upper, lower = panels[0][c], panels[1][c]
-        bottom, top = _range(truth[..., c])
+        bottom, top = _range(truth[..., c], None if bands is None else bands[..., c])
         upper.set(xlim=(x[0], x[-1]), ylim=(bottom, top), ylabel=channels[c])
         error = masked(_capped(forecast[..., c] - truth[..., c], top - bottom), mask)
         size = float(np.nanmax(np.abs(error))) or 1e-12
         lower.set(ylim=(-1.05 * size, 1.05 * size), xlabel="x", ylabel="error")
-        (guess,) = upper.plot(x, forecast[0, :, c], color=ACCENTS[0], lw=1.8, label="prediction")
+        for low, high, strength, name in _fan(bands, c):
+            (band, words) = (Band(x, low[0], high[0]), {"color": ACCENTS[0], "alpha": strength, "lw": 0, "label": name})
+            lines.append(upper.fill_between(*band, **words))
+            heights.append([Band(x, *ends) for ends in zip(low, high, strict=True)])
+        name = "prediction" if bands is None else "mean"
+        (guess,) = upper.plot(x, forecast[0, :, c], color=ACCENTS[0], lw=1.8, label=name)
         (true,) = upper.plot(x, truth[0, :, c], "--", color=INK, lw=1.3, label="truth")
         (gap,) = lower.plot(x, error[0], color=ACCENTS[1], lw=1.2)
         lines += [guess, true, gap]
@@ -98,7 +121,8 @@ def film_forecast_lines(
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
             shade(panel, x, mask)
-    panels[0][0].legend(loc="upper right", frameon=False, ncols=2, fontsize=8)
+    place = {"loc": "upper right"} if bands is None else {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}
+    panels[0][0].legend(**place, frameon=False, ncols=2 if bands is None else 4, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
     return Film(pictures, captions(times, shown), alt)
 
@@ -112,16 +136,19 @@ def film_forecast_maps(
     frames: int = 31,
     size: int = 220,
     mask: Array | None = None,
+    spread: Array | None = None,
 ) -> Film:
     """2D: truth, prediction and error side by side, one row per channel; the scales stand in the caption.
 
     Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own. Cells in which
-    `mask (*S,)` is false are grey.
+    `mask (*S,)` is false are grey. `spread (T, *S, C)`, that of an ensemble whose mean is the prediction, is a fourth
+    picture, with a scale of its own too.
     """
     if truth.ndim == 5:
         middle = truth.shape[3] // 2
         truth, forecast = truth[:, :, :, middle], forecast[:, :, :, middle]
         mask = None if mask is None else mask[:, :, middle]
+        spread = None if spread is None else spread[:, :, :, middle]
     if mask is not None:  # the scales are those of the cells that count
         forecast = np.where(mask[..., None], forecast, truth)
     shown = picked(len(times), frames)
@@ -130,16 +157,31 @@ def film_forecast_maps(
     scales = [balanced(float(np.nanmin(v)), float(np.nanmax(v))) for v in visible]
     errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
     worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
+    widest = [0.0 if spread is None else _largest(masked(spread[..., c], mask)) for c in range(count)]
     pictures = []
     for t in shown:
-        rows = [heading(("truth", "prediction", "error"), size)]
+        rows = [heading(("truth", "prediction", "error") if spread is None else FOUR, size)]
         for c in range(count):
             tiles = [tile(values[t, ..., c], scales[c], size, mask) for values in (truth, forecast)]
-            rows.append(row_of([*tiles, tile(errors[c][t], (-worst[c], worst[c]), size, mask)]))
+            tiles.append(tile(errors[c][t], (-worst[c], worst[c]), size, mask))
+            if spread is not None:
+                tiles.append(tile(spread[t, ..., c], (0.0, widest[c]), size, mask))
+            rows.append(row_of(tiles))
         pictures.append(map_picture(rows))
-    facts = zip(channels, scales, worst, strict=False)
-    ranges = "; ".join(f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" for name, (low, high), e in facts)
+    facts = zip(channels, scales, worst, widest, strict=False)
+    ranges = "; ".join(
+        f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" + (f", spread up to {s:.2g}" if s else "")
+        for name, (low, high), e, s in facts
+    )
     return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})")
+
+
+def _fan(bands: Array | None, channel: int) -> list[tuple[Array, Array, float, str]]:
+    """The bands of a fan, the widest first: lower and upper ends `(T, X)`, strength of the colour, name."""
+    if bands is None:
+        return []
+    low, lower, upper, high = bands[..., channel]
+    return [(low, high, 0.15, "5 – 95 %"), (lower, upper, 0.3, "25 – 75 %")]
 
 
 def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
@@ -154,10 +196,19 @@ def _plain_ticks(axis: Any, ends: tuple[float, float]) -> None:
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _range(values: Array) -> tuple[float, float]:
+def _range(values: Array, around: Array | None = None) -> tuple[float, float]:
+    """The range of values, and a little more; at most half as much again where more lies `around` them."""
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     pad = 0.08 * (high - low) or 1.0
+    if around is not None and np.isfinite(around).any():
+        seen, half = around[np.isfinite(around)], 0.5 * (high - low)
+        low, high = max(min(low, float(seen.min())), low - half), min(max(high, float(seen.max())), high + half)
     return low - pad, high + pad
+
+
+def _largest(values: Array) -> float:
+    """The largest finite value, or next to nothing."""
+    return float(np.max(values, initial=1e-12, where=np.isfinite(values)))
 
 
 def _capped(error: Array, limit: float) -> Array:

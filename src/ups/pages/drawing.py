@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -28,6 +28,14 @@ QUICK = 4  # of zlib's nine levels: half the time of the usual six, a tenth larg
 def library(module: str = "") -> Any:
     """matplotlib, or a module of it, imported when something is drawn: most commands draw nothing."""
     return importlib.import_module(f"matplotlib.{module}" if module else "matplotlib")
+
+
+class Band(NamedTuple):
+    """What lies between two lines over `x`, each `(X,)`."""
+
+    x: Array
+    low: Array
+    high: Array
 
 
 @dataclass(frozen=True)
@@ -62,20 +70,23 @@ def colour_map(scale: tuple[float, float]) -> str:
     return "RdBu_r" if scale[0] < 0 < scale[1] else "viridis"
 
 
-def moving(figure: Any, lines: Sequence[Any], frames: Iterable[Sequence[Array]]) -> tuple[str, ...]:
-    """A picture per frame, which gives every line its heights; all that stands still is drawn once."""
+def moving(figure: Any, artists: Sequence[Any], frames: Iterable[Sequence[Array | Band]]) -> tuple[str, ...]:
+    """A picture per frame, which gives every line its heights, and every band its ends; all that stands still is drawn
+    once."""
     canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
-    for line in lines:
-        line.set_animated(True)
+    for artist in artists:
+        artist.set_animated(True)
     canvas.draw()
     still = canvas.copy_from_bbox(figure.bbox)
     pictures = []
     for heights in frames:
         canvas.restore_region(still)
-        for line, y in zip(lines, heights, strict=True):
-            line.set_ydata(y)
-            assert line.axes is not None
-            line.axes.draw_artist(line)
+        for artist, y in zip(artists, heights, strict=True):
+            if isinstance(y, Band):
+                artist.set_data(y.x, y.low, y.high)
+            else:
+                artist.set_ydata(y)
+            artist.axes.draw_artist(artist)
         pictures.append(_few_colours(canvas))
     return tuple(pictures)
 

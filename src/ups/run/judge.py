@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ups.config import dump, fingerprint
 from ups.data.windows import whole
@@ -18,6 +19,7 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
 from ups.eval.ensembles import EnsembleScores
+from ups.eval.error_estimates import ErrorScores
 from ups.eval.fourier import INSTALL, available
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
@@ -25,9 +27,11 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.models import Simulator
+from ups.models.calibration import calibrated, drawing_part
 from ups.models.config import FORECASTER
 from ups.models.ensembles import members_of
 from ups.models.solving import steady_system, unrefinable
+from ups.models.trust import WATCHERS, Trust, signs_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
@@ -75,6 +79,7 @@ class Judge:
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
         main, *others = self._entries(exam, rivals)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
+        ensemble, errors = self._trust(exam)
         further: list[Entry] = []
         unseen = list(exam.outside)
         for more in beyond:
@@ -91,7 +96,8 @@ class Judge:
             beyond=tuple(further),
             unseen=tuple(dict.fromkeys(unseen)),
             trained={} if data is None else data.values(),
-            ensemble=self._ensemble(exam),
+            ensemble=ensemble,
+            errors=errors,
             refinement=self._refinement(exam),
         )
 
@@ -101,27 +107,40 @@ class Judge:
         said = (tuple(self.warnings), self._notes(), on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
-    def _ensemble(self, exam: Exam) -> EnsembleScores | None:
-        """What draws are worth beside the operator alone; None where no part draws, or none are asked for."""
-        sim, count = self.simulator, self.config.evaluation.ensemble
-        task = exam.part.task
-        drawing = {name for name, part in sim.parts.items() if part.draws and part.acts_on(task)}
-        if not drawing or not count:
-            return None
-        scores = EnsembleScores(count)
+    def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
+        """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
+        simulator knows of its errors, None where nothing was fitted."""
+        sim, task = self.simulator, exam.part.task
+        count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
+        trust = sim.trust.get(task.name, Trust())
+        scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
         rows = AT_ONCE[self.device.type == "cuda"]
         for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
-            truth, std = window.targets[:, :steps], sim.codec.statistics_of(window.task).std
+            truth, members = window.targets[:, :steps], None
             with torch.no_grad():
-                drawn = members_of(sim.simulate, window, steps, count)
-                sim.idle, idle = sim.idle | drawing, sim.idle
-                try:
-                    alone = sim.simulate(window, steps)
-                finally:
-                    sim.idle = idle
-            scores.add(drawn, alone, truth, std, window.mask)
-        return scores
+                plain = sim.simulate(window, steps)
+                if scores is not None:
+                    members = members_of(sim.simulate, window, steps, count)
+                    self._add(scores, window, truth, members, plain)
+                if trust.error is not None and errors is not None:
+                    enough = members if count >= WATCHERS else None
+                    signs = signs_of(sim, window, steps, members=enough)
+                    estimates = torch.stack([trust.error(row) for row in signs], 1)
+                    errors.add(estimates, nrmse(plain, truth, mask=window.mask).mean(2))
+        return scores, errors
+
+    def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:
+        """The scores of one window, before and after calibration."""
+        sim, drawing = self.simulator, {name for name, part in self.simulator.parts.items() if part.draws}
+        sim.idle, idle = sim.idle | drawing, sim.idle
+        try:
+            alone = sim.simulate(window, truth.shape[1])
+        finally:
+            sim.idle = idle
+        std, before = sim.codec.statistics_of(window.task).std, members
+        members = calibrated(sim, window, members, plain)
+        scores.add(members, alone, truth, std, window.mask, None if members is before else before)
 
     def _refinement(self, exam: Exam) -> RefinementScores | None:
         """What iterations make of predicted steady states; None where the equations of the task are not known."""
@@ -150,7 +169,7 @@ class Judge:
             scores.add({name: value.cpu().numpy() for name, value in measured.items()})
         return scores
 
-    def _coded(self, window: Window, steps: int) -> torch.Tensor:
+    def _coded(self, window: Window, steps: int) -> Tensor:
         """The true frames through the codec alone."""
         codec, grid = self.simulator.codec, tuple(window.targets.shape[2:-1])
         states = (codec.encode(window.targets[:, t], window.task, window.periodic) for t in range(steps))

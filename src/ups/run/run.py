@@ -1,4 +1,4 @@
-"""Run: one object that owns config, folder, data sets, simulator and trackers; prepare → train → judge → report."""
+"""Run: owns config, folder, data sets, simulator and trackers; prepare → train → calibrate → judge → report."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from ups.eval.results import StageFact, rows_of, write_results
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
+from ups.run.calibrate import trust_of
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
@@ -116,6 +117,7 @@ class Run:
             return None
         seat.pulse.beat("judge")
         with STOP.at_once("the simulator was judged"):
+            self.calibrate()
             return self.report(self.judge())
 
     @cached_property
@@ -188,6 +190,16 @@ class Run:
                 self._save(simulator, learnt)
             self.simulator = simulator
         dist.barrier()
+
+    def calibrate(self) -> None:
+        """Fit on validation data how far the simulator that training has left can be believed, and write it anew."""
+        self.identity.require_unchanged()
+        with self.phases("calibration"), Dist.alone(self.config.device) as dist:
+            simulator = load_simulator(self.folder.folder)
+            simulator.trust = trust_of(simulator, self.sets, dist.device, self.screen.say)
+            self.place.require()
+            simulator.save(self.folder.artifact("simulator"))
+        self.simulator = simulator
 
     def judge(self) -> Report:
         """Judge the simulator that training has left."""

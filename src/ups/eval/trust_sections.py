@@ -1,0 +1,107 @@
+"""The parts of a report's page on ensembles and on estimates of error: tables and charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ups.eval.ensembles import BEFORE
+from ups.eval.results import TaskResult, times_of
+from ups.eval.sections import number, percent
+from ups.pages import Curve, Section, chart
+from ups.types import Array
+
+TIME = "time after the last given frame"
+
+
+def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
+    """What draws are worth, task by task, beside the operator alone, and whether they are as wide as they are wrong."""
+    first = ("task", "members", "CRPS", "absolute error of the operator alone", "nRMSE of the mean")
+    wide = ("of the operator alone", "spread over error", "in the 90 % interval", "before calibration")
+    rows: list[tuple[str, ...]] = [(*first, *wide, "fine structure", "of the operator alone")]
+    for task in tasks:
+        if task.ensemble is not None:
+            n = task.ensemble.numbers()
+            names = ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone", "spread over error")
+            scores = [n[name] for name in names]
+            covered = [percent(n[key]) if key in n else "–" for key in ("coverage", f"coverage{BEFORE}")]
+            name = task.ours.evaluation.task.name
+            fine = [number(n[name]) for name in ("fine members", "fine alone")]
+            rows.append((name, str(task.ensemble.members), *map(number, scores), *covered, *fine))
+    text = (
+        "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
+        "says that the draws know more than the operator alone. Spread over error is 1, and nine tenths of the truth "
+        "lie in the 90 % interval, where an ensemble is as wide as it is wrong. The interval is that in which one more "
+        "member would lie nine times in ten: its ends are the (M + 1) · 5 % and (M + 1) · 95 % of M members in order. "
+        "Calibration was fitted on validation data. Fine structure: the power in the highest third of wavenumbers at "
+        "the last frame, over the truth's."
+    )
+    section = Section("Ensembles", text, tuple(rows))
+    ranks: list[Curve] = []
+    for task in tasks:
+        if task.ensemble is not None:
+            name, times, curves = task.ours.evaluation.task.name, _times(task), task.ensemble.curves()
+            shares = task.ensemble.shares()
+            ranks += [Curve(f"{name}{key}", np.linspace(0, 1, len(v)), v) for key, v in shares.items()]
+            section.pictures.append(_coverage(name, times, curves))
+            section.pictures.append(_spread(name, times, curves))
+    words = (
+        "How often the truth has each rank among the members, over an even share: 1 throughout where it is one of them."
+    )
+    even = Curve("one of them", np.array([0.0, 1.0]), np.ones(2), dashed=True)
+    section.pictures.insert(0, (words, chart([*ranks, even], "rank, from lowest to highest", "share", log_y=False)))
+    return section
+
+
+def errors_section(tasks: Sequence[TaskResult]) -> Section:
+    """How well the simulator knows its own error, task by task."""
+    rows: list[tuple[str, ...]] = [("task", "rank correlation", "at a step", "usual factor", "verdict")]
+    section = Section("Estimates of error")
+    for task in tasks:
+        if task.errors is not None:
+            n, name = task.errors.numbers(), task.ours.evaluation.task.name
+            both = (n["rank correlation"], n["rank correlation at a step"])
+            rows.append((name, *map(number, (*both, n["usual factor"])), _verdict(*both)))
+            curves, times = task.errors.curves(), _times(task)
+            lines = [Curve("estimated", times, curves["estimated error"])]
+            lines.append(Curve("true", times, curves["true error"], dashed=True))
+            words = f"{name}: error as the simulator estimates it and as it is, medians over samples."
+            section.pictures.append((words, chart(lines, TIME, "nRMSE")))
+    section.text = (
+        "Every rollout can carry an estimate of its own relative error (`sim.rollout(…, error=True)`), made of the "
+        "spread of draws, of the laws that frames break before their repair and of the time, as validation data have "
+        "shown. Here it stands beside the true error: rank correlation over all samples and steps, and over samples at "
+        "a step, averaged over steps; the usual factor is that by which half of the estimates are off, up or down."
+    )
+    section.table = tuple(rows)
+    return section
+
+
+def _verdict(overall: float, at_step: float) -> str:
+    """What an estimate is good for."""
+    if overall < 0.3:
+        return "says little about the error here"
+    return "knows when, and which sample" if at_step >= 0.3 else "knows when, but not which sample"
+
+
+def _coverage(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, str]:
+    lines = [Curve("after calibration" if f"coverage{BEFORE}" in curves else "members", times, curves["coverage"])]
+    if f"coverage{BEFORE}" in curves:
+        lines.append(Curve("before", times, curves[f"coverage{BEFORE}"]))
+    lines.append(Curve("nine tenths", times, np.full(len(times), 0.9), dashed=True))
+    words = f"{name}: part of the truth in the 90 % interval, against time."
+    return words, chart(lines, TIME, "coverage", log_y=False)
+
+
+def _spread(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, str]:
+    lines = [Curve("spread", times, curves["spread"])]
+    if f"spread{BEFORE}" in curves:
+        lines.append(Curve("spread before calibration", times, curves[f"spread{BEFORE}"]))
+    lines.append(Curve("error of the mean", times, curves["error"], dashed=True))
+    words = f"{name}: spread of the members and error of their mean, in deviations of the data."
+    return words, chart(lines, TIME, "deviations")
+
+
+def _times(task: TaskResult) -> Array:
+    return np.asarray(times_of(task.ours.evaluation))

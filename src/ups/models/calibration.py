@@ -1,0 +1,92 @@
+"""Calibration: members of an ensemble, stretched around the rollout without draws to be as wide as it is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ups.models.ensembles import members_of
+from ups.models.stepping import Stepping
+from ups.physics.laws import repaired
+from ups.tensors import Window
+from ups.types import ConfigError, TaskSpec
+
+LIMIT = 10.0  # by how much members are stretched at most, and its inverse at least
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Factors by which deviations of members from the rollout without draws are stretched, one for each step and
+    channel, `(T, C)`, fitted for the members that the part `drawn_by` draws. The last step's hold for all after it.
+
+    Around that rollout and not around the members' mean, so that a member does not depend on how many are drawn.
+    """
+
+    drawn_by: str
+    factors: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        sound = all(math.isfinite(f) and 0 < f <= LIMIT for row in self.factors for f in row)
+        if not self.factors or len({len(row) for row in self.factors}) != 1 or not sound:
+            raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {LIMIT:g}")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From what `dataclasses.asdict` and JSON made of it."""
+        return cls(str(values["drawn_by"]), tuple(tuple(map(float, row)) for row in values["factors"]))
+
+    def stretched(self, members: Tensor, plain: Tensor) -> Tensor:
+        """Members `(M, B, T, …, C)` around the rollout `plain (B, T, …, C)`."""
+        rows = [self.factors[min(i, len(self.factors) - 1)] for i in range(plain.shape[1])]
+        factors = torch.tensor(rows, device=plain.device, dtype=plain.dtype)
+        factors = factors.reshape(len(rows), *(1,) * (plain.ndim - 3), -1)
+        return plain + factors * (members - plain)
+
+
+def drawing_part(simulator: Any, task: TaskSpec) -> str | None:
+    """The name of the part that draws members of a task, where one does."""
+    awake = simulator.awake(task)
+    return next((name for name, part in simulator.parts.items() if part.draws and part in awake), None)
+
+
+def calibration_of(simulator: Any, task: TaskSpec) -> Calibration | None:
+    """What has been fitted for a task and the part that draws now."""
+    trust = simulator.trust.get(task.name)
+    calibration: Calibration | None = None if trust is None else trust.calibration
+    return calibration if calibration is not None and calibration.drawn_by == drawing_part(simulator, task) else None
+
+
+def calibrated(
+    simulator: Any, window: Window, members: Tensor, plain: Tensor | None = None, points: Tensor | None = None
+) -> Tensor:
+    """Members `(M, B, T, …, C)` after the context of a window as the calibration stretches them; as they are, where
+    none was fitted. Then the laws that are repaired in a rollout are repaired again: bounds may be crossed."""
+    calibration = calibration_of(simulator, window.task)
+    if calibration is None:
+        return members
+    plain = simulator.simulate(window, members.shape[2], points) if plain is None else plain
+    members = calibration.stretched(members, plain)
+    stepping, copies = Stepping(simulator, window, points), (len(members), plain.shape[1])
+    laws, mask = (stepping.laws, window.mask) if points is None else (stepping.bounds, None)
+
+    def of_each_frame(values: Tensor) -> Tensor:
+        """`(B, …)` as `(M · T · B, …)`."""
+        return values.expand(math.prod(copies), *values.shape).flatten(0, 1)
+
+    rows = members.transpose(1, 2).flatten(0, 2)
+    cells = None if mask is None else of_each_frame(mask)
+    rows = repaired(rows, laws, of_each_frame(stepping.reference), stepping.domain, cells)
+    return torch.unflatten(rows, 0, (*copies, len(window))).transpose(1, 2)
+
+
+def ensemble_of(
+    simulator: Any, window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
+) -> Tensor:
+    """The calibrated rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window."""
+    members = members_of(simulator.simulate, window, steps, count, seed, points)
+    return calibrated(simulator, window, members, points=points)

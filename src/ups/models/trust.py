@@ -1,0 +1,212 @@
+"""Trust: how far a rollout can be believed, step by step, told from the spread of draws, from laws and from time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ups.models.calibration import Calibration
+from ups.models.ensembles import Draws, together_of
+from ups.models.stepping import Parts, Stepping
+from ups.physics.laws import laws_of
+from ups.tensors import Window
+from ups.types import Array, ConfigError, TaskSpec
+
+WATCHERS = 8  # members by whose spread an error is estimated
+FLOOR = 1e-6  # of a sign and of an error: smaller ones say nothing more
+RIDGE = 1e-2  # keeps signs that say the same from outbidding each other
+
+
+@dataclass(frozen=True)
+class ErrorModel:
+    """The usual relative error (nRMSE) of a frame, as a product of powers of signs: constant · Π sign ^ power.
+
+    Signs are the spread of draws, what each law is broken by before repair, and the time since the start. No power is
+    negative: a larger sign never means a smaller error. `scatter` is the deviation of the errors' logarithms from it.
+    """
+
+    signs: tuple[str, ...]
+    powers: tuple[float, ...]
+    constant: float
+    scatter: float
+
+    def __post_init__(self) -> None:
+        numbers = (*self.powers, self.constant, self.scatter)
+        if len(self.signs) != len(self.powers) or not all(math.isfinite(n) and n >= 0 for n in numbers):
+            raise ConfigError("an estimate of errors needs a finite power, of at least 0, for each of its signs")
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From what `dataclasses.asdict` and JSON made of it."""
+        powers = tuple(map(float, values["powers"]))
+        return cls(tuple(map(str, values["signs"])), powers, float(values["constant"]), float(values["scatter"]))
+
+    @classmethod
+    def fit(cls, signs: Mapping[str, Array], errors: Array) -> Self | None:
+        """Least squares in logarithms, with powers of at least 0, over frames `(N,)` whose errors are known; None where
+        none of them is finite."""
+        from scipy.optimize import nnls
+
+        columns = np.stack([np.log(np.maximum(values, FLOOR)) for values in signs.values()], 1)
+        wanted = np.log(np.maximum(errors, FLOOR))
+        sound = np.isfinite(columns).all(1) & np.isfinite(wanted)
+        if not sound.any():
+            return None
+        columns, wanted = columns[sound], wanted[sound]
+        middle, mean = columns.mean(0), float(wanted.mean())
+        ridge = math.sqrt(RIDGE * len(wanted)) * np.eye(len(middle))
+        rows, goal = np.concatenate((columns - middle, ridge)), np.concatenate((wanted - mean, np.zeros(len(middle))))
+        powers = nnls(rows, goal)[0]
+        scatter = float((wanted - mean - (columns - middle) @ powers).std())
+        return cls(tuple(signs), tuple(map(float, powers)), math.exp(mean - float(middle @ powers)), scatter)
+
+    def __call__(self, signs: Mapping[str, Tensor]) -> Tensor:
+        """The estimate `(B,)` from the signs of each sample; infinite where one of them is not finite."""
+        columns = torch.stack([signs[name] for name in self.signs])
+        powers = torch.tensor(self.powers, device=columns.device, dtype=columns.dtype).unsqueeze(1)
+        estimate: Tensor = self.constant * (powers * columns.clamp_min(FLOOR).log()).sum(0).exp()
+        return torch.where(columns.isfinite().all(0), estimate, math.inf)
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What validation data have said of one task: how wide its ensembles must be, and how its errors are estimated."""
+
+    calibration: Calibration | None = None
+    error: ErrorModel | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """From what `dataclasses.asdict` and JSON made of it."""
+        width, error = values["calibration"], values["error"]
+        return cls(None if width is None else Calibration.of(width), None if error is None else ErrorModel.of(error))
+
+
+class Trusted(Parts, Protocol):
+    """What rollouts are watched of: a simulator."""
+
+    trust: dict[str, Trust]
+    training: bool
+
+    def eval(self) -> Any: ...
+
+    def train(self, mode: bool = True) -> Any: ...
+
+
+class Watchers:
+    """A few members of an ensemble, advanced together step by step."""
+
+    def __init__(self, simulator: Parts, window: Window, seed: int) -> None:
+        together = min(WATCHERS, together_of(window))
+        self.window, copies = window, Window.join([window] * together)
+        self.groups = [Draws(seed, range(first, first + together)) for first in range(0, WATCHERS, together)]
+        self.steppings = [Stepping(simulator, copies) for _ in self.groups]
+        self.tokens = [stepping.start() for stepping in self.steppings]
+
+    def step(self, step: int) -> Tensor:
+        """Their frames `(M, B, *S, C)` after the next step."""
+        frames = []
+        for i, (draws, stepping) in enumerate(zip(self.groups, self.steppings, strict=True)):
+            z = self.tokens[i]
+            self.tokens[i], frame = stepping.step(z, step, draws(step, z[:, -1]))
+            frames.append(torch.unflatten(frame, 0, (len(draws.members), len(self.window))))
+        return torch.cat(frames)[:WATCHERS]
+
+
+def signs_of(
+    simulator: Parts, window: Window, steps: int, seed: int = 0, members: Tensor | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """The signs `(B,)` of an error after each step of the rollout without draws. Where a part draws, the spread of
+    `WATCHERS` rollouts beside it is one; of the first of `members (M, B, T, …)`, where those are drawn already."""
+    plain = Stepping(simulator, window)
+    z, time = plain.start(), torch.zeros_like(window.step(0), dtype=torch.float64)
+    laws = laws_of(plain.task, window.periodic)
+    draws = members is None and any(part.draws for part in simulator.awake(plain.task))
+    watchers = Watchers(simulator, window, seed) if draws else None
+    for i in range(steps):
+        z, _ = plain.step(z, i)
+        assert plain.unrepaired is not None
+        pair = torch.stack((plain.reference, plain.unrepaired), 1)
+        signs = {f"law {law.name}": law.residual(pair, plain.domain, window.mask) for law in laws}
+        if watchers is not None:
+            signs["spread"] = relative_spread(watchers.step(i), window.mask)
+        elif members is not None:
+            signs["spread"] = relative_spread(members[:WATCHERS, :, i], window.mask)
+        time = time + window.step(i)
+        yield {name: value.double() for name, value in (signs | {"time": time}).items()}
+
+
+def relative_spread(members: Tensor, mask: Tensor | None) -> Tensor:
+    """The spread of members `(M, B, *S, C)` over the size of their mean, averaged over channels, `(B,)`; only over the
+    cells of `mask (B, *S)`, where one is given."""
+    members = members.double()
+    squares = torch.stack((members.var(0), members.mean(0).square())).flatten(2, -2)  # (2, B, cells, C)
+    if mask is not None:
+        squares = torch.where(mask.flatten(1).unsqueeze(-1), squares, 0.0)
+    wide, large = squares.sum(2)
+    ratio: Tensor = (wide / large.clamp_min(torch.finfo(torch.float64).tiny)).sqrt().mean(-1)
+    return ratio
+
+
+def error_model(simulator: Trusted, task: TaskSpec) -> ErrorModel:
+    """How errors of a task are estimated; ConfigError where nobody has fitted that."""
+    trust = simulator.trust.get(task.name)
+    if trust is None or trust.error is None:
+        raise ConfigError(
+            f"the simulator has no estimate of its errors on {task.name}: a run fits one on validation data when its "
+            "training ends; leave error and stop_at out, or train it by a run."
+        )
+    return trust.error
+
+
+class Watch:
+    """A rollout without draws that is run beside the one that is asked for, to tell its error and where it stops."""
+
+    def __init__(self, simulator: Trusted, window: Window, seed: int = 0, stop_at: Any = None) -> None:
+        self.simulator, self.window, self.seed, self.stop_at = simulator, window, seed, check_threshold(stop_at)
+        self.model = error_model(simulator, window.task)
+        self.errors = torch.zeros(len(window), 0)
+
+    def count(self, steps: int) -> int:
+        """The steps to compute: `steps`, or fewer where all samples have passed the threshold. Then `errors (B, n)`
+        holds the estimates; after the step at which a sample passes it, NaN."""
+        errors, training = [], self.simulator.training
+        over = torch.zeros(len(self.window), dtype=torch.bool, device=self.window.context.device)
+        self.simulator.eval()
+        try:
+            with torch.no_grad():
+                for signs in signs_of(self.simulator, self.window, steps, self.seed):
+                    error = self.model(signs)
+                    errors.append(error.masked_fill(over, torch.nan))
+                    over = over | ~(error <= self.stop_at)
+                    if bool(over.all()):
+                        break
+        finally:
+            self.simulator.train(training)
+        self.errors = torch.stack(errors, 1)
+        return len(errors)
+
+    def stopped(self, members: Tensor, steps: int) -> Tensor:
+        """Rollouts `(M, B, n, …, C)` of length `steps`, NaN from the step on at which the error passes the threshold;
+        `errors` becomes as long."""
+        missing = steps - self.errors.shape[1]
+        over = (~(self.errors <= self.stop_at)).reshape(*self.errors.shape, *(1,) * (members.ndim - 3))
+        members = members.masked_fill(over, torch.nan)
+        rest = self.errors.new_full((len(self.errors), missing), torch.nan)
+        self.errors = torch.cat((self.errors, rest), 1)
+        return torch.cat((members, members.new_full((*members.shape[:2], missing, *members.shape[3:]), torch.nan)), 2)
+
+
+def check_threshold(stop_at: Any) -> float:
+    """The error at which a rollout is to stop, infinite where that is None; ConfigError unless it is above 0."""
+    if stop_at is None:
+        return math.inf
+    if not isinstance(stop_at, int | float | np.number) or isinstance(stop_at, bool) or not stop_at > 0:
+        raise ConfigError(f"stop_at is {stop_at!r}, but must be a number above 0: the relative error to stop at.")
+    return float(stop_at)

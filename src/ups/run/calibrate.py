@@ -1,0 +1,111 @@
+"""What validation data say of a trained simulator: how wide its ensembles must be, how its errors are estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+from ups.data.windows import whole
+from ups.eval.ensembles import needed_stretch
+from ups.eval.nrmse import nrmse
+from ups.models import Simulator
+from ups.models.calibration import LIMIT, Calibration, drawing_part
+from ups.models.ensembles import members_of
+from ups.models.trust import ErrorModel, Trust, signs_of
+from ups.run.datasets import DataSet, Say
+from ups.tensors import Window
+from ups.types import Array, TaskSpec
+
+MEMBERS = 16  # of the ensembles that are fitted
+LEVEL = 0.9  # the part of the truth that their intervals are to cover
+TRAJECTORIES = (24, 64)  # of the validation part of a task, on processors and on a GPU
+AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
+PLACES = 4096  # of a frame at which it is compared
+NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
+
+
+def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device, say: Say) -> dict[str, Trust]:
+    """Per task, what is fitted on its validation part; `say` is told where nothing could be."""
+    simulator.to(device).eval()
+    trust = {}
+    for data in sets:
+        with torch.no_grad():
+            trust[data.task.name] = _fitted(simulator, data, device)
+        if trust[data.task.name].error is None and not data.task.steady:
+            say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
+    return trust
+
+
+def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
+    """What the validation part of one task says."""
+    drawn_by, task = drawing_part(simulator), data.task
+    stretches: list[list[Array]] = []  # of each step, of each window, (C, places)
+    signs: dict[str, list[Array]] = {}
+    errors: list[Array] = []
+    on_gpu = device.type == "cuda"
+    for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
+        window, steps = window.to(device), window.targets.shape[1]
+        plain = simulator.simulate(window, steps)
+        members = None if drawn_by is None else members_of(simulator.simulate, window, steps, MEMBERS)
+        if members is not None:
+            needed = needed_stretch(members, window.targets, plain, LEVEL)
+            stretches += [[] for _ in range(steps - len(stretches))]
+            for i in range(steps):
+                stretches[i].append(thinned(needed[:, i], window.mask))
+        if not task.steady:
+            for row in signs_of(simulator, window, steps, members=members):
+                for name, values in row.items():
+                    signs.setdefault(name, []).append(values.cpu().numpy())
+            rows = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
+            errors.append(rows.T.flatten().cpu().numpy())
+    factors = factors_of(stretches, task)
+    return Trust(
+        Calibration(drawn_by, factors) if drawn_by is not None and factors else None,
+        ErrorModel.fit({name: np.concatenate(v) for name, v in signs.items()}, np.concatenate(errors))
+        if errors
+        else None,
+    )
+
+
+def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Window]:
+    """Whole trajectories of the validation part, at most so many, as many of each grid; so many rows at a time."""
+    parts = data.parts("valid")
+    for part in parts:
+        left = max(1, most // len(parts))
+        for window in whole([part], context, rows):
+            yield window.rows(0, left)
+            left -= len(window)
+            if left <= 0:
+                break
+
+
+def thinned(needed: torch.Tensor, mask: torch.Tensor | None) -> Array:
+    """The stretches `(B, *S, C)` that one step needs, at no more than `PLACES` places of each sample, `(C, places)`;
+    what is not finite needs more than any."""
+    cells = needed.flatten(1, -2)
+    stride = max(1, cells.shape[1] // PLACES)
+    cells = cells[:, ::stride]
+    chosen = cells.flatten(0, 1) if mask is None else cells[mask.flatten(1)[:, ::stride]]
+    return np.asarray(np.nan_to_num(chosen.T.cpu().numpy(), nan=np.inf, posinf=np.inf, neginf=np.inf))
+
+
+def factors_of(stretches: Sequence[Sequence[Array]], task: TaskSpec) -> tuple[tuple[float, ...], ...]:
+    """The factors of each step and channel: the stretch that suffices for `LEVEL` of all places, smoothed over steps.
+
+    Channels of one field have one factor, so that what is linear in them (a divergence) stays as it is.
+    """
+    ends = list(pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()))
+    logs = np.zeros((len(stretches), len(task.channels)))
+    for i, step in enumerate(stretches):
+        pool = np.concatenate(step, 1)
+        for first, last in ends:
+            factor = float(np.quantile(pool[first:last], LEVEL, method="inverted_cdf"))
+            logs[i, first:last] = np.log(min(max(factor, 1 / LIMIT), LIMIT))
+    rows = []
+    for i in range(len(logs)):
+        around = min(int(NEAR * (i + 1)), len(logs) - 1 - i)  # as many before as after: a trend is no error
+        rows.append(tuple(np.exp(logs[i - around : i + around + 1].mean(0)).clip(1 / LIMIT, LIMIT).tolist()))
+    return tuple(rows)

@@ -1,0 +1,153 @@
+"""After training, validation data say how far a simulator can be believed; the test data never have a part in it."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+import ups
+from ups.config import load
+from ups.eval.ensembles import coverage, needed_stretch
+from ups.eval.report import Report
+from ups.jobs.evaluate import Question, evaluate_run
+from ups.models.calibration import Calibration
+from ups.physics import TASKS
+from ups.run import calibrate
+from ups.run.calibrate import factors_of
+from ups.run.config import run_config
+from ups.run.datasets import DataSet, Screen
+from ups.run.run import Run, run_alone
+from ups.rundir import RunDir
+
+TINY = """
+name: tiny
+data:
+  a: {task: advection1d, scheme: accurate, samples: 20, resolution: 32, device: cpu, reduce: {time: 20}}
+plan: [codec, operator, residual]
+model:
+  codec: {dim: 8}
+  operator: {width: 16, depth: 1, heads: 2}
+  residual: {width: 16, depth: 1, heads: 2, steps: 1}
+codec: {batch: 4, train: {steps: 2}}
+operator: {batch: 4, train: {steps: 20, lr: 3.0e-3}}
+residual: {batch: 4, train: {steps: 4}}
+device: cpu
+"""
+STEPS = 12
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+    folder = tmp_path_factory.mktemp("calibrated")
+    (folder / "tiny.yaml").write_text(TINY)
+    place, report = run_alone(load(run_config(), folder / "tiny.yaml", {"out": str(folder)}), Screen.silent())
+    return place.folder, report
+
+
+def header_of(run: Path) -> Any:
+    with safe_open(run / "artifacts" / "simulator.safetensors", "pt") as file:
+        return json.loads(file.metadata()["ups"])
+
+
+@pytest.mark.parametrize("widths", [np.geomspace(0.2, 2, STEPS), np.geomspace(2.5, 0.15, STEPS)])
+def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_data_at_every_step(
+    widths: np.ndarray,
+) -> None:
+    """Gaussian truth around a known centre, members of wrong widths that change with the step."""
+    torch.manual_seed(0)
+    task, shape = TASKS["reacdiff2d"], (16, STEPS, 16, 16, 2)
+    by_channel = torch.tensor([1.0, 3.0])  # each is a field of its own
+    size = torch.tensor(widths, dtype=torch.float32).reshape(STEPS, 1, 1, 1) * by_channel
+
+    def drawn(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        plain = torch.randn(shape)
+        return plain + size * torch.randn(count, *shape), plain, plain + torch.randn(shape)
+
+    members, plain, truth = drawn(16)
+    needed = needed_stretch(members, truth, plain)
+    steps = [[calibrate.thinned(needed[:, i], None)] for i in range(STEPS)]
+    fitted = Calibration("residual", factors_of(steps, task))
+    for count in (16, 50):
+        members, plain, truth = drawn(count)
+        covered = coverage(fitted.stretched(members, plain), truth).mean((0, 2, 3))
+        before = coverage(members, truth).mean((0, 2, 3))
+        assert before.min() < 0.6
+        assert before.max() > 0.98
+        assert covered.mean().item() == pytest.approx(0.9, abs=0.015)
+        assert covered.min() > 0.86
+        assert covered.max() < 0.94
+
+
+def test_channels_of_one_field_are_stretched_alike_and_cells_that_do_not_count_are_left_out() -> None:
+    task = TASKS["cfd2d"]
+    torch.manual_seed(1)
+    needed, mask = torch.rand(2, 8, 8, len(task.channels)), torch.ones(2, 8, 8, dtype=torch.bool)
+    mask[:, 4:] = False
+    needed[:, 4:] = torch.nan
+    (row,) = factors_of([[calibrate.thinned(needed, mask)]], task)
+    places = np.cumsum([0, *(len(f.channels) for f in task.fields)])
+    assert all(len(set(row[a:b])) == 1 for a, b in pairwise(places))
+    assert len(set(row)) == len(task.fields)
+    assert max(row) <= 1
+
+
+def test_a_run_leaves_what_it_fitted_with_the_simulator_and_shows_it(finished: tuple[Path, Report]) -> None:
+    run, report = finished
+    sim = ups.load(run)
+    trust = sim.trust["advection1d"]
+    assert trust.calibration is not None
+    assert trust.error is not None
+    assert trust.calibration.drawn_by == "residual"
+    steps = report.tasks[0].ours.evaluation.steps
+    assert len(trust.calibration.factors) == steps
+    assert {"spread", "time"} < set(trust.error.signs)
+    ensemble, errors = report.tasks[0].ensemble, report.tasks[0].errors
+    assert ensemble is not None
+    assert errors is not None
+    records = {r.metric: r for r in report.records}
+    assert records["ensemble coverage"].value == pytest.approx(ensemble.numbers()["coverage"])
+    assert {
+        "ensemble coverage before calibration",
+        "ensemble coverage at time",
+        "error-estimate rank correlation",
+    } <= set(records)
+    page = (run / "report.html").read_text()
+    assert "Estimates of error" in page
+    assert "before calibration" in page
+    u0 = np.zeros((32, 1), np.float32)
+    frames, estimate = sim.rollout(u0, 3, error=True)
+    assert (frames.shape, estimate.shape) == ((3, 32, 1), (3,))
+    assert "calibration" in dict(report.phases)
+
+
+def test_fitted_again_from_the_finished_weights_it_is_the_same_to_the_bit_whatever_lies_in_the_test_part(
+    finished: tuple[Path, Report], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = finished
+    before, parts = header_of(run), DataSet.parts
+
+    def no_test(data: DataSet, name: str) -> Any:
+        assert name != "test"
+        return parts(data, name)
+
+    monkeypatch.setattr(DataSet, "parts", no_test)
+    config = load(run_config(), run / "config.yaml")
+    with Run(config, RunDir(run), Screen.silent()) as again:
+        again.calibrate()
+    assert header_of(run) == before
+    assert before["provenance"]["steps"] == 26, "written anew, and what it was made by stays"
+
+
+def test_a_finished_run_is_judged_again_with_what_it_fitted(finished: tuple[Path, Report]) -> None:
+    run, report = finished
+    evaluate_run(run, Question(device="cpu"), Screen.silent())
+    rows = json.loads((run / "results.json").read_text())
+    value = next(row["value"] for row in rows if row["metric"] == "ensemble coverage")
+    assert value == next(r.value for r in report.records if r.metric == "ensemble coverage")
