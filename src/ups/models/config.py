@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 from ups.types import ConfigError
 
@@ -56,40 +56,49 @@ SIZES: dict[str, Size] = {
 }
 
 
+def _explained(default: Any, words: str) -> Any:
+    """A key that several sections of a config inherit; from a docstring below it none of them would."""
+    return field(default=default, metadata={"description": words})
+
+
 @dataclass(frozen=True)
 class NetworkConfig:
     """A network from tokens to tokens, as all parts of a simulator but the codec are made of."""
 
     section: ClassVar[str]  # of a run's config, where its keys are
 
-    core: str = "transformer"
-    """The network, a name out of CORES: every token meets every token, or U-shaped with windows, for large grids."""
-    mixing: Literal["attention", "fourier"] = "fourier"
-    """How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis."""
-    size: Literal["tiny", "small", "base", "large"] = "tiny"
-    """A name out of SIZES; width, depth and heads below change one of its numbers."""
-    width: int | None = None
-    """Numbers per token inside the network."""
-    depth: int | None = None
-    """Blocks."""
-    heads: int | None = None
-    """Heads of attention."""
-    kernel: int = 5
-    """Reach of the local convolution, in tokens; odd."""
-    modes: int = 16
-    """Fourier modes kept per axis, where mixing is fourier."""
-    norm: Literal["token", "field"] = "field"
-    """What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places)."""
-    streams: int = 1
-    """Groups of channels mixed in space apart from each other, with attention between them; 1: all together."""
-    drop_path: float = 0.0
-    """Probability of leaving out the last block's branches in training; earlier blocks less."""
-    levels: int = 2
-    """unet: how often the grid is halved."""
-    growth: float = 1.5
-    """unet: by what the width grows each time."""
-    windows: tuple[int, int, int] = (16, 8, 4)
-    """unet: tokens per window axis in 1D, 2D and 3D."""
+    core: str = _explained(
+        "transformer",
+        "The network, a name out of CORES: every token meets every token, or U-shaped with windows, for large grids.",
+    )
+    mixing: Literal["attention", "fourier"] = _explained(
+        "fourier",
+        "How tokens far apart meet: attention (within windows in the unet), or the first Fourier modes of each axis.",
+    )
+    size: Literal["tiny", "small", "base", "large"] = _explained(
+        "tiny",
+        "A name out of SIZES; width, depth and heads below change one of its numbers.",
+    )
+    width: int | None = _explained(None, "Numbers per token inside the network.")
+    depth: int | None = _explained(None, "Blocks.")
+    heads: int | None = _explained(None, "Heads of attention.")
+    kernel: int = _explained(5, "Reach of the local convolution, in tokens; odd.")
+    modes: int = _explained(16, "Fourier modes kept per axis, where mixing is fourier.")
+    norm: Literal["token", "field"] = _explained(
+        "field",
+        "What the norms measure: each token, or the whole field of a sample (keeps amplitudes between places).",
+    )
+    streams: int = _explained(
+        1,
+        "Groups of channels mixed in space apart from each other, with attention between them; 1: all together.",
+    )
+    drop_path: float = _explained(
+        0.0,
+        "Probability of leaving out the last block's branches in training; earlier blocks less.",
+    )
+    levels: int = _explained(2, "unet: how often the grid is halved.")
+    growth: float = _explained(1.5, "unet: by what the width grows each time.")
+    windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
 
     def __post_init__(self) -> None:
         at = self.section

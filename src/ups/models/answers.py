@@ -1,0 +1,207 @@
+"""Answers: what a user asks a simulator in arrays: rollouts, ensembles, searches, solutions; answered in kind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ups.models.arrays import Given, inputs_of, joined, state_of
+from ups.models.calibration import ensemble_of
+from ups.models.codec import Codec
+from ups.models.config import SimulatorConfig
+from ups.models.ensembles import Draws, check_ensemble, stacked
+from ups.models.operator import LatentOperator
+from ups.models.part import Part
+from ups.models.points import cells_at
+from ups.models.questions import outside, places_of, window_of
+from ups.models.search import Search, check_search, searched
+from ups.models.solving import Solution, check_alone, check_tolerance, driven_by, solution_of, steady_system
+from ups.models.trust import Trust, Watch
+from ups.tensors import Window
+from ups.types import ConfigError, TaskSpec
+
+
+class Answers(nn.Module):
+    """The questions that a simulator answers. It gives its tasks, what it was trained on, its parts and rollouts of
+    windows; all else is here."""
+
+    codec: Codec
+    dt: Tensor
+    trust: dict[str, Trust]
+    config: SimulatorConfig
+    operator: LatentOperator
+
+    @property
+    @abstractmethod
+    def tasks(self) -> tuple[TaskSpec, ...]:
+        """Those it knows."""
+
+    @abstractmethod
+    def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
+        """Per task, the trained range of each parameter and of dt."""
+
+    @abstractmethod
+    def awake(self, task: TaskSpec) -> list[Part]:
+        """The parts that refine what is predicted of a task."""
+
+    @abstractmethod
+    def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+        """Frames to tokens."""
+
+    @abstractmethod
+    def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
+        """The frames after the context of a window."""
+
+    def outside(self, params: Any, task: TaskSpec | str | None = None, dt: float | None = None) -> list[str]:
+        """A sentence for each parameter, and for dt, that lies outside what training saw.
+
+        `params` maps names to numbers or arrays, or is an array `(B, P)` in the order of `numbers_of(task)`.
+        """
+        spec = self._asked_task(task)
+        return outside(params, dt, self.ranges()[spec.name], spec)
+
+    def rollout(
+        self,
+        u0: Any,
+        steps: int,
+        params: Any = None,
+        dt: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+        points: Any = None,
+        inputs: Any = None,
+        ensemble: int | None = None,
+        seed: int = 0,
+        search: Search | None = None,
+        error: bool = False,
+        stop_at: float | None = None,
+    ) -> Any:
+        """The `steps` frames after `u0`, as the kind of array `u0` is (numpy, torch or xarray).
+
+        `u0` is `(*S, C)`, `(B, *S, C)` or `(B, K, *S, C)` in physical units, on any grid of the task's box; of a task
+        with one channel also `(*S,)` or `(B, *S)`, unless the last axis has length 1 and so is the channel. The answer
+        is `(steps, …)` or `(B, steps, …)`. An xarray is arranged by the names of its dimensions (the task's axes, time,
+        channel), and a Dataset has a variable for each channel; answers are labelled alike. With fewer frames than the
+        operator's context, the first stands for those before it. `params` maps names to a number, or to one per sample;
+        one outside the trained range warns. `dt` is the trained one unless given: a number, or one for each step.
+        `task` is needed where the simulator knows several. `points (P, n)`, in the task's own coordinates, asks for
+        values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
+        force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
+        do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
+        a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
+        compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
+        is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
+        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN.
+        """
+        spec = self._asked_task(task)
+        if not isinstance(steps, int | np.integer) or steps < 1:
+            raise ConfigError(f"a rollout has at least one step, and a whole number of them, not {steps!r}.")
+        if spec.steady:
+            raise ConfigError(
+                f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …)."
+            )
+        state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
+        given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
+        window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
+        times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
+        if search is not None:
+            check_search(self, search, spec, ensemble, points)
+        watch = Watch(self, window, seed, stop_at) if error or stop_at is not None else None
+        count = steps if watch is None else watch.count(steps)
+        frames = self._answer(window, count, points, ensemble, seed, search)
+        frames = frames if watch is None else watch.stopped(frames, steps)
+        answers = [state.answer(member, times, spec.channels, points is not None) for member in frames]
+        answer = answers[0] if ensemble is None else stacked(answers)
+        return (answer, state.per_step(watch.errors, times)) if error and watch is not None else answer
+
+    def solve(
+        self,
+        inputs: Any,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+        points: Any = None,
+        tolerance: float | None = None,
+        ensemble: int | None = None,
+        seed: int = 0,
+    ) -> Any:
+        """The solution of a steady task driven by `inputs` (`(*S,)`, `(*S, C_in)` or `(B, *S, C_in)`), as the kind of
+        array that is: `(*S, C)` or `(B, *S, C)`, or `(*S,)` where it came so. With a `tolerance` it is refined as by
+        `solution`, and in double precision. The rest as in `rollout`."""
+        if tolerance is not None:
+            check_alone(points, ensemble)
+            return self.solution(inputs, tolerance, params, task, periodic).field
+        driven, window = self._driven(inputs, params, task, periodic)
+        frames, names = self._answer(window, 1, points, ensemble, seed), window.task.channels
+        answers = [driven.answer_once(member, np.ones(1), names, points is not None) for member in frames]
+        return answers[0] if ensemble is None else stacked(answers)
+
+    def solution(
+        self,
+        inputs: Any,
+        tolerance: float = 1e-6,
+        params: Any = None,
+        task: TaskSpec | str | None = None,
+        periodic: tuple[bool, ...] | None = None,
+    ) -> Solution:
+        """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
+        equations is at most `tolerance`, with what that took. The rest as in `solve`."""
+        tolerance = check_tolerance(tolerance)
+        driven, window = self._driven(inputs, params, task, periodic)
+        system, names = steady_system(window), window.task.channels
+        return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
+
+    def _driven(
+        self, inputs: Any, params: Any, task: TaskSpec | str | None, periodic: tuple[bool, ...] | None
+    ) -> tuple[Given, Window]:
+        """What a user gives to be solved, and the window of it."""
+        spec = self._asked_task(task)
+        driven, given = driven_by(inputs, spec, self.dt.device)
+        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
+
+    def _answer(
+        self,
+        window: Window,
+        steps: int,
+        points: Any = None,
+        ensemble: int | None = None,
+        seed: int = 0,
+        search: Search | None = None,
+    ) -> Tensor:
+        """The frames `(M, B, steps, …, C)` after a window, NaN where nothing counts; M is 1 without an ensemble."""
+        if ensemble is not None:
+            self._check_ensemble(ensemble, seed, window.task)
+        places = None if points is None else places_of(points, window.task, window.periodic).to(window.context.device)
+        training = self.training
+        self.eval()
+        try:
+            with torch.no_grad():
+                if search is not None:
+                    answer = searched(self, window, steps, search).unsqueeze(0)
+                elif ensemble is None:
+                    answer = self.simulate(window, steps, places).unsqueeze(0)
+                else:
+                    answer = ensemble_of(self, window, steps, ensemble, seed, places)
+        finally:
+            self.train(training)
+        if window.mask is not None:
+            cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
+            answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
+        return answer
+
+    def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
+        check_ensemble(members, seed)
+        if not any(part.draws for part in self.awake(task)):
+            stage = "residual or steady" if task.steady else "residual"
+            raise ConfigError(
+                f"the simulator has no part that draws {task.name}, so all members would be one; train a {stage} stage."
+            )
+
+    def _asked_task(self, task: TaskSpec | str | None) -> TaskSpec:
+        if task is None and len(self.tasks) > 1:
+            raise ConfigError(f"the simulator knows {', '.join(self.codec.tasks)}; say which with task=….")
+        return self.codec.task(task if task is not None else self.tasks[0])
