@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from ups.models.config import SIZES, CodecConfig, OperatorConfig, SimulatorConfig
     from ups.models.operator import LatentOperator
     from ups.models.part import Blueprint, Part
-    from ups.models.simulator import Simulator, assemble, build
+    from ups.models.simulator import Simulator, assemble
     from ups.models.tokens import CORES
+    from ups.models.two_parts import build
 
 # Each name is imported when it is asked for: configs are read without torch.
 _HOMES = {
@@ -19,8 +20,9 @@ _HOMES = {
     "config": ("SIZES", "CodecConfig", "OperatorConfig", "SimulatorConfig"),
     "operator": ("LatentOperator",),
     "part": ("Blueprint", "Part"),
-    "simulator": ("Simulator", "assemble", "build"),
+    "simulator": ("Simulator", "assemble"),
     "tokens": ("CORES",),
+    "two_parts": ("build",),
 }
 __all__ = [
     "CORES",

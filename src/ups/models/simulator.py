@@ -16,7 +16,7 @@ from ups.models.arrays import Given, inputs_of, joined, state_of
 from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.calibration import ensemble_of
 from ups.models.codec import Codec
-from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
+from ups.models.config import SimulatorConfig
 from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
@@ -339,16 +339,3 @@ def assemble(
     if not tasks:
         raise ConfigError("a simulator needs at least one task.")
     return Simulator(drawn_parts(tasks, configs, grids or {}, seed, empty, kinds), config)
-
-
-def build(
-    tasks: Sequence[TaskSpec],
-    codec: CodecConfig | None = None,
-    operator: OperatorConfig | None = None,
-    config: SimulatorConfig | None = None,
-    grids: Mapping[str, tuple[int, ...]] | None = None,
-    seed: int = 0,
-) -> Simulator:
-    """A simulator of a codec and an operator alone."""
-    configs = {"codec": codec or CodecConfig(), "operator": operator or OperatorConfig()}
-    return assemble(tasks, configs, config, grids, seed)
