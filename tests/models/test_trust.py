@@ -24,7 +24,7 @@ from ups.models.simulator import CORE
 from ups.models.trust import WATCHERS, ErrorModel, Trust, relative_spread, signs_of
 from ups.physics import TASKS
 from ups.physics.constraints import Conserved, Within
-from ups.physics.laws import repairable_laws
+from ups.physics.laws import laws_of
 from ups.tensors import Window
 from ups.types import ConfigError, DataError, Domain
 
@@ -199,7 +199,7 @@ def test_stretched_members_obey_the_laws_that_are_repaired(factor: float, kinds:
         sim.trust = {task.name: Trust(Calibration("residual", ((factor,) * len(task.channels),)))}
         drawn = ensemble_of(sim, given, 3, 4)
     domain = Domain.box(task.bounds, (16,), given.periodic)
-    laws = [law for law in repairable_laws(task, given.periodic) if isinstance(law, kinds)]
+    laws = [law for law in laws_of(task, given.periodic) if isinstance(law, kinds)]
     assert laws
     for law in laws:
         for member in drawn:

@@ -41,7 +41,7 @@ def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device
 
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     """What the validation part of one task says."""
-    drawn_by, task = drawing_part(simulator), data.task
+    drawn_by, task = drawing_part(simulator, data.task), data.task
     stretches: list[list[Array]] = []  # of each step, of each window, (C, places)
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
