@@ -85,6 +85,11 @@ def test_signs_are_time_laws_before_their_repair_and_the_spread_of_the_first_mem
     for i, (row, other) in enumerate(zip(rows, again, strict=True)):
         assert torch.allclose(row["spread"], relative_spread(drawn[:, :, i], None))
         assert all(torch.allclose(row[name], other[name]) for name in row)
+    sim.trust = {"advection1d": Trust(Calibration("residual", ((2.0,), (0.5,))))}
+    with torch.no_grad():
+        wide = list(signs_of(sim, given, 4, members=drawn))
+    ratios = [float((a["spread"] / b["spread"]).mean()) for a, b in zip(wide, rows, strict=True)]
+    assert ratios == pytest.approx([2, 0.5, 0.5, 0.5], rel=1e-5)
     laws = [name for name in rows[0] if name.startswith("law ")]
     assert laws
     assert all(float(rows[-1][name].max()) > 1e-7 for name in laws), "measured before the guard has repaired it"

@@ -40,6 +40,11 @@ class Calibration:
         """From what `dataclasses.asdict` and JSON made of it."""
         return cls(str(values["drawn_by"]), tuple(tuple(map(float, row)) for row in values["factors"]))
 
+    def width(self, step: int) -> float:
+        """The mean factor of a step."""
+        row = self.factors[min(step, len(self.factors) - 1)]
+        return sum(row) / len(row)
+
     def stretched(self, members: Tensor, plain: Tensor) -> Tensor:
         """Members `(M, B, T, …, C)` around the rollout `plain (B, T, …, C)`."""
         rows = [self.factors[min(i, len(self.factors) - 1)] for i in range(plain.shape[1])]

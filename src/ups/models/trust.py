@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.calibration import Calibration
+from ups.models.calibration import Calibration, calibration_of
 from ups.models.ensembles import Draws, together_of
 from ups.models.stepping import Parts, Stepping
 from ups.physics.laws import laws_of
@@ -120,24 +120,26 @@ class Watchers:
 
 
 def signs_of(
-    simulator: Parts, window: Window, steps: int, seed: int = 0, members: Tensor | None = None
+    simulator: Trusted, window: Window, steps: int, seed: int = 0, members: Tensor | None = None
 ) -> Iterator[dict[str, Tensor]]:
     """The signs `(B,)` of an error after each step of the rollout without draws. Where a part draws, the spread of
-    `WATCHERS` rollouts beside it is one; of the first of `members (M, B, T, …)`, where those are drawn already."""
+    `WATCHERS` rollouts beside it is one, as wide as the calibration makes it; that of the first of
+    `members (M, B, T, …)`, where those are drawn already."""
     plain = Stepping(simulator, window)
     z, time = plain.start(), torch.zeros_like(window.step(0), dtype=torch.float64)
     laws = laws_of(plain.task, window.periodic)
     draws = members is None and any(part.draws for part in simulator.awake(plain.task))
     watchers = Watchers(simulator, window, seed) if draws else None
+    calibration = calibration_of(simulator, plain.task)
     for i in range(steps):
         z, _ = plain.step(z, i)
         assert plain.unrepaired is not None
         pair = torch.stack((plain.reference, plain.unrepaired), 1)
         signs = {f"law {law.name}": law.residual(pair, plain.domain, window.mask) for law in laws}
-        if watchers is not None:
-            signs["spread"] = relative_spread(watchers.step(i), window.mask)
-        elif members is not None:
-            signs["spread"] = relative_spread(members[:WATCHERS, :, i], window.mask)
+        if watchers is not None or members is not None:
+            frames = members[:WATCHERS, :, i] if members is not None else watchers.step(i) if watchers else None
+            assert frames is not None
+            signs["spread"] = relative_spread(frames, window.mask) * (calibration.width(i) if calibration else 1.0)
         time = time + window.step(i)
         yield {name: value.double() for name, value in (signs | {"time": time}).items()}
 

@@ -30,7 +30,7 @@ NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and l
 def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device, say: Say) -> dict[str, Trust]:
     """Per task, what is fitted on its validation part; `say` is told where nothing could be."""
     simulator.to(device).eval()
-    trust = {}
+    simulator.trust = trust = {}  # nothing of what was fitted before
     for data in sets:
         with torch.no_grad():
             trust[data.task.name] = _fitted(simulator, data, device)
@@ -45,6 +45,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     stretches: list[list[Array]] = []  # of each step, of each window, (C, places)
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
+    at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
     for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
         window, steps = window.to(device), window.targets.shape[1]
@@ -56,18 +57,20 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
             for i in range(steps):
                 stretches[i].append(thinned(needed[:, i], window.mask))
         if not task.steady:
-            for row in signs_of(simulator, window, steps, members=members):
+            for i, row in enumerate(signs_of(simulator, window, steps, members=members)):
+                at_steps.append(np.full(len(window), i))
                 for name, values in row.items():
                     signs.setdefault(name, []).append(values.cpu().numpy())
             rows = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(rows.T.flatten().cpu().numpy())
     factors = factors_of(stretches, task)
-    return Trust(
-        Calibration(drawn_by, factors) if drawn_by is not None and factors else None,
-        ErrorModel.fit({name: np.concatenate(v) for name, v in signs.items()}, np.concatenate(errors))
-        if errors
-        else None,
-    )
+    calibration = Calibration(drawn_by, factors) if drawn_by is not None and factors else None
+    if not errors:
+        return Trust(calibration)
+    columns = {name: np.concatenate(values) for name, values in signs.items()}
+    if calibration is not None:  # the spread counts as wide as it will be from now on
+        columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
+    return Trust(calibration, ErrorModel.fit(columns, np.concatenate(errors)))
 
 
 def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Window]:
