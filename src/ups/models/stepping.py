@@ -7,7 +7,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch._guards import detect_fake_mode
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
@@ -93,25 +92,17 @@ class Stepping:
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
         values = frame if self.points is None else self._at_points(self.points, own, condition, raw, frame)
-        return self._next(z, self._carried(after, own, raw, frame)), values
+        return self._next(z, self._carried(after, raw, frame)), values
 
     def _next(self, z: Tensor, after: Tensor) -> Tensor:
         return torch.cat((z[:, 1:], after.unsqueeze(1)), 1)
 
-    def _carried(self, z: Tensor, own: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
-        """The tokens to go on from, of a `frame` that was `raw` before its repair, and `own` on the codec's grid.
-
-        They move by as much as the repair moves the codec's tokens, so that a lawful frame leaves them as they are and
-        no error of the codec comes in. With `reencode` they are the codec's own.
-        """
-        codec = self.simulator.codec
+    def _carried(self, z: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
+        """The tokens to go on from, of a `frame` that was `raw` before its repair: moved by the repair alone, so that
+        no error of the codec comes in; with `reencode` those that the codec makes of the frame."""
         if self.reencode:
-            return codec.encode(frame, self.task, self.periodic).z
-        if not self.laws or unchanged(raw, frame):
-            return z
-        repair = resample(frame - raw, tuple(own.shape[1:-1]), self.periodic)
-        after, before = codec.encode(torch.cat((own + repair, own)), self.task, self.periodic).z.chunk(2)
-        return z + (after - before)
+            return self.simulator.codec.encode(frame, self.task, self.periodic).z
+        return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic) if self.laws else z
 
     def _at_points(
         self,
@@ -138,8 +129,3 @@ class Stepping:
         for part in self.simulator.awake(self.task):
             frame = part.refine_frame(frame, condition)
         return frame
-
-
-def unchanged(raw: Tensor, frame: Tensor) -> bool:
-    """Whether a repair is known to have changed nothing: a GPU is not asked, for it would have to be waited for."""
-    return raw.device.type == "cpu" and detect_fake_mode() is None and torch.equal(raw, frame)
