@@ -16,7 +16,7 @@ from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
-from ups.physics.laws import guarding, repaired
+from ups.physics.laws import aims_of, guarding, repaired
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
@@ -43,6 +43,7 @@ class Stepping:
         self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
         self.reencode = simulator.config.reencode
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
+        self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
         # Values at points are no whole field, of which a total could be kept.
         self.bounds = [dataclasses.replace(law, keeps_total=False) for law in self.laws if isinstance(law, Within)]
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
@@ -88,7 +89,7 @@ class Stepping:
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
             return self._next(z, after), self._at_points(self.points, own, condition)
         self.unrepaired = raw = self.refined(resample(own, self.grid, self.periodic), condition)
-        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask)
+        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
         values = frame if self.points is None else self._at_points(self.points, own, condition, raw, frame)
