@@ -19,7 +19,7 @@ from ups.stages.terms import box_of
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError
 
-CELLS = {1: 128, 2: 16, 3: 8}
+CELLS = {1: 128, 2: 24, 3: 8}
 CASES = [("conserved", "cfd1d"), ("weak", "burgers1d"), ("divergence", "nsincom2d"), ("positive", "swe2d")]
 
 
@@ -27,7 +27,7 @@ def sample(name: str, targets: int = 1, count: int = 3) -> Window:
     """True frames of an equation, some time after their start."""
     equation, task = EQUATIONS[name](), TASKS[name]
     domain, draw = equation.domain(CELLS[task.ndim]), Draw(0, range(count))
-    first = 40 if name == "diffsorp1d" else 1  # whose front must have come in
+    first = 20 if name == "diffsorp1d" else 1  # whose front must have come in
     late = [] if task.steady else [task.dt * (first + i / 5) for i in range(1 + targets)]
     frames = equation.simulate(draw, domain, [0.0, *late], "accurate").float()
     frames = torch.cat((torch.zeros_like(frames), frames), 1) if task.steady else frames[:, 1:]

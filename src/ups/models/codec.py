@@ -35,7 +35,7 @@ class Codec(Part):
 
     Config: ClassVar[type] = CodecConfig
     # It has no `forward`: these are the methods through which it is run.
-    entries: ClassVar[tuple[str, ...]] = ("encode", "decode", "query")
+    entries: ClassVar[tuple[str, ...]] = ("encode", "moved", "decode", "query")
 
     def __init__(
         self,
@@ -109,6 +109,13 @@ class Codec(Part):
         x = resample(self.statistics_of(spec)(frames), self.grids[spec.name], periodic)
         x = padded(x, self.config.patch[spec.ndim - 1], periodic)
         return LatentState(self.encoder(x, spec, periodic), periodic)
+
+    def moved(self, z: Tensor, change: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+        """Tokens `(B, *G, D)` whose frames, on any grid, were changed by `change (B, *S, C)`; as they are where that is
+        nothing. Cheaper than the difference of two encodings, and as good (docs/laws.md)."""
+        spec = self.task(task)
+        x = resample(change.float() / self.statistics_of(spec).std, self.grids[spec.name], periodic)
+        return z + self.encoder.change(padded(x, self.config.patch[spec.ndim - 1], periodic), spec, periodic)
 
     def encode_alike(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
         """Tokens `(B, *G, D)` of frames, each with the same bits in whatever company it is encoded.

@@ -74,6 +74,14 @@ class GridEncoder(nn.Module):
         window = layer.weight.detach().reshape(-1, c, *(p + 2 * h,) * n)
         return window[(slice(None), slice(None), *(slice(h, h + p),) * n)].flatten(2)
 
+    def change(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
+        """How tokens `(B, *G, D)` move with a change `(B, *S, C)` of the field: by the linear map alone, so that no
+        change moves nothing. What the blocks would add to it is left out."""
+        layer = self.enter[task.name]
+        assert isinstance(layer, nn.Linear)
+        cells = patches(x, self.patch[task.ndim - 1], self.halo, periodic)
+        return nn.functional.linear(cells, layer.weight)
+
     def forward(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
         p = self.patch[task.ndim - 1]
         space = Space(tuple(x.shape[1:-1]), periodic).over(*(p,) * task.ndim)

@@ -7,7 +7,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch._guards import detect_fake_mode
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
@@ -17,7 +16,7 @@ from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
-from ups.physics.laws import guarding, repaired
+from ups.physics.laws import aims_of, guarding, repaired
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
@@ -44,6 +43,7 @@ class Stepping:
         self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
         self.reencode = simulator.config.reencode
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
+        self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
         # Values at points are no whole field, of which a total could be kept.
         self.bounds = [dataclasses.replace(law, keeps_total=False) for law in self.laws if isinstance(law, Within)]
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
@@ -89,29 +89,21 @@ class Stepping:
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
             return self._next(z, after), self._at_points(self.points, own, condition)
         self.unrepaired = raw = self.refined(resample(own, self.grid, self.periodic), condition)
-        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask)
+        frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
         values = frame if self.points is None else self._at_points(self.points, own, condition, raw, frame)
-        return self._next(z, self._carried(after, own, raw, frame)), values
+        return self._next(z, self._carried(after, raw, frame)), values
 
     def _next(self, z: Tensor, after: Tensor) -> Tensor:
         return torch.cat((z[:, 1:], after.unsqueeze(1)), 1)
 
-    def _carried(self, z: Tensor, own: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
-        """The tokens to go on from, of a `frame` that was `raw` before its repair, and `own` on the codec's grid.
-
-        They move by as much as the repair moves the codec's tokens, so that a lawful frame leaves them as they are and
-        no error of the codec comes in. With `reencode` they are the codec's own.
-        """
-        codec = self.simulator.codec
+    def _carried(self, z: Tensor, raw: Tensor, frame: Tensor) -> Tensor:
+        """The tokens to go on from, of a `frame` that was `raw` before its repair: moved by the repair alone, so that
+        no error of the codec comes in; with `reencode` those that the codec makes of the frame."""
         if self.reencode:
-            return codec.encode(frame, self.task, self.periodic).z
-        if not self.laws or unchanged(raw, frame):
-            return z
-        repair = resample(frame - raw, tuple(own.shape[1:-1]), self.periodic)
-        after, before = codec.encode(torch.cat((own + repair, own)), self.task, self.periodic).z.chunk(2)
-        return z + (after - before)
+            return self.simulator.codec.encode(frame, self.task, self.periodic).z
+        return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic) if self.laws else z
 
     def _at_points(
         self,
@@ -138,8 +130,3 @@ class Stepping:
         for part in self.simulator.awake(self.task):
             frame = part.refine_frame(frame, condition)
         return frame
-
-
-def unchanged(raw: Tensor, frame: Tensor) -> bool:
-    """Whether a repair is known to have changed nothing: a GPU is not asked, for it would have to be waited for."""
-    return raw.device.type == "cpu" and detect_fake_mode() is None and torch.equal(raw, frame)

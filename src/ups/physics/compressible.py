@@ -68,16 +68,16 @@ def restore_energy(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
     """A gas `(..., C)` with a mean energy of `want`, its mass and momentum as they are: a constant is added to the
     pressure. Where motion alone has more than `want`, it first comes nearer to the mean motion, so that a share of
     `WARMTH` is left for the pressure."""
-    density, pressure, velocity = u[..., 0], u[..., 1], u[..., 2:].unbind(-1)
-    drift = [quotient(mean(density * v), mean(density)) for v in velocity]
-    swing = [v - d for v, d in zip(velocity, drift, strict=True)]
-    carried = 0.5 * mean(density) * torch.stack([d.square() for d in drift]).sum(0)
-    stirred = 0.5 * mean(density * torch.stack([s.square() for s in swing]).sum(0))
+    density, pressure, velocity = u[..., :1], u[..., 1:2], u[..., 2:]
+    want, mass = want.unsqueeze(-1), mean(density)
+    drift = quotient(mean(density * velocity), mass)
+    swing = velocity - drift
+    carried = 0.5 * mass * drift.square().sum(-1, keepdim=True)
+    stirred = 0.5 * mean(density * swing.square().sum(-1, keepdim=True))
     room = (want - carried).clamp_min(0)
     calm = torch.where(stirred > room, quotient((1 - WARMTH) * room, stirred), 1.0)
-    slowed = [d + calm.sqrt() * s for d, s in zip(drift, swing, strict=True)]
-    pressure = pressure + (GAMMA - 1) * (room - calm * stirred) - mean(pressure)
-    return torch.stack([density, pressure, *slowed], -1)
+    pressure = pressure + ((GAMMA - 1) * (room - calm * stirred) - mean(pressure))
+    return torch.cat([density, pressure, drift + calm.sqrt() * swing], -1)
 
 
 def _task(bounds: tuple[tuple[float, float], ...], resolution: int, frames: int, **storage: Any) -> TaskSpec:

@@ -39,9 +39,17 @@ class Law(ABC):
         """The mean square by which frames break the law, `(B,)`, over the size that `reference (B, *S, C)` has: smooth
         in the frames, so that a loss can contain it."""
 
-    @abstractmethod
     def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         """Frames near `u` that obey the law, given a `reference` state `(B, *S, C)` that does; lawful frames stay."""
+        return self.restore(u, self.aim(reference, domain, mask), domain, mask)
+
+    def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """What a repair needs to know of the reference, so that a rollout asks for it once."""
+        return reference
+
+    @abstractmethod
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        """`project`, given what `aim` says of the reference."""
 
     def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """How much of the residual the grid may explain, `(B,)`."""
@@ -61,7 +69,7 @@ def with_channel(u: Tensor, channel: int, values: Tensor) -> Tensor:
     return torch.cat((u[..., :channel], values.to(u.dtype).unsqueeze(-1), u[..., channel + 1 :]), -1)
 
 
-# The mean over the cells that count of a density `(B, T, *S)`, which keeps its axes.
+# The mean over the cells that count of a density `(B, T, *S)` or `(B, T, *S, D)`, which keeps its axes.
 Mean = Callable[[Tensor], Tensor]
 # Frames in float64, the integral they should have `(B, 1, …)` and a mean to frames that have it.
 Repair = Callable[[Tensor, Tensor, Mean], Tensor]
@@ -119,25 +127,34 @@ class Conserved(Law):
         even, odd = (self._mean(half, domain, cells) for half, cells in halves)
         return (even - odd).abs().amax(1) / self._size(u, domain, mask)
 
-    def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
+    def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        return mean_in(domain, mask)(self.density(reference.unsqueeze(1).double()))
 
-        def mean(density: Tensor) -> Tensor:
-            return mean_over(density, space, cells, keepdim=True)
-
-        exact = u.double()
-        want = mean(self.density(reference.unsqueeze(1).double()))
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        mean, exact = mean_in(domain, mask), u.double()
         if self.repair is not None:
-            return self.repair(exact, want, mean).to(u.dtype)
-        gap = want - mean(self.density(exact))
+            return self.repair(exact, aim, mean).to(u.dtype)
+        gap = aim - mean(self.density(exact))
         if self.weight is not None:
             gap = quotient(gap, mean(self.weight(exact)))
         return with_channel(u, self.channel, exact[..., self.channel] + gap)
 
 
+def mean_in(domain: Domain, mask: Tensor | None) -> Mean:
+    """The mean over the cells of a box that count, of `(B, T, *S)` or `(B, T, *S, D)`."""
+    space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
+
+    def mean(density: Tensor) -> Tensor:
+        if cells is None:
+            return density.mean(space, keepdim=True)
+        return mean_over(density, space, cells.reshape(*cells.shape, *(1,) * (density.ndim - cells.ndim)), keepdim=True)
+
+    return mean
+
+
 def quotient(above: Tensor, below: Tensor) -> Tensor:
     """`above` over a number that should be positive; 0 where it is not."""
-    return torch.where(below > 0, above / torch.where(below > 0, below, torch.ones_like(below)), 0.0)
+    return above * (below > 0) / below.clamp_min(torch.finfo(below.dtype).tiny)
 
 
 def stretched(channel: int) -> Repair:
@@ -187,19 +204,18 @@ class Within(Law):
         q = u[..., self.channel]
         return mean_square(q - q.clamp(self.low, self.high), reference[..., self.channel], domain, mask)
 
-    def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel]
         inside = q.clamp(self.low, self.high)
         if not self.keeps_total:
             return with_channel(u, self.channel, inside)
-        space, cells = tuple(range(2, 2 + domain.ndim)), None if mask is None else mask.unsqueeze(1)
-        exact = inside.double()
-        surplus = mean_over(exact - q.double(), space, cells, keepdim=True)
+        mean, exact = mean_in(domain, mask), inside.double()
+        middle = mean(exact)
+        surplus = middle - mean(q.double())
         for bound, excess in ((self.low, surplus), (self.high, -surplus)):
             if math.isfinite(bound):
-                room = mean_over((exact - bound).abs(), space, cells, keepdim=True)
-                part = quotient(excess, room).clamp(0, 1)
-                exact = exact + part * (bound - exact)
+                part = quotient(excess, (middle - bound).abs()).clamp(0, 1)
+                exact = torch.lerp(exact, torch.full_like(part, bound), part)
         return with_channel(u, self.channel, exact)
 
 
@@ -271,7 +287,7 @@ class Held(Law):
         total = sum((e.square().flatten(1).mean(1) for e in self._excess(u, domain, mask)), u.new_zeros(len(u)))
         return total / mean_square_of(reference[..., self.channel], mask)
 
-    def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         fixed = u.clone()
         for end, excess in zip(self.ends, self._excess(u, domain, mask), strict=True):
             fixed[..., self.channel][self._at(end, domain.ndim)] -= excess

@@ -131,7 +131,7 @@ class DivergenceFree(Law):
         _, size = self._squares(reference.unsqueeze(1), slopes)
         return (divergence / size.clamp_min(NOTHING)).to(u.dtype)
 
-    def project(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         assert mask is None, "the divergence of a masked field is not repaired"
         p, ndim = projection(domain, u.device), domain.ndim
         flow = [u[..., c].double() for c in self.channels]

@@ -70,13 +70,26 @@ def check_guard(tasks: Sequence[TaskSpec], guard: Guard) -> None:
 
 
 def repaired(
-    frame: Tensor, laws: Iterable[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None
+    frame: Tensor,
+    laws: Sequence[Law],
+    reference: Tensor,
+    domain: Domain,
+    mask: Tensor | None = None,
+    aims: Sequence[Tensor] | None = None,
 ) -> Tensor:
-    """A frame `(B, *S, C)`, or values at points `(B, P, C)` where the laws are bounds, as they repair it."""
-    frames = frame.unsqueeze(1)
-    for law in laws:
-        frames = law.project(frames, reference, domain, mask)
-    return frames.squeeze(1)
+    """A frame `(B, *S, C)`, or values at points `(B, P, C)` where the laws are bounds, as they repair it, with float64
+    between one law and the next. `aims` are those of the laws (`aims_of`), where they are known."""
+    if not laws:
+        return frame
+    frames = frame.unsqueeze(1).double()
+    for law, aim in zip(laws, aims or aims_of(laws, reference, domain, mask), strict=True):
+        frames = law.restore(frames, aim, domain, mask)
+    return frames.squeeze(1).to(frame.dtype)
+
+
+def aims_of(laws: Iterable[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None) -> list[Tensor]:
+    """What each law aims at, given a reference."""
+    return [law.aim(reference, domain, mask) for law in laws]
 
 
 def broken(
