@@ -115,6 +115,8 @@ class Report:
             page.sections.append(trust_sections.ensembles_section(self.tasks))
         if any(task.errors is not None for task in self.tasks):
             page.sections.append(trust_sections.errors_section(self.tasks))
+        if any(task.search is not None for task in self.tasks):
+            page.sections.append(trust_sections.search_section(self.tasks))
         if any(task.refinement is not None for task in self.tasks):
             page.sections.append(sections.refinement_section(self.tasks, self.find))
         page.sections.append(sections.cost_section(self.tasks))

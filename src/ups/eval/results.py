@@ -19,6 +19,7 @@ from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import Number, all_strict, paired, ratio_of_means
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
+from ups.eval.searches import SearchScores
 from ups.files import write_atomic
 from ups.types import Array, DataError
 
@@ -124,7 +125,7 @@ class TaskResult:
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
     that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
     `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
-    the simulator estimates its own, where it can.
+    the simulator estimates its own, where it can; `search` what compute buys, where there is a critic.
     """
 
     ours: Entry
@@ -137,6 +138,7 @@ class TaskResult:
     ensemble: EnsembleScores | None = None
     refinement: RefinementScores | None = None
     errors: ErrorScores | None = None
+    search: SearchScores | None = None
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -250,7 +252,11 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for curve in (by_parameter([e], name) for name in varied([e])):
         rows = zip(curve.values, curve.numbers, strict=True)
         points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
-    for kind, scores in (("ensemble", task.ensemble), ("error-estimate", task.errors)) if entry is task.ours else ():
+    for kind, scores in (
+        (("ensemble", task.ensemble), ("error-estimate", task.errors), ("search", task.search))
+        if entry is task.ours
+        else ()
+    ):
         if scores is not None:
             points += _points_of(kind, scores, e)
     if task.refinement is not None and entry is task.ours:
@@ -264,8 +270,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     return points
 
 
-def _points_of(kind: str, scores: EnsembleScores | ErrorScores, e: Evaluation) -> list[Point]:
-    """Scores of ensembles or of estimates: numbers over the whole rollout, and those at each step."""
+def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[Point]:
+    """Scores of ensembles, estimates or searches: numbers over the whole rollout, and those at each step."""
     label, n = e.protocol.label, scores.samples
     numbers = [(f"{kind} {name}", value, "", 0.0) for name, value in scores.numbers().items()]
     for name, values in scores.curves().items():

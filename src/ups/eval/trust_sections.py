@@ -78,6 +78,28 @@ def errors_section(tasks: Sequence[TaskResult]) -> Section:
     return section
 
 
+def search_section(tasks: Sequence[TaskResult]) -> Section:
+    """What compute buys in a rollout, task by task."""
+    rows: list[tuple[str, ...]] = [("task", "samples", "error by calls a step", "rank correlation", "verdict")]
+    curves: list[Curve] = []
+    for task in tasks:
+        if task.search is not None:
+            name, by_budget = task.ours.evaluation.task.name, task.search.by_budget()
+            errors = "; ".join(f"{calls}: {number(error)}" for calls, error in by_budget.items())
+            verdict = "worth its cost" if task.search.worth_it else "not worth it: what looks right is hardly so"
+            rows.append((name, str(task.search.samples), errors, number(task.search.correlation), verdict))
+            curves.append(Curve(name, np.array(list(by_budget), float), np.array(list(by_budget.values()))))
+    text = (
+        "Of several draws at each step those go on that look least wrong, by the laws that they break and by what the "
+        "critic guesses (`sim.rollout(…, search=ups.Search(8, beam=2))`). A budget counts evaluations of networks in a "
+        "step of a trajectory. The rank correlation is that, over the draws of a step, of how wrong they look with how "
+        "wrong they are; below 0.3 search is not worth it."
+    )
+    section = Section("Search", text, tuple(rows))
+    section.pictures.append(("Error against budget.", chart(curves, "evaluations of networks a step", "nRMSE")))
+    return section
+
+
 def _verdict(overall: float, at_step: float) -> str:
     """What an estimate is good for."""
     if overall < 0.3:

@@ -29,6 +29,10 @@ class ConsistencyStep(ResidualFlow):
         student.config = config
         return student
 
+    @property
+    def evaluations(self) -> int:
+        return 1
+
     def start_from(self, teacher: ResidualFlow) -> None:
         """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow."""
         weights = teacher.state_dict()

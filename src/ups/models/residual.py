@@ -45,6 +45,11 @@ class ResidualFlow(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         self.register_buffer("change", torch.ones(len(tasks), dim))
 
+    @property
+    def evaluations(self) -> int:
+        """Of its network, for one draw."""
+        return 2 * int(self.config.steps)
+
     def fit_scales(self, task: str, missed: Tensor, change: Tensor) -> None:
         """Record rms `(D,)` of what the operator misses of `task`, and of what it changes, in one step."""
         row = self.row(task)

@@ -45,6 +45,13 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
+def calls_of(simulator: Any, search: Search, task: TaskSpec) -> int:
+    """Evaluations of networks in one step of a trajectory: of the operator, of the parts that draw, of the critic."""
+    each = sum(int(part.evaluations) for part in simulator.awake(task) if part.draws)
+    judged = 1 if "critic" in simulator.parts and "critic" not in simulator.idle else 0
+    return search.beam * (1 + search.candidates * (each + judged))
+
+
 def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None) -> None:
     """A ConfigError unless a simulator can be searched in this way."""
     if ensemble is not None or points is not None:

@@ -48,6 +48,8 @@ class EvalConfig(Config):
     """Trajectories that are made for each, where the run's own file has none on such a grid."""
     ensemble: int = Field(default=16, ge=0)
     """Members of the ensembles that are judged where a part draws (stages residual, steady); 0: none."""
+    search: tuple[Annotated[int, Field(ge=1, le=256)], ...] = (1, 4, 8)
+    """Draws in each step of the searches that are judged where a critic was trained; none: `[]`."""
     tolerance: float = Field(default=1e-6, ge=1e-10, lt=1)
     """The relative residual to which predicted steady states are refined where their equations are known."""
 

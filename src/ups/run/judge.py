@@ -26,10 +26,12 @@ from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
+from ups.eval.searches import SearchScores
 from ups.models import Simulator
 from ups.models.calibration import calibrated, drawing_part
 from ups.models.config import FORECASTER
 from ups.models.ensembles import members_of
+from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
 from ups.run.config import RunConfig
@@ -98,6 +100,7 @@ class Judge:
             trained={} if data is None else data.values(),
             ensemble=ensemble,
             errors=errors,
+            search=self._search(exam),
             refinement=self._refinement(exam),
         )
 
@@ -129,6 +132,25 @@ class Judge:
                     estimates = torch.stack([trust.error(row) for row in signs], 1)
                     errors.add(estimates, nrmse(plain, truth, mask=window.mask).mean(2))
         return scores, errors
+
+    def _search(self, exam: Exam) -> SearchScores | None:
+        """What compute buys on a few trajectories, where a critic was trained."""
+        sim, task, scores = self.simulator, exam.part.task, SearchScores()
+        budgets = [Search(many, max(1, many // 4)) for many in sorted(set(self.config.evaluation.search))]
+        if task.steady or "critic" not in sim.parts or drawing_part(sim, task) is None or not budgets:
+            return None
+        window = next(iter(self._windows(exam))).rows(0, AT_ONCE[self.device.type == "cuda"]).to(self.device)
+        steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
+
+        def watch(step: int, looks: Tensor, frames: Tensor) -> None:
+            scores.watch(looks, frames, window.targets[:, step], window.mask)
+
+        with torch.no_grad():
+            for budget in budgets:
+                watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
+                found = searched(sim, window, steps, budget, watched)
+                scores.add(calls_of(sim, budget, task), found, window.targets[:, :steps], window.mask)
+        return scores
 
     def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:
         """The scores of one window, before and after calibration."""

@@ -1,0 +1,65 @@
+"""Scores of searches: error against what they cost, and whether what looks least wrong is so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ups.eval.error_estimates import rank_correlation
+from ups.eval.nrmse import nrmse
+from ups.later import Tensor
+from ups.types import Array
+
+WORTH = 0.3  # the rank correlation below which choosing is not worth its cost
+
+
+@dataclass
+class SearchScores:
+    """Searches of one task by their budgets, gathered window by window.
+
+    A budget is the evaluations of networks in one step, of a trajectory: about so many calls of the operator.
+    `correlations` are those, over the options of a step, of how wrong they look with how wrong they are.
+    """
+
+    errors: dict[int, list[Array]] = field(default_factory=dict)  # nRMSE of each sample, by budget
+    correlations: list[float] = field(default_factory=list)
+
+    def add(self, budget: int, found: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
+        """Rollouts `(B, T, *S, C)` of one budget."""
+        rows = nrmse(found, truth, mask=mask).mean((1, 2)).double().cpu().numpy()
+        self.errors.setdefault(budget, []).append(np.nan_to_num(rows, nan=np.inf, posinf=np.inf))
+
+    def watch(self, looks: Tensor, frames: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
+        """Options `(O, B, *S, C)` of a step, and how wrong they look `(O, B)`; the truth is `(B, *S, C)`."""
+        wrong = [nrmse(option[:, None], truth[:, None], mask=mask).mean((1, 2)).double() for option in frames]
+        looked, is_wrong = looks.double().cpu().numpy(), np.stack([row.cpu().numpy() for row in wrong])
+        for guess, error in zip(looked.T, is_wrong.T, strict=True):
+            if np.isfinite(error).all():
+                self.correlations.append(rank_correlation(guess, error))
+
+    @property
+    def samples(self) -> int:
+        return sum(len(rows) for rows in next(iter(self.errors.values()), []))
+
+    @property
+    def correlation(self) -> float:
+        """The mean over samples and steps; NaN where nothing told options apart."""
+        known = np.array(self.correlations)[np.isfinite(self.correlations)]
+        return float(known.mean()) if len(known) else float("nan")
+
+    @property
+    def worth_it(self) -> bool:
+        return self.correlation >= WORTH
+
+    def curves(self) -> dict[str, Array]:
+        """Nothing of it is told step by step."""
+        return {}
+
+    def by_budget(self) -> dict[int, float]:
+        """The mean error of each budget, from the smallest on."""
+        return {budget: float(np.concatenate(self.errors[budget]).mean()) for budget in sorted(self.errors)}
+
+    def numbers(self) -> dict[str, float]:
+        """The scores by name."""
+        return {"rank correlation": self.correlation} | {f"nrmse at {n} calls": e for n, e in self.by_budget().items()}
