@@ -252,11 +252,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for curve in (by_parameter([e], name) for name in varied([e])):
         rows = zip(curve.values, curve.numbers, strict=True)
         points += [Point(number, e.predictor, curve.name, float(at)) for at, number in rows]
-    for kind, scores in (
-        (("ensemble", task.ensemble), ("error-estimate", task.errors), ("search", task.search))
-        if entry is task.ours
-        else ()
-    ):
+    scored = (("ensemble", task.ensemble), ("error-estimate", task.errors), ("search", task.search))
+    for kind, scores in scored if entry is task.ours else ():
         if scores is not None:
             points += _points_of(kind, scores, e)
     if task.refinement is not None and entry is task.ours:
