@@ -9,7 +9,7 @@ from ups.eval.searches import SearchScores
 
 
 def options(steps: int, knows: float) -> SearchScores:
-    """Options at random distances from a truth; how wrong they look is their distance, the more so the more it knows."""
+    """Options at random distances from a truth; how wrong they look is their distance, as far as it knows that."""
     scores, generator = SearchScores(), torch.Generator().manual_seed(0)
     for _ in range(steps):
         truth = torch.ones(3, 8, 1)

@@ -15,7 +15,7 @@ from torch import Tensor
 from ups.tensors import Window
 from ups.types import ConfigError
 
-TOGETHER = 16  # members that go together on a GPU, where the rows are not too many
+TOGETHER = 16  # members that go together where the rows are not too many
 ROWS = 512
 MOST = 100_000  # members; more would be a slip of the finger
 

@@ -50,7 +50,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
         window, steps = window.to(device), window.targets.shape[1]
         plain = simulator.simulate(window, steps)
-        members = None if drawn_by is None else members_of(simulator.simulate, window, steps, MEMBERS)
+        members = None if drawn_by is None else members_of(simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
         if members is not None:
             needed = needed_stretch(members, window.targets, plain, LEVEL)
             stretches += [[] for _ in range(steps - len(stretches))]

@@ -30,7 +30,7 @@ from ups.eval.searches import SearchScores
 from ups.models import Simulator
 from ups.models.calibration import calibrated, drawing_part
 from ups.models.config import FORECASTER
-from ups.models.ensembles import members_of
+from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
@@ -124,7 +124,7 @@ class Judge:
             with torch.no_grad():
                 plain = sim.simulate(window, steps)
                 if scores is not None:
-                    members = members_of(sim.simulate, window, steps, count)
+                    members = members_of(sim.simulate, window, steps, count, together=min(count, TOGETHER))
                     self._add(scores, window, truth, members, plain)
                 if trust.error is not None and errors is not None:
                     enough = members if count >= WATCHERS else None
