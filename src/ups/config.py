@@ -146,7 +146,8 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
     if error["type"] in UNKNOWN:
         valid = list(_keys(model, loc[:-1]))
         near = difflib.get_close_matches(loc[-1], valid, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"the keys here are {', '.join(valid)}."
+        known = f"the keys here are {', '.join(valid)}." if valid else "there are no keys here; leave it out."
+        hint = f"did you mean '{near[0]}'?" if near else known
         return f"{where} is not a known key; {hint}"
     if error["type"] == "missing":
         return f"{where} is missing; add it."
