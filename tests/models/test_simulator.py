@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.models import Simulator, SimulatorConfig, artifact
+from ups.models.questions import walls_of
 from ups.physics import TASKS
 from ups.physics.laws import guarding
 from ups.types import ConfigError, DataError
@@ -320,3 +321,14 @@ def test_steps_may_each_have_a_length_of_their_own() -> None:
     xarray = pytest.importorskip("xarray")
     given = xarray.DataArray(u, dims=("x",))
     np.testing.assert_allclose(sim.rollout(given, 3, NU, dt=[0.01, 0.04, 0.02]).coords["time"], [0.01, 0.05, 0.07])
+
+
+@pytest.mark.parametrize("boundary", ["periodic", ["periodic", "periodic"], np.array(["periodic"]), 0])
+def test_a_boundary_is_the_same_however_it_is_said(boundary: object) -> None:
+    assert walls_of(None, TASKS["cfd1d"], {"boundary": boundary}) == (True,)
+
+
+@pytest.mark.parametrize("boundary", [["periodic", "trans"], "walls", 7, []])
+def test_samples_of_one_question_share_a_boundary_that_there_is(boundary: object) -> None:
+    with pytest.raises(ConfigError, match=r"boundary is .* must be one of periodic, trans, the same for all samples"):
+        walls_of(None, TASKS["cfd1d"], {"boundary": boundary})

@@ -113,3 +113,34 @@ def test_a_task_whose_equations_are_not_known_is_refused(change: dict[str, objec
     assert sim.solve(a).shape == a.shape
     with pytest.raises(ConfigError, match=match):
         sim.solve(a, tolerance=1e-6)
+
+
+@pytest.mark.parametrize(("beta", "tolerance"), [(1e-8, 1e-6), (1e-12, 1e-10), (1e6, 1e-10)])
+def test_a_start_that_is_far_away_is_refined_as_far_as_any_other(beta: float, tolerance: float) -> None:
+    sim, a = darcy(), Darcy2D().inputs(Draw(0, range(2)), BOX).float().numpy()
+    with pytest.warns(UserWarning, match="outside the trained range"):
+        got = sim.solution(a, tolerance, {"beta": beta})
+    assert float(got.residual.max()) <= tolerance
+    assert float(residual(got.field, a, beta).max()) <= 1.01 * tolerance
+
+
+def test_what_is_given_in_double_precision_is_solved_in_it() -> None:
+    sim, a = darcy(), np.random.default_rng(0).lognormal(size=(2, 16, 16, 1))
+    got = sim.solution(a, 1e-10, {"beta": 2.1})
+    np.testing.assert_allclose(residual(got.field, a, 2.1), got.residual, atol=1e-12)
+    assert float(residual(got.field, a, 2.1).max()) <= 1e-10
+
+
+def test_the_smallest_grids_are_solved_too() -> None:
+    for cells in (1, 2, 3):
+        assert darcy().solve(np.ones((1, cells, cells, 1)), {"beta": 2.0}).shape == (1, cells, cells, 1)
+
+
+def test_all_images_are_solved_at_points_too() -> None:
+    sim = darcy()
+    sim.config = replace(sim.config, images=True)
+    centres = (np.arange(16) + 0.5) / 16
+    points = np.stack(np.meshgrid(centres, centres, indexing="ij"), -1).reshape(-1, 2)
+    a = Darcy2D().inputs(Draw(0, range(1)), BOX).float().numpy()
+    whole, there = sim.solve(a, {"beta": 2.0}), sim.solve(a, {"beta": 2.0}, points=points)
+    assert np.allclose(there.reshape(whole.shape), whole, atol=1e-5 * np.abs(whole).max())

@@ -242,3 +242,32 @@ def test_calibrating_changes_nothing_where_nothing_was_fitted() -> None:
         given = window(sim, torch.from_numpy(states()), 2, {"beta": 1.0})
         drawn = members_of(sim.simulate, given, 2, 3)
         assert calibrated(sim, given, drawn) is drawn
+
+
+def test_a_replaced_part_or_another_that_draws_ends_what_was_fitted_and_a_seed_must_make_sense() -> None:
+    made, words = simulator(trust=Trust(TWICE, BY_TIME)), {"steps": 1, "params": {"beta": 1.0}, "error": True}
+    with pytest.raises(ConfigError, match="seed is -4"):
+        made.rollout(states(), seed=-4, **words)
+    made.idle = frozenset({"residual"})
+    with pytest.raises(ConfigError, match="no estimate of its errors"):
+        made.rollout(states(), **words)
+    made.idle = frozenset()
+    assert made.rollout(states(), **words)[1].shape == (3, 1)
+    made.replace("operator", made.operator)
+    with pytest.raises(ConfigError, match="no estimate of its errors"):
+        made.rollout(states(), **words)
+
+
+def test_a_sign_that_does_not_hold_under_another_boundary_is_one_sentence() -> None:
+    model = ErrorModel(("law mass", "time"), (0.5, 1.0), 1.0, 0.0)
+    made = simulator(draws=False, trust=Trust(None, model))
+    assert made.rollout(states(), 1, {"beta": 1.0}, error=True)[1].shape == (3, 1)
+    with pytest.raises(ConfigError, match="'law mass', which does not hold under this boundary"):
+        made.rollout(states(), 1, {"beta": 1.0}, periodic=(False,), error=True)
+
+
+def test_calibrated_members_at_points_are_those_of_the_grid() -> None:
+    made, u0 = simulator(trust=Trust(TWICE)), states()
+    cells = (np.arange(u0.shape[1]) + 0.5) / u0.shape[1]
+    words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 2}
+    assert np.allclose(made.rollout(u0, points=cells, **words), made.rollout(u0, **words), atol=1e-5)

@@ -270,9 +270,12 @@ def test_the_outermost_cell_lies_between_the_wall_and_those_within() -> None:
     fixed = law.project(u, u[:, 0], domain)
     assert fixed[:, 0, 0, 0].tolist() == pytest.approx([0.9, 1.0, 0.7])
     assert torch.equal(fixed[:, :, 1:], u[:, :, 1:])
-    square = Held("wall y", 0, 0.0, axis=1)
-    v = noise(2, 1, 5, 6, 1)
-    assert square.residual(square.project(v, v[:, 0], box(5, 6)), box(5, 6)).max() < 1e-15
+    square = Held("walls", 0, 0.0, (0, 1))
+    for cells in ((6, 6), (9, 16), (5, 8), (2, 3)):
+        v = noise(64, 1, *cells, 1)
+        fixed = square.project(v, v[:, 0], box(*cells))
+        assert square.residual(fixed, box(*cells)).max() < 1e-15, "edges and the corners between them"
+        assert torch.equal(square.project(fixed, v[:, 0], box(*cells)), fixed)
 
 
 ENERGY = Conserved("energy", lambda u: u[..., 0].square(), repair=stretched(0))

@@ -308,3 +308,9 @@ def test_a_stage_is_called_what_its_line_says_and_needs_what_others_make(name: s
     assert stage.name == name
     assert {*stage.needs, stage.makes} <= {other.makes for other in STAGES.values()}
     assert stage.part().Config is stage.PartConfig
+
+
+@pytest.mark.parametrize(("term", "value"), [("weak", -1.0), ("divergence", float("nan")), ("latent", float("inf"))])
+def test_a_weight_that_rewards_what_is_wrong_is_refused(term: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"operator.loss.{term} is"):
+        OperatorLoss(**{term: value})

@@ -20,10 +20,10 @@ from ups.engine.stage import Stage
 from ups.engine.units import units_of
 from ups.eval.report import Report
 from ups.lab.case import LAST_STAGE, Disturbance, key
-from ups.models import Simulator
 from ups.run import datasets, training
 from ups.run import run as whole_run
 from ups.run.config import RunConfig
+from ups.run.load import load
 from ups.run.run import Run
 from ups.tensors import Losses, Window
 
@@ -226,7 +226,7 @@ def _misread(load: Callable[..., Any], plan: FaultPlan) -> Callable[..., Any]:
 
 def _brief(run: Run) -> Report:
     """Instead of the judgement, which takes longer than the training here: check that the simulator loads."""
-    Simulator.load(run.folder.artifact("simulator"), torch.device("cpu"))
+    load(run.folder.folder)
     return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())
 
 

@@ -19,7 +19,15 @@ from ups.models.part import Part
 from ups.models.points import cells_at
 from ups.models.questions import outside, places_of, window_of
 from ups.models.search import Search, check_search, searched
-from ups.models.solving import Solution, check_alone, check_tolerance, driven_by, solution_of, steady_system
+from ups.models.solving import (
+    Solution,
+    asked_to_solve,
+    check_alone,
+    check_tolerance,
+    in_double,
+    solution_of,
+    steady_system,
+)
 from ups.models.trust import Trust, Watch
 from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
@@ -100,6 +108,7 @@ class Answers(nn.Module):
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
             raise ConfigError(f"a rollout has at least one step, and a whole number of them, not {steps!r}.")
+        check_ensemble(1 if ensemble is None else ensemble, seed)
         if spec.steady:
             raise ConfigError(
                 f"{spec.name} is steady and has no steps; ask for its solution with sim.solve(inputs, …)."
@@ -152,7 +161,7 @@ class Answers(nn.Module):
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
         tolerance = check_tolerance(tolerance)
         driven, window = self._driven(inputs, params, task, periodic)
-        system, names = steady_system(window), window.task.channels
+        system, names = steady_system(in_double(window, inputs, params)), window.task.channels
         return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
 
     def _driven(
@@ -160,7 +169,7 @@ class Answers(nn.Module):
     ) -> tuple[Given, Window]:
         """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
-        driven, given = driven_by(inputs, spec, self.dt.device)
+        driven, given = asked_to_solve(inputs, spec, self.dt.device)
         return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
 
     def _answer(

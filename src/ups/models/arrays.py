@@ -50,15 +50,23 @@ class Given:
     labels: Labels | None = None
 
     @classmethod
-    def of(cls, source: Any, what: str, task: TaskSpec, names: tuple[str, ...], device: torch.device) -> Given:
+    def of(
+        cls,
+        source: Any,
+        what: str,
+        task: TaskSpec,
+        names: tuple[str, ...],
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+    ) -> Given:
         """`names` are those of its channels; the task's mask may be left out of them."""
         counts = (len(names), len(names) - 1) if task.mask in names and len(names) > 1 else (len(names),)
         labels = None
         if is_labelled(source):
             array, labels = unlabelled(source, what, task, names)
-            x, batched, flat = tensor_of(array, what, device), labels.batch is not None, labels.flat
+            x, batched, flat = tensor_of(array, what, device, dtype), labels.batch is not None, labels.flat
         else:
-            x, batched, flat = _arranged(tensor_of(source, what, device), task.ndim, counts)
+            x, batched, flat = _arranged(tensor_of(source, what, device, dtype), task.ndim, counts)
         if x.ndim != task.ndim + 3 or x.shape[-1] not in counts:
             c, shape = counts[0], tuple(np.shape(source)) if labels is None else tuple(array.shape)
             raise ConfigError(
@@ -114,7 +122,7 @@ def state_of(source: Any, task: TaskSpec, device: torch.device) -> Given:
     return Given.of(source, f"the initial state of {task.name}", task, task.channels, device)
 
 
-def inputs_of(source: Any, task: TaskSpec, device: torch.device) -> Given | None:
+def inputs_of(source: Any, task: TaskSpec, device: torch.device, dtype: torch.dtype = torch.float32) -> Given | None:
     """What drives a task; None where nothing does, or where it is the mask alone and was left out."""
     if source is None and task.given in ((), (task.mask,)):
         return None
@@ -122,7 +130,7 @@ def inputs_of(source: Any, task: TaskSpec, device: torch.device) -> Given | None
         names = ", ".join(task.given)
         fact = f"is driven by {names}; give inputs=…" if names else "has no inputs; leave inputs out"
         raise ConfigError(f"{task.name} {fact}.")
-    inputs = Given.of(source, f"the input of {task.name}", task, task.given, device)
+    inputs = Given.of(source, f"the input of {task.name}", task, task.given, device, dtype)
     if inputs.values.shape[1] != 1:
         raise ConfigError(f"the inputs {', '.join(task.given)} of {task.name} do not change in time; give one frame.")
     return inputs

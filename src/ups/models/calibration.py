@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ups.models.ensembles import members_of
+from ups.models.points import frames_at
 from ups.models.stepping import Stepping
 from ups.physics.laws import repaired
 from ups.tensors import Window
@@ -66,18 +67,16 @@ def calibration_of(simulator: Any, task: TaskSpec) -> Calibration | None:
     return calibration if calibration is not None and calibration.drawn_by == drawing_part(simulator, task) else None
 
 
-def calibrated(
-    simulator: Any, window: Window, members: Tensor, plain: Tensor | None = None, points: Tensor | None = None
-) -> Tensor:
-    """Members `(M, B, T, …, C)` after the context of a window as the calibration stretches them; as they are, where
+def calibrated(simulator: Any, window: Window, members: Tensor, plain: Tensor | None = None) -> Tensor:
+    """Members `(M, B, T, *S, C)` after the context of a window as the calibration stretches them; as they are, where
     none was fitted. Then the laws that are repaired in a rollout are repaired again: bounds may be crossed."""
     calibration = calibration_of(simulator, window.task)
     if calibration is None:
         return members
-    plain = simulator.simulate(window, members.shape[2], points) if plain is None else plain
+    plain = simulator.simulate(window, members.shape[2]) if plain is None else plain
     members = calibration.stretched(members, plain)
-    stepping, copies = Stepping(simulator, window, points), (len(members), plain.shape[1])
-    laws, mask = (stepping.laws, window.mask) if points is None else (stepping.bounds, None)
+    stepping, copies = Stepping(simulator, window), (len(members), plain.shape[1])
+    laws, mask = stepping.laws, window.mask
 
     def of_each_frame(values: Tensor) -> Tensor:
         """`(B, …)` as `(M · T · B, …)`."""
@@ -92,6 +91,9 @@ def calibrated(
 def ensemble_of(
     simulator: Any, window: Window, steps: int, count: int, seed: int = 0, points: Tensor | None = None
 ) -> Tensor:
-    """The calibrated rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window."""
-    members = members_of(simulator.simulate, window, steps, count, seed, points)
-    return calibrated(simulator, window, members, points=points)
+    """The calibrated rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window; at `points` those of
+    the grid, between its cells."""
+    if points is None or calibration_of(simulator, window.task) is None:
+        return calibrated(simulator, window, members_of(simulator.simulate, window, steps, count, seed, points))
+    members = calibrated(simulator, window, members_of(simulator.simulate, window, steps, count, seed))
+    return torch.stack([frames_at(member, points, window.periodic, window.mask) for member in members])

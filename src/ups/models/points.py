@@ -100,3 +100,10 @@ class Holes:
         flat = frames.flatten(1, -2)
         index = self.index.unsqueeze(-1).expand(-1, -1, flat.shape[-1])
         return flat.gather(1, index).reshape(frames.shape)
+
+
+def frames_at(frames: Tensor, points: Tensor, periodic: tuple[bool, ...], mask: Tensor | None = None) -> Tensor:
+    """Frames `(B, T, *S, C)` at `points (P, n)` of [0, 1)^n, between their cells: `(B, T, P, C)`."""
+    holes, places = None if mask is None else Holes(mask), points.expand(len(frames), *points.shape)
+    steps = (frame if holes is None else holes.filled(frame) for frame in frames.unbind(1))
+    return torch.stack([interpolate(frame, places, periodic, local=holes is not None) for frame in steps], 1)

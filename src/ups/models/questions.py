@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -123,10 +124,25 @@ def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tens
 def walls_of(given: Any, task: TaskSpec, params: Any) -> tuple[bool, ...]:
     """Which axes wrap: as given, else as the task does at these parameters."""
     if given is None:
-        return task.periodicity(params if isinstance(params, Mapping) else {})
+        return task.periodicity(_one_boundary(task, params if isinstance(params, Mapping) else {}))
     if not isinstance(given, tuple | list) or [type(wraps) for wraps in given] != [bool] * task.ndim:
         raise ConfigError(f"{task.name}: periodic is {given}, but must be True or False for each of {task.ndim} axes.")
     return tuple(given)
+
+
+def _one_boundary(task: TaskSpec, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The boundary among parameters as one word: all samples of a question share it."""
+    choices = next((p.choices for p in task.parameters if p.name == "boundary"), ())
+    if "boundary" not in params or not choices:
+        return {}
+    given = params["boundary"]
+    many = [given] if isinstance(given, str) else np.asarray(given).reshape(-1).tolist()
+    words = {choices[int(x)] if isinstance(x, int | float) and x in range(len(choices)) else str(x) for x in many}
+    if len(words) != 1 or not words <= {*choices}:
+        raise ConfigError(
+            f"{task.name}: boundary is {given!r}, but must be one of {', '.join(choices)}, the same for all samples."
+        )
+    return {"boundary": words.pop()}
 
 
 def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str) -> None:

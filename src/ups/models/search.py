@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class Search:
 
     def __post_init__(self) -> None:
         for name, value, least in (("candidates", self.candidates, 1), ("beam", self.beam, 1), ("seed", self.seed, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
                 raise ConfigError(f"search: {name} is {value!r}, but must be a whole number of at least {least}.")
         if self.beam > self.candidates:
             raise ConfigError(

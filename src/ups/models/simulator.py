@@ -18,6 +18,7 @@ from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.ensembles import Draws
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
+from ups.models.points import frames_at
 from ups.models.questions import trained_ranges
 from ups.models.stepping import Stepping
 from ups.models.trust import Trust
@@ -77,7 +78,9 @@ class Simulator(Answers):
         self.fit_dt(task, *statistics.dt)
 
     def replace(self, name: str, part: Part) -> None:
-        """Put another network in the place of a part; the others stay as they are."""
+        """Put another network in the place of a part; the others stay as they are. What validation data have said of
+        the old one is no longer known."""
+        self.trust = {}
         self.parts[name] = part
         self.add_module(name, part)
 
@@ -119,8 +122,9 @@ class Simulator(Answers):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        if self.config.images and window.task.steady and points is None and draw is None and isotropic(window):
-            return images_undone(Stepping(self, images(window)).frames(steps), window).mean(0)
+        if self.config.images and window.task.steady and draw is None and isotropic(window):
+            frames = images_undone(Stepping(self, images(window)).frames(steps), window).mean(0)
+            return frames if points is None else frames_at(frames, points, window.periodic, window.mask)
         return Stepping(self, window, points).frames(steps, draw)
 
     def awake(self, task: TaskSpec) -> list[Part]:

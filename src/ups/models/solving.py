@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.arrays import Given, inputs_of, joined
+from ups.models.arrays import Given, inputs_of, joined, tensor_of
 from ups.physics import EQUATIONS
 from ups.physics.steady import MOST, SteadySystem
 from ups.tensors import Window, numbers_of
@@ -36,7 +38,7 @@ class Solution:
     iterations_from_zero: Array
 
 
-def driven_by(inputs: Any, task: TaskSpec, device: torch.device) -> tuple[Given, tuple[Tensor, Tensor]]:
+def asked_to_solve(inputs: Any, task: TaskSpec, device: torch.device) -> tuple[Given, tuple[Tensor, Tensor]]:
     """What a user gives to be solved, and the frames of nothing and the inputs of it."""
     if not task.steady:
         raise ConfigError(f"{task.name} is not steady; continue a state of it with sim.rollout(u0, steps, …).")
@@ -49,7 +51,7 @@ def driven_by(inputs: Any, task: TaskSpec, device: torch.device) -> tuple[Given,
 
 def check_tolerance(tolerance: Any) -> float:
     """A ConfigError unless it is a number that a relative residual can reach."""
-    if not isinstance(tolerance, int | float) or isinstance(tolerance, bool) or not FINEST <= tolerance < 1:
+    if not isinstance(tolerance, int | float | np.number) or isinstance(tolerance, bool) or not FINEST <= tolerance < 1:
         raise ConfigError(f"tolerance is {tolerance!r}, but must be a relative residual from {FINEST:g} to below 1.")
     return float(tolerance)
 
@@ -75,13 +77,27 @@ def unrefinable(window: Window) -> str:
     kind = EQUATIONS[task.equation]
     if window.periodic != kind.task.periodic or task.mask or len(task.given) != len(kind.task.given):
         return (
-            f"{task.name} has other boundaries or inputs than {task.equation}, whose residual is known for its own "
-            "alone; leave tolerance out."
+            f"{task.name} is asked for under other boundaries, or has other inputs, than the equation {task.equation}, "
+            "whose residual is known for its own alone; leave tolerance out."
         )
     missing = [p.name for p in kind.parameters() if p.name not in numbers_of(task)]
     if missing:
         return f"{task.name} does not state {missing[0]}, which the residual of {task.equation} needs."
     return ""
+
+
+def in_double(window: Window, inputs: Any, params: Any) -> Window:
+    """The window of what a user gives to be solved, its inputs and parameters as exact as they were given."""
+    driven = inputs_of(inputs, window.task, window.inputs.device, torch.float64)
+    assert driven is not None
+    names, numbers = numbers_of(window.task), window.params.double().clone()
+    if isinstance(params, Mapping):
+        for column, name in enumerate(names):
+            if isinstance(params.get(name), int | float | np.ndarray | np.number | Tensor | list | tuple):
+                numbers[:, column] = tensor_of(params[name], name, numbers.device, torch.float64).reshape(-1)
+    elif params is not None:
+        numbers[:] = tensor_of(params, "params", numbers.device, torch.float64).reshape(-1, len(names))
+    return dataclasses.replace(window, inputs=driven.values[:, 0], params=numbers)
 
 
 def steady_system(window: Window) -> SteadySystem:
@@ -99,7 +115,7 @@ def solution_of(
 ) -> Solution:
     """Predicted frames `(B, 1, *S, C)` refined to a tolerance; a PhysicsError where it is not reached."""
     refined = system.refined(frames[:, 0], tolerance)
-    if not bool((refined.iterations < MOST).all()):
+    if not bool((refined.after <= tolerance).all()):
         worst = float(refined.after.max())
         raise PhysicsError(
             f"{MOST} iterations reached a residual of {worst:.1e}, not {tolerance:g}; ask for a larger tolerance."

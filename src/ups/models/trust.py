@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.calibration import Calibration, calibration_of
+from ups.models.calibration import Calibration, calibration_of, drawing_part
 from ups.models.ensembles import Draws, together_of
 from ups.models.stepping import Parts, Stepping
 from ups.physics.laws import laws_of
@@ -68,6 +68,12 @@ class ErrorModel:
 
     def __call__(self, signs: Mapping[str, Tensor]) -> Tensor:
         """The estimate `(B,)` from the signs of each sample; infinite where one of them is not finite."""
+        for name in self.signs:
+            if name not in signs:
+                raise ConfigError(
+                    f"errors are estimated by '{name}', which does not hold under this boundary; leave error and "
+                    "stop_at out, or ask under the task's own."
+                )
         columns = torch.stack([signs[name] for name in self.signs])
         powers = torch.tensor(self.powers, device=columns.device, dtype=columns.dtype).unsqueeze(1)
         estimate: Tensor = self.constant * (powers * columns.clamp_min(FLOOR).log()).sum(0).exp()
@@ -159,10 +165,12 @@ def relative_spread(members: Tensor, mask: Tensor | None) -> Tensor:
 def error_model(simulator: Trusted, task: TaskSpec) -> ErrorModel:
     """How errors of a task are estimated; ConfigError where nobody has fitted that."""
     trust = simulator.trust.get(task.name)
+    if trust is not None and trust.calibration is not None:  # it was fitted to the draws of one part
+        trust = trust if trust.calibration.drawn_by == drawing_part(simulator, task) else None
     if trust is None or trust.error is None:
         raise ConfigError(
             f"the simulator has no estimate of its errors on {task.name}: a run fits one on validation data when its "
-            "training ends; leave error and stop_at out, or train it by a run."
+            "training ends, for the part that draws then; leave error and stop_at out, or train it by a run."
         )
     return trust.error
 

@@ -13,6 +13,8 @@ from ups.types import Domain
 
 # The mean square, or the mean size, of a field of which "how much of it" is not asked any more.
 NOTHING = 1e-6
+# Cells along an axis, below which its two ends are not apart.
+FEWEST = 6
 
 
 class Law(ABC):
@@ -228,69 +230,85 @@ class Positive(Within):
 
 @dataclass(frozen=True)
 class Held(Law):
-    """The faces at both ends of `axis`, or at one, hold a channel at `value`.
+    """The faces at both ends of some `axes`, or at one end of each, hold a channel at `value`.
 
     No cell sits on a face, and a layer next to it may be thinner than a cell. What the cells of a resolved field obey,
-    whichever way a solver holds the value, is that the outermost one lies between it and the two within.
+    whichever way a solver holds the value, is that the outermost one lies between it and the two within. Nothing is
+    said of an axis on which the cells of one end would be those within the other.
     """
 
     kind: ClassVar[str] = "boundary"
     name: str
     channel: int
     value: float
-    axis: int = 0
+    axes: tuple[int, ...] = (0,)
     ends: tuple[int, ...] = (0, -1)
 
     @property
     def says(self) -> str:
         return f"{self.name} holds {self.value:g}"
 
-    def _at(self, cell: int, ndim: int) -> tuple[slice | int, ...]:
-        """The index of the cells in one place along the axis, in `(B, T, *S)`."""
-        return (slice(None),) * (2 + self.axis) + (cell,) + (slice(None),) * (ndim - self.axis - 1)
+    def _faces(self, domain: Domain) -> list[tuple[int, int]]:
+        """Axis and end of every face of which something is said."""
+        return [(axis, end) for axis in self.axes if domain.shape[axis] >= FEWEST for end in self.ends]
 
-    def _cells(self, q: Tensor, end: int, domain: Domain) -> list[Tensor]:
-        """The outermost cells of `(B, T, *S)` at an end and the two within, `(B, T, …)` each."""
+    @staticmethod
+    def _at(cell: int, axis: int, ndim: int) -> tuple[slice | int, ...]:
+        """The index of the cells in one place along an axis, in `(B, T, *S)`."""
+        return (slice(None),) * (2 + axis) + (cell,) + (slice(None),) * (ndim - axis - 1)
+
+    def _cells(self, q: Tensor, face: tuple[int, int], domain: Domain) -> list[Tensor]:
+        """The outermost cells of `(B, T, *S)` at a face and the two within, `(B, T, …)` each."""
+        axis, end = face
         places = (0, 1, 2) if end == 0 else (-1, -2, -3)
-        return [q[self._at(place, domain.ndim)] for place in places]
+        return [q[self._at(place, axis, domain.ndim)] for place in places]
 
-    def _excess(self, u: Tensor, domain: Domain, mask: Tensor | None) -> list[Tensor]:
-        """How far the outermost cells are beyond what they may be, `(B, T, …)` for each end."""
-        excesses = []
-        for end in self.ends:
-            q, *inner = self._cells(u[..., self.channel], end, domain)
-            near = torch.stack((*inner, torch.full_like(q, self.value)))
-            excess = q - torch.minimum(torch.maximum(q, near.amin(0)), near.amax(0))
-            if mask is not None:
-                counts = torch.stack(self._cells(mask.unsqueeze(1), end, domain)).all(0)
-                excess = torch.where(counts, excess, 0.0)
-            excesses.append(excess)
-        return excesses
+    def _allowed(self, u: Tensor, face: tuple[int, int], domain: Domain, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The outermost cells at a face, and the nearest values that they may have, `(B, T, …)` each."""
+        q, *inner = self._cells(u[..., self.channel], face, domain)
+        near = torch.stack((*inner, torch.full_like(q, self.value)))
+        allowed = torch.minimum(torch.maximum(q, near.amin(0)), near.amax(0))
+        if mask is not None:
+            counts = torch.stack(self._cells(mask.unsqueeze(1), face, domain)).all(0)
+            allowed = torch.where(counts, allowed, q)
+        return q, allowed
+
+    def _excess(self, u: Tensor, face: tuple[int, int], domain: Domain, mask: Tensor | None) -> Tensor:
+        """How far the outermost cells at a face are beyond what they may be, `(B, T, …)`."""
+        q, allowed = self._allowed(u, face, domain, mask)
+        return q - allowed
 
     def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         """The step between the two cells within: what the grid does not resolve next to them is no larger."""
-        steps = []
-        for end in self.ends:
-            _, near, far = self._cells(u[..., self.channel].double(), end, domain)
-            steps.append((near - far).abs().flatten(1).amax(1))
-        return torch.stack(steps).amax(0) / self._largest(u, mask).double()
+        largest = torch.zeros(len(u), dtype=torch.float64, device=u.device)
+        for face in self._faces(domain):
+            _, near, far = self._cells(u[..., self.channel].double(), face, domain)
+            largest = torch.maximum(largest, (near - far).abs().flatten(1).amax(1))
+        return largest / self._largest(u, mask).double()
 
     def _largest(self, u: Tensor, mask: Tensor | None) -> Tensor:
         q = u[..., self.channel] if mask is None else u[..., self.channel].masked_fill(~mask.unsqueeze(1), 0.0)
         return q.abs().flatten(1).amax(1).clamp_min(torch.finfo(u.dtype).tiny)
 
     def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        worst = torch.stack([e.abs().flatten(1).amax(1) for e in self._excess(u, domain, mask)]).amax(0)
+        worst = u.new_zeros(len(u))
+        for face in self._faces(domain):
+            worst = torch.maximum(worst, self._excess(u, face, domain, mask).abs().flatten(1).amax(1))
         return worst / self._largest(u, mask)
 
     def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        total = sum((e.square().flatten(1).mean(1) for e in self._excess(u, domain, mask)), u.new_zeros(len(u)))
+        total = u.new_zeros(len(u))
+        for face in self._faces(domain):
+            total = total + self._excess(u, face, domain, mask).square().flatten(1).mean(1)
         return total / mean_square_of(reference[..., self.channel], mask)
 
     def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         fixed = u.clone()
-        for end, excess in zip(self.ends, self._excess(u, domain, mask), strict=True):
-            fixed[..., self.channel][self._at(end, domain.ndim)] -= excess
+        faces = self._faces(domain)
+        # A second time where faces meet: a corner lies between cells of edges, which the first time has moved.
+        for axis, end in faces * (2 if len(self.axes) > 1 else 1):
+            place = self._at(end, axis, domain.ndim)
+            fixed[..., self.channel][place] = self._allowed(fixed, (axis, end), domain, mask)[1]
         return fixed
 
 

@@ -104,8 +104,7 @@ class Darcy2D(Equation):
         )
 
     def laws(self) -> tuple[Law, ...]:
-        walls = tuple(Held(f"wall {name}", 0, 0.0, axis) for axis, name in enumerate(self.task.axes[:2]))
-        return (Positive("pressure", 0), *walls)
+        return (Positive("pressure", 0), Held("walls", 0, 0.0, (0, 1)))
 
     def relaxation(self, a: Tensor, domain: Domain) -> LinearRelaxation:
         """u_t = ∇·(a∇u) + β in the media a ≤ 1, `(B, X, Y, 1)`, with zeros in the ghost cells."""

@@ -23,6 +23,7 @@ MEMBERS = 16  # of the ensembles that are fitted
 LEVEL = 0.9  # the part of the truth that their intervals are to cover
 TRAJECTORIES = (24, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
+FEW = 8  # trajectories, below which a calibration is a guess
 PLACES = 4096  # of a frame at which it is compared
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
 
@@ -34,6 +35,9 @@ def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device
     for data in sets:
         with torch.no_grad():
             trust[data.task.name] = _fitted(simulator, data, device)
+        few = sum(len(part) for part in data.parts("valid"))
+        if few < FEW and drawing_part(simulator, data.task) is not None:
+            say(f"{data.task.name}: its ensembles were calibrated on {few} trajectories only; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
             say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
     return trust
@@ -67,7 +71,9 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     calibration = Calibration(drawn_by, factors) if drawn_by is not None and factors else None
     if not errors:
         return Trust(calibration)
+    count = sum(map(len, errors))
     columns = {name: np.concatenate(values) for name, values in signs.items()}
+    columns = {name: values for name, values in columns.items() if len(values) == count}  # those under every boundary
     if calibration is not None:  # the spread counts as wide as it will be from now on
         columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
     return Trust(calibration, ErrorModel.fit(columns, np.concatenate(errors)))

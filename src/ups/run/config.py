@@ -197,7 +197,8 @@ class RunConfig(Config):
         made: set[str] = set()
         for name, stage in self.stages.items():
             for part in stage.needs:
-                if part not in made and self.start_from is None:
+                later = any(other.makes == part for other in self.stages.values())
+                if part not in made and (later or self.start_from is None):
                     maker = next((n for n, other in STAGES.items() if other.makes == part), part)
                     raise ValueError(
                         f"stage {name} needs the part '{part}'; put stage {maker} before it in plan, or name a "

@@ -60,6 +60,11 @@ class OperatorLoss:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
+        for name in ("increment", "latent", "spectral", "boundary", *LAWFUL, "noise"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"operator.loss.{name} is {getattr(self, name):g}, but must be a number of at least 0."
+                )
         if not 0 < self.power <= 1:
             raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1.")
 
