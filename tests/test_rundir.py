@@ -112,6 +112,10 @@ def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_
     assert not run.is_of(Changed())
     with RunDir.open(tmp_path / "run", Grown(), resume=True):
         pass
+    facts = json.loads(run.environment.read_text())
+    run.environment.write_text(json.dumps({key: value for key, value in facts.items() if key != "config"}))
+    assert run.is_of(Grown()), "an earlier program did not write down what the config was"
+    run.environment.write_text(json.dumps(facts))
     run.config.write_text(run.config.read_text().replace("0.1", "0.2"))
     assert not run.is_of(Grown(train=Inner(lr=0.2))), "someone has changed what the run was begun with"
 

@@ -184,10 +184,11 @@ class RunDir(AbstractContextManager["RunDir"]):
         """Whether the run was begun with this config. One that was begun before some keys existed has had their
         defaults all along, so its own config, unless someone has changed it since, is read as of today."""
         facts, today = read_json(self.environment), fingerprint(config)
-        if facts.get("fingerprint") == today:
-            return True
+        if facts.get("fingerprint") in {None, today}:
+            return facts.get("fingerprint") == today
         try:
-            unchanged = facts.get("config") == _digest(read_text(self.config))
+            # Runs of an earlier program have not written down what their config was.
+            unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
             return unchanged and fingerprint(load(type(config), self.config)) == today
         except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
             return False

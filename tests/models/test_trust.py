@@ -232,7 +232,7 @@ def test_a_damaged_calibration_is_one_sentence(tmp_path: Path, factors: object) 
         header = json.loads(file.metadata()["ups"])
     header["trust"]["advection1d"]["calibration"]["factors"] = factors
     save_file(load_file(path), path, metadata={"ups": json.dumps(header)})
-    with pytest.raises(DataError, match="save it again"):
+    with pytest.raises(DataError, match="its ensembles and errors is damaged"):
         Simulator.load(path, kinds=KINDS)
 
 
@@ -271,3 +271,19 @@ def test_calibrated_members_at_points_are_those_of_the_grid() -> None:
     cells = (np.arange(u0.shape[1]) + 0.5) / u0.shape[1]
     words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 2}
     assert np.allclose(made.rollout(u0, points=cells, **words), made.rollout(u0, **words), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"signs": ["mars"], "powers": [1.0], "constant": 1.0, "scatter": 0.0},
+        {"signs": [], "powers": [], "constant": 1.0, "scatter": 0.0},
+        {"signs": ["time"], "powers": [1e300], "constant": 1.0, "scatter": 0.0},
+        [],
+    ],
+)
+def test_an_estimate_that_cannot_be_of_the_task_is_one_sentence(tmp_path: Path, error: object) -> None:
+    header, tensors = artifact.read(simulator(trust=Trust(TWICE, BY_TIME)).save(tmp_path / "a.safetensors"))
+    header["trust"][next(iter(header["trust"]))]["error"] = error
+    with pytest.raises(DataError, match="what it says of its ensembles and errors is damaged"):
+        Simulator.load(artifact.write(tmp_path / "b.safetensors", header, tensors), kinds=KINDS)

@@ -49,7 +49,7 @@ def race_of(simulator: Simulator, task: TaskSpec, samples: int, device: torch.de
     """Trajectories by the accurate scheme on a finer grid, at the middle of the trained parameters and at their dt."""
     if task.steady or not task.equation or task.inputs:
         raise ConfigError(
-            f"{task.name}: only rollouts of an equation that is solved here and driven by nothing compare."
+            f"{task.name}: is not raced; it is steady, driven by inputs, or of no equation that is solved here."
         )
     ranges = simulator.ranges()[task.name]
     kind = EQUATIONS[task.equation]

@@ -21,7 +21,7 @@ from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at
 from ups.models.questions import trained_ranges
 from ups.models.stepping import Stepping
-from ups.models.trust import Trust
+from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, isotropic
 from ups.tensors import TaskStatistics, Window, numbers_of
@@ -160,7 +160,6 @@ class Simulator(Answers):
             simulator = assemble(*plan, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
             simulator.spans = artifact.spans(header)
-            simulator.trust = {name: Trust.of(values) for name, values in header.get("trust", {}).items()}
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except (UpsError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
@@ -168,6 +167,7 @@ class Simulator(Answers):
             raise DataError(
                 f"{path}: its weights are not of the model it describes ({first}); save it again."
             ) from None
+        simulator.trust = read_trust(header, simulator.codec.tasks, path)
         return simulator.to(device).eval()
 
 

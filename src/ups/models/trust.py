@@ -16,9 +16,10 @@ from ups.models.ensembles import Draws, together_of
 from ups.models.stepping import Parts, Stepping
 from ups.physics.laws import laws_of
 from ups.tensors import Window
-from ups.types import Array, ConfigError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec, UpsError
 
 WATCHERS = 8  # members by whose spread an error is estimated
+STEEPEST = 20.0  # the power of a sign
 FLOOR = 1e-6  # of a sign and of an error: smaller ones say nothing more
 RIDGE = 1e-2  # keeps signs that say the same from outbidding each other
 
@@ -38,8 +39,9 @@ class ErrorModel:
 
     def __post_init__(self) -> None:
         numbers = (*self.powers, self.constant, self.scatter)
-        if len(self.signs) != len(self.powers) or not all(math.isfinite(n) and n >= 0 for n in numbers):
-            raise ConfigError("an estimate of errors needs a finite power, of at least 0, for each of its signs")
+        sound = all(math.isfinite(n) and n >= 0 for n in numbers) and max(self.powers, default=0) <= STEEPEST
+        if not self.signs or len(self.signs) != len(self.powers) or not sound:
+            raise ConfigError(f"an estimate of errors needs a power from 0 to {STEEPEST:g} for each of its signs")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -62,7 +64,7 @@ class ErrorModel:
         middle, mean = columns.mean(0), float(wanted.mean())
         ridge = math.sqrt(RIDGE * len(wanted)) * np.eye(len(middle))
         rows, goal = np.concatenate((columns - middle, ridge)), np.concatenate((wanted - mean, np.zeros(len(middle))))
-        powers = nnls(rows, goal)[0]
+        powers = np.minimum(nnls(rows, goal)[0], STEEPEST)
         scatter = float((wanted - mean - (columns - middle) @ powers).std())
         return cls(tuple(signs), tuple(map(float, powers)), math.exp(mean - float(middle @ powers)), scatter)
 
@@ -88,10 +90,27 @@ class Trust:
     error: ErrorModel | None = None
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> Self:
-        """From what `dataclasses.asdict` and JSON made of it."""
+    def of(cls, values: Mapping[str, Any], task: TaskSpec) -> Self:
+        """From what `dataclasses.asdict` and JSON made of it; a ConfigError unless it can be of the task."""
         width, error = values["calibration"], values["error"]
-        return cls(None if width is None else Calibration.of(width), None if error is None else ErrorModel.of(error))
+        trust = cls(None if width is None else Calibration.of(width), None if error is None else ErrorModel.of(error))
+        if trust.calibration is not None and len(trust.calibration.factors[0]) != len(task.channels):
+            raise ConfigError(f"a calibration of {task.name} needs a factor for each of {', '.join(task.channels)}")
+        known = {"time", "spread", *(f"law {law.name}" for law in laws_of(task, task.periodic))}
+        if trust.error is not None and (odd := [sign for sign in trust.error.signs if sign not in known]):
+            raise ConfigError(f"errors of {task.name} are estimated by '{odd[0]}', which there is not")
+        return trust
+
+
+def read_trust(header: Mapping[str, Any], tasks: Mapping[str, TaskSpec], path: Any) -> dict[str, Trust]:
+    """What the header of an artifact says of each task; a DataError where that is damaged."""
+    try:
+        return {name: Trust.of(values, tasks[name]) for name, values in header.get("trust", {}).items()}
+    except (UpsError, LookupError, TypeError, ValueError, AttributeError) as error:
+        first = " ".join(str(error).split()).rstrip(".")[:200]
+        raise DataError(
+            f"{path}: what it says of its ensembles and errors is damaged ({first}); --resume its run to fit it again."
+        ) from None
 
 
 class Trusted(Parts, Protocol):

@@ -18,6 +18,7 @@ from ups.data.splits import PARTS, make_split
 from ups.data.trajectories import RESIDENT
 from ups.data.windows import CELLS, at_once
 from ups.definition import Definition
+from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import TASKS
@@ -195,6 +196,12 @@ def check(config: RunConfig) -> list[Outline]:
     _long_enough(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
+    if parent is not None and FORECASTER not in {stage.makes for stage in config.stages.values()}:
+        for name in (data.task.name for data in sets if data.task.name not in parent.codec.tasks):
+            raise ConfigError(
+                f"{config.start_from} has never seen {name}, and the plan trains no '{FORECASTER}' on it; add its "
+                f"stage to the plan, or leave {name} out."
+            )
     network = new_simulator(config, sets, parent, part_kinds())
     if parent is not None:
         same_networks(network, parent)
@@ -208,7 +215,7 @@ def _inherited(config: RunConfig, parent: Simulator | None) -> None:
         if name not in made and (parent is None or name not in parent.parts):
             raise ConfigError(f"the plan makes no part '{name}', and {config.start_from} has none; add its stage.")
     for stage in (kind for kind in STAGES.values() if parent is not None and kind.makes in parent.parts):
-        changed = [part for part in stage.needs if part in made]
+        changed = [part for part in (*stage.needs, *stage.heeds) if part in made]
         if changed and stage.makes not in made:
             raise ConfigError(
                 f"the plan trains the part '{changed[-1]}' anew, and '{stage.makes}' of {config.start_from} has learnt "

@@ -38,6 +38,7 @@ class CriticStage(BehindOperator):
 
     name: ClassVar[str] = "critic"
     needs: ClassVar[tuple[str, ...]] = ("codec", "operator", "residual")
+    heeds: ClassVar[tuple[str, ...]] = ("consistency",)
     makes: ClassVar[str] = "critic"
     Config: ClassVar[type[StageConfig]] = CriticStageConfig
     PartConfig: ClassVar[type] = CriticConfig
@@ -52,7 +53,7 @@ class CriticStage(BehindOperator):
     def fit(self, window: Window, inherited: bool = False) -> None:
         """Measure on a batch what draws miss, and what a step changes; the critic counts in units of that."""
         if not inherited:
-            steps = self._drawn(window)
+            steps = self._drawn(window, same=True)
             missed, changes = [step[3] - step[0] for step in steps], [z - last for _, z, last, *_ in steps]
             self.module.fit_scales(window.task.name, *self._sizes(window.task.name, missed, changes))
 
