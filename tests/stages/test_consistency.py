@@ -102,7 +102,9 @@ def test_a_student_draws_in_its_teachers_place_at_a_quarter_of_its_evaluations(t
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("plan", [["consistency", "residual"], ["residual", "operator"], ["critic", "residual"], ["critic", "consistency"]])
+@pytest.mark.parametrize(
+    "plan", [["consistency", "residual"], ["residual", "operator"], ["critic", "residual"], ["critic", "consistency"]]
+)
 def test_a_stage_before_one_whose_part_it_needs_is_refused_whatever_it_starts_from(plan: list[str]) -> None:
     with pytest.raises(ValueError, match=f"stage {plan[0]} needs the part '{plan[1]}'; put stage {plan[1]} before it"):
         run_config().model_validate({"plan": plan, "start_from": "anything"})
