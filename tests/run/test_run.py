@@ -136,7 +136,13 @@ def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
 def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
     path.write_text(TINY)
-    folder, report = demo(tmp_path / "runs" / "demo", path, SCREEN)
+    more = tmp_path / "more.yaml"
+    onward = "name: more\nstart_from: nowhere\nplan: [residual]\nresidual: {batch: 4, train: {steps: 4}}"
+    more.write_text(TINY.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
+    (folder, report), (further, drawn) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
+    assert further.folder == tmp_path / "runs" / "demo-ensemble"
+    assert all(task.ensemble is not None for task in drawn.tasks)
+    assert any("in the 90 % interval" in sentence for sentence in drawn.said())
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
     assert len(report.headline()) == 3

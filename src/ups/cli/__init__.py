@@ -54,7 +54,7 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
 
     Makes Burgers, advection and 2D reaction-diffusion data, checks them and shows them on a page
     (`<out>-data/data.html`); trains one simulator on all three; judges it on unseen trajectories beside persistence;
-    writes the report.
+    writes the report. Then it learns what that simulator misses of Burgers, and judges ensembles (`<out>-ensemble`).
 
     Parameters
     ----------
@@ -67,8 +67,9 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
     from ups.run.datasets import Screen
 
     with following() as report:
-        folder, found = job(out, config, Screen(print, report, training()))
-    show(found.headline(), found.said(), folder.report)
+        runs = job(out, config, Screen(print, report, training()))
+    for folder, found in runs:
+        show(found.headline(), found.said(), folder.report)
 
 
 @app.command

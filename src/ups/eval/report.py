@@ -94,7 +94,8 @@ class Report:
         unseen = (s for task in self.tasks for s in task.unseen)
         complaints = (s for task in self.tasks for s in codec_complaints(task))
         last = (sections.phases_line(self.phases),) if self.phases else ()
-        return (*complaints, *self.warnings, *unseen, *self.notes, *last)
+        drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
+        return (*complaints, *self.warnings, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html` and `results.json` in `folder`, each replaced in one step."""

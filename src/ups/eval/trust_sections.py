@@ -54,6 +54,17 @@ def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
     return section
 
 
+def ensemble_line(task: TaskResult) -> str:
+    """What the draws of a task are worth, in a sentence."""
+    assert task.ensemble is not None
+    n, name = task.ensemble.numbers(), task.ours.evaluation.task.name
+    score, error = number(n["crps"]), number(n["absolute error alone"])
+    return (
+        f"{name}: ensembles of {task.ensemble.members} have a CRPS of {score}, the operator alone an absolute error of "
+        f"{error}; {percent(n['coverage'])} of the truth lie in the 90 % interval."
+    )
+
+
 def errors_section(tasks: Sequence[TaskResult]) -> Section:
     """How well the simulator knows its own error, task by task."""
     rows: list[tuple[str, ...]] = [("task", "rank correlation", "at a step", "usual factor", "verdict")]

@@ -1,4 +1,4 @@
-"""The demo: three small data sets made from nothing and checked, one simulator trained on all, two pages to look at."""
+"""The demo: three small data sets made from nothing and checked, one simulator trained on all, an ensemble of one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 
 
-def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report]:
-    """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages.
+def demo(out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None) -> list[tuple[RunDir, Report]]:
+    """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages;
+    then the same for the run of `ensemble`, which goes on from the first.
 
     Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
     """
     name = {"out": str(out.parent), "name": out.name}
-    settings = load(run_config(), config or Path(str(resources.files("ups.configs").joinpath("demo.yaml"))), name)
+    if config is None:
+        config, ensemble = _own("demo.yaml"), ensemble or _own("demo-ensemble.yaml")
+    settings = load(run_config(), config, name)
     Run.open(settings, overwrite=True).folder.close()  # what cannot be trained there is refused before data are made
     began = time.monotonic()
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
@@ -38,7 +41,20 @@ def demo(out: Path, config: Path | None, screen: Screen) -> tuple[RunDir, Report
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    return run_alone(settings, screen, overwrite=True, data_seconds=made)
+    runs = [run_alone(settings, screen, overwrite=True, data_seconds=made)]
+    if ensemble is not None:
+        name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
+        onward = load(run_config(), ensemble, name)
+        kept = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
+        onward = run_config().model_validate({**onward.model_dump(), "data": kept})
+        screen.say("")
+        runs.append(run_alone(onward, screen, overwrite=True))
+    return runs
+
+
+def _own(name: str) -> Path:
+    """A config that comes with the program."""
+    return Path(str(resources.files("ups.configs").joinpath(name)))
 
 
 def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, dict[str, Path]]:
