@@ -45,6 +45,7 @@ WORDS = {
     "bench generate": ("bench", "generate", "--task", "nothing"),
     "bench engine": ("bench", "engine", "--rounds", "few"),
     "bench cache": ("bench", "cache", "--samples", "few"),
+    "bench rollout": ("bench", "rollout", "{folder}/nowhere"),
     "run": ("run", "{folder}/nowhere.yaml"),
     "faults": ("faults", "--ranks", "few"),
     "doctor": ("doctor", "--limit", "0"),

@@ -102,6 +102,7 @@ def test_no_law_drifts_over_a_thousand_steps(name: str) -> None:
     check(TASKS[name], simulated(sim, window(TASKS[name], state, inputs), 1000), domain)
 
 
+@pytest.mark.slow
 def test_no_total_drifts_over_a_thousand_steps_of_a_gas() -> None:
     """Mass, momentum and energy by hand, as any script would add them up."""
     state, _, domain = states("cfd1d")

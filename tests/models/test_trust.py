@@ -38,7 +38,9 @@ TWICE = Calibration("residual", ((2.0,),))
 def simulator(name: str = "advection1d", draws: bool = True, trust: Trust | None = None) -> Simulator:
     """One that draws, untrained: what it draws is noise of the size 0.1 in tokens."""
     parts = ("codec", "operator", "residual")[: 2 + draws]
-    made = assemble([TASKS[name]], {part: CONFIGS[part] for part in parts}, kinds=KINDS).eval()
+    task = TASKS[name]
+    grids = {name: (16,) * task.ndim}
+    made = assemble([task], {part: CONFIGS[part] for part in parts}, grids=grids, kinds=KINDS).eval()
     if draws:
         made.parts["residual"].scale.fill_(0.1)
     made.trust = {} if trust is None else {name: trust}

@@ -138,7 +138,8 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     path.write_text(TINY)
     more = tmp_path / "more.yaml"
     onward = "name: more\nstart_from: nowhere\nplan: [residual]\nresidual: {batch: 4, train: {steps: 4}}"
-    more.write_text(TINY.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
+    one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line)
+    more.write_text(one.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
     (folder, report), (further, drawn) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
     assert further.folder == tmp_path / "runs" / "demo-ensemble"
     assert all(task.ensemble is not None for task in drawn.tasks)
@@ -146,7 +147,14 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
     assert len(report.headline()) == 3
-    demo(tmp_path / "runs" / "demo", path, SCREEN)  # again, over itself
+
+
+@pytest.mark.slow
+def test_the_demo_replaces_itself(tmp_path: Path) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    for _ in range(2):
+        demo(tmp_path / "runs" / "demo", path, SCREEN)
 
 
 @pytest.mark.slow

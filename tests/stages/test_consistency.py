@@ -33,7 +33,7 @@ def taught() -> Simulator:
     for kind in (ResidualStage, ConsistencyStage):
         stage = kind(sim)
         stage.fit(Bent().batch(0))
-        Trainer(TrainConfig(steps=150, lr=5e-3, **QUICK), stage, Bent(), Dist()).fit()
+        Trainer(TrainConfig(steps=100, lr=5e-3, **QUICK), stage, Bent(), Dist()).fit()
     return sim.eval()
 
 
