@@ -13,6 +13,12 @@ import pytest
 from ranks import warm_up
 
 GROUPS = Path("/sys/fs/cgroup/memory")
+# Files that take a worker longest: begun first, so that none of them is alone at the end.
+LONGEST = ("test_streams.py", "test_supervise.py", "test_howto_add_a_stage.py", "test_run.py", "test_learning.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -83,7 +83,17 @@ def test_a_step_along_its_gradient_reduces_what_the_term_is_of(term: str, name: 
     assert term == "weak" or residuals[1] < residuals[0]
 
 
-@pytest.mark.parametrize("name", [name for name, task in TASKS.items() if WeakForm.of(task)])
+LONG = ("diffsorp1d", "cfd2d", "cfd3d")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name, task in TASKS.items()
+        if WeakForm.of(task)
+    ],
+)
 def test_the_weak_form_is_one_for_no_change_and_small_for_the_truth(name: str) -> None:
     window = sample(name)
     form = WeakForm.of(window.task)

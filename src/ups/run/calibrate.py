@@ -21,7 +21,7 @@ from ups.types import Array, TaskSpec
 
 MEMBERS = 16  # of the ensembles that are fitted
 LEVEL = 0.9  # the part of the truth that their intervals are to cover
-TRAJECTORIES = (24, 64)  # of the validation part of a task, on processors and on a GPU
+TRAJECTORIES = (16, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 FEW = 8  # trajectories, below which a calibration is a guess
 PLACES = 4096  # of a frame at which it is compared
