@@ -151,3 +151,18 @@ def test_a_finished_run_is_judged_again_with_what_it_fitted(finished: tuple[Path
     rows = json.loads((run / "results.json").read_text())
     value = next(row["value"] for row in rows if row["metric"] == "ensemble coverage")
     assert value == next(r.value for r in report.records if r.metric == "ensemble coverage")
+
+
+@pytest.mark.slow
+def test_a_task_under_two_boundaries_is_estimated_by_what_holds_under_both(tmp_path: Path) -> None:
+    data = {"task": "cfd1d", "samples": 8, "resolution": 32, "scheme": "accurate", "reduce": {"time": 10}}
+    kinds = {name: {**data, "params": {"boundary": name, "eta": 0.01, "zeta": 0.01}} for name in ("periodic", "trans")}
+    small = {"codec": {"dim": 8}, "operator": {"width": 16, "depth": 1, "heads": 2}}
+    steps = {name: {"batch": 8, "train": {"steps": 4}} for name in ("codec", "operator")}
+    made = {"name": "mixed", "out": str(tmp_path), "device": "cpu", "data": kinds, "model": small, **steps}
+    folder, report = run_alone(run_config().model_validate(made), Screen.silent())
+    assert report.tasks[0].errors is not None
+    model = ups.load(folder.folder).trust["cfd1d"].error
+    assert model is not None
+    assert "law mass" not in model.signs, "open ends let mass out"
+    assert {"law density", "time"} <= {*model.signs}

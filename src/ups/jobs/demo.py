@@ -41,14 +41,14 @@ def demo(out: Path, config: Path | None, screen: Screen, ensemble: Path | None =
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    runs = [run_alone(settings, screen, overwrite=True, data_seconds=made)]
+    runs = [run_alone(settings, screen, overwrite=True, before=("data", made))]
     if ensemble is not None:
         name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
         onward = load(run_config(), ensemble, name)
         kept = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
         onward = run_config().model_validate({**onward.model_dump(), "data": kept})
         screen.say("")
-        runs.append(run_alone(onward, screen, overwrite=True))
+        runs.append(run_alone(onward, screen, overwrite=True, before=("the run before it", time.monotonic() - began)))
     return runs
 
 

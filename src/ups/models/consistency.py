@@ -26,12 +26,8 @@ class ConsistencyStep(ResidualFlow):
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         codec, teacher = blueprint.parts["codec"], blueprint.parts["residual"]
         student = cls(teacher.config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)
-        student.config = config
+        student.config, student.evaluations = config, 1
         return student
-
-    @property
-    def evaluations(self) -> int:
-        return 1
 
     def start_from(self, teacher: ResidualFlow) -> None:
         """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow."""

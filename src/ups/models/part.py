@@ -50,6 +50,8 @@ class Part(nn.Module, ABC):
     replaces: ClassVar[tuple[str, ...]] = ()
     # Whether what it gives is drawn where the condition brings noise, so that ensembles can be asked for.
     draws: ClassVar[bool] = False
+    # Of its network, for one draw.
+    evaluations: int = 1
     # Tensors with a row per task, in the order of the tasks.
     rows: ClassVar[tuple[str, ...]] = ()
 

@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from ups.models.config import ResidualConfig
 from ups.models.layers import fourier_features
-from ups.models.tokens import TokenNetwork
+from ups.models.tokens import StepNetwork
 from ups.tensors import Condition
 from ups.types import TaskSpec
 
 TIME_WAVES = 4
-LEAST = 1e-6  # of a deviation that numbers are measured in
 
 
-class ResidualFlow(TokenNetwork):
-    """r = z_true − z_predicted, in units `s_task (D,)` of what is usually missed (`fit_scales`), as a flow.
+class ResidualFlow(StepNetwork):
+    """r = z_true − z_predicted, in units s of what is usually missed, as a flow.
 
     `forward` is the velocity of x(t) = (1 − t) · noise + t · r / s at `t` from 0 to 1, expected given x(t), the
     prediction, the frame before it and the condition. Followed from noise it gives a draw of r. At time 0 and x = 0,
@@ -28,9 +27,6 @@ class ResidualFlow(TokenNetwork):
 
     Config: ClassVar[type] = ResidualConfig
     draws: ClassVar[bool] = True
-    rows: ClassVar[tuple[str, ...]] = ("scale", "change", "conditioner.task")
-    scale: Tensor
-    change: Tensor
 
     def __init__(
         self,
@@ -40,23 +36,9 @@ class ResidualFlow(TokenNetwork):
         patch: Sequence[int] = (4, 4, 2),
         grids: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        super().__init__(config, 3, dim, tasks, patch, grids)
+        super().__init__(config, dim, tasks, patch, grids)
+        self.evaluations = 2 * config.steps
         self.time = nn.Linear(2 * TIME_WAVES + 1, config.shape.width, bias=False)
-        self.register_buffer("scale", torch.ones(len(tasks), dim))
-        self.register_buffer("change", torch.ones(len(tasks), dim))
-
-    @property
-    def evaluations(self) -> int:
-        """Of its network, for one draw."""
-        return 2 * int(self.config.steps)
-
-    def fit_scales(self, task: str, missed: Tensor, change: Tensor) -> None:
-        """Record rms `(D,)` of what the operator misses of `task`, and of what it changes, in one step."""
-        row = self.row(task)
-        self.scale[row], self.change[row] = missed.clamp_min(LEAST), change.clamp_min(LEAST)
-
-    def scale_of(self, task: str) -> Tensor:
-        return self.scale[self.row(task)]
 
     def forward(self, x: Tensor, time: Tensor, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         """The velocity `(B, *G, D)` of `x` at `time (B,)`; `z` is predicted to follow the tokens `last`."""

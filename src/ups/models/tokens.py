@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from ups.models.unet import UNet
 from ups.tensors import Condition, TaskStatistics
 from ups.types import TaskSpec, check_known
 
+LEAST = 1e-6  # of a deviation that numbers are measured in
 CORES: dict[str, Callable[[NetworkConfig, BlockShape], nn.Module]] = {"unet": UNet, "transformer": Transformer}
 
 
@@ -117,3 +118,32 @@ class TokenNetwork(Part):
         apart = torch.unflatten(x, -1, (self.streams, -1)).movedim(-2, 1).flatten(0, 1)
         conditions = (c.unsqueeze(1) + self.stream).flatten(0, 1)
         return torch.unflatten(self.core(apart, conditions, space), 0, (-1, self.streams)).movedim(1, -2).flatten(-2)
+
+
+class StepNetwork(TokenNetwork):
+    """A network on one step of the operator: three numbers for each of a token's, in units of what is usually missed of
+    a task in a step, `scale (D,)`, and of what changes in it, `change (D,)`."""
+
+    rows: ClassVar[tuple[str, ...]] = ("scale", "change", "conditioner.task")
+    scale: Tensor
+    change: Tensor
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        dim: int,
+        tasks: Sequence[TaskSpec],
+        patch: Sequence[int] = (4, 4, 2),
+        grids: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        super().__init__(config, 3, dim, tasks, patch, grids)
+        self.register_buffer("scale", torch.ones(len(tasks), dim))
+        self.register_buffer("change", torch.ones(len(tasks), dim))
+
+    def fit_scales(self, task: str, missed: Tensor, change: Tensor) -> None:
+        """Record rms `(D,)` of what is missed of a task in one step, and of what changes in it."""
+        row = self.row(task)
+        self.scale[row], self.change[row] = missed.clamp_min(LEAST), change.clamp_min(LEAST)
+
+    def scale_of(self, task: str) -> Tensor:
+        return self.scale[self.row(task)]

@@ -68,14 +68,13 @@ class ErrorModel:
         scatter = float((wanted - mean - (columns - middle) @ powers).std())
         return cls(tuple(signs), tuple(map(float, powers)), math.exp(mean - float(middle @ powers)), scatter)
 
+    def unknown(self, task: TaskSpec, periodic: tuple[bool, ...]) -> list[str]:
+        """Its signs that there are none of, of a task under a boundary."""
+        here = {"time", "spread", *(f"law {law.name}" for law in laws_of(task, periodic))}
+        return [sign for sign in self.signs if sign not in here]
+
     def __call__(self, signs: Mapping[str, Tensor]) -> Tensor:
         """The estimate `(B,)` from the signs of each sample; infinite where one of them is not finite."""
-        for name in self.signs:
-            if name not in signs:
-                raise ConfigError(
-                    f"errors are estimated by '{name}', which does not hold under this boundary; leave error and "
-                    "stop_at out, or ask under the task's own."
-                )
         columns = torch.stack([signs[name] for name in self.signs])
         powers = torch.tensor(self.powers, device=columns.device, dtype=columns.dtype).unsqueeze(1)
         estimate: Tensor = self.constant * (powers * columns.clamp_min(FLOOR).log()).sum(0).exp()
@@ -96,8 +95,7 @@ class Trust:
         trust = cls(None if width is None else Calibration.of(width), None if error is None else ErrorModel.of(error))
         if trust.calibration is not None and len(trust.calibration.factors[0]) != len(task.channels):
             raise ConfigError(f"a calibration of {task.name} needs a factor for each of {', '.join(task.channels)}")
-        known = {"time", "spread", *(f"law {law.name}" for law in laws_of(task, task.periodic))}
-        if trust.error is not None and (odd := [sign for sign in trust.error.signs if sign not in known]):
+        if trust.error is not None and (odd := trust.error.unknown(task, task.periodic)):
             raise ConfigError(f"errors of {task.name} are estimated by '{odd[0]}', which there is not")
         return trust
 
@@ -181,8 +179,8 @@ def relative_spread(members: Tensor, mask: Tensor | None) -> Tensor:
     return ratio
 
 
-def error_model(simulator: Trusted, task: TaskSpec) -> ErrorModel:
-    """How errors of a task are estimated; ConfigError where nobody has fitted that."""
+def error_model(simulator: Trusted, task: TaskSpec, periodic: tuple[bool, ...]) -> ErrorModel:
+    """How errors of a task are estimated; ConfigError where nobody has fitted that, or not for this boundary."""
     trust = simulator.trust.get(task.name)
     if trust is not None and trust.calibration is not None:  # it was fitted to the draws of one part
         trust = trust if trust.calibration.drawn_by == drawing_part(simulator, task) else None
@@ -190,6 +188,11 @@ def error_model(simulator: Trusted, task: TaskSpec) -> ErrorModel:
         raise ConfigError(
             f"the simulator has no estimate of its errors on {task.name}: a run fits one on validation data when its "
             "training ends, for the part that draws then; leave error and stop_at out, or train it by a run."
+        )
+    if odd := trust.error.unknown(task, periodic):
+        raise ConfigError(
+            f"errors of {task.name} are estimated by '{odd[0]}', which does not hold under this boundary; leave error "
+            "and stop_at out, or ask under the task's own."
         )
     return trust.error
 
@@ -199,7 +202,7 @@ class Watch:
 
     def __init__(self, simulator: Trusted, window: Window, seed: int = 0, stop_at: Any = None) -> None:
         self.simulator, self.window, self.seed, self.stop_at = simulator, window, seed, check_threshold(stop_at)
-        self.model = error_model(simulator, window.task)
+        self.model = error_model(simulator, window.task, window.periodic)
         self.errors = torch.zeros(len(window), 0)
 
     def count(self, steps: int) -> int:

@@ -34,6 +34,7 @@ from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
+from ups.run.calibrate import AT_ONCE
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
@@ -43,8 +44,6 @@ from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 from ups.types import PhysicsError
-
-AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -126,12 +125,12 @@ class Judge:
                 if scores is not None:
                     members = members_of(sim.simulate, window, steps, count, together=min(count, TOGETHER))
                     self._add(scores, window, truth, members, plain)
-                if trust.error is not None and errors is not None:
+                if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
                     enough = members if count >= WATCHERS else None
                     signs = signs_of(sim, window, steps, members=enough)
                     estimates = torch.stack([trust.error(row) for row in signs], 1)
                     errors.add(estimates, nrmse(plain, truth, mask=window.mask).mean(2))
-        return scores, errors
+        return scores, errors if errors is not None and errors.samples else None
 
     def _search(self, exam: Exam) -> SearchScores | None:
         """What compute buys on a few trajectories, where a critic was trained."""

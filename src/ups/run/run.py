@@ -268,11 +268,16 @@ class Run:
 
 
 def run_alone(
-    config: RunConfig, screen: Screen, *, resume: bool = False, overwrite: bool = False, data_seconds: float = 0.0
+    config: RunConfig,
+    screen: Screen,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    before: tuple[str, float] = ("data", 0.0),
 ) -> tuple[RunDir, Report]:
-    """The whole of a run in this process; its folder and its report. `data_seconds` went into its data before it."""
+    """The whole of a run in this process; its folder and its report. `before` it something took so many seconds."""
     run = Run.open(config, screen, resume=resume, overwrite=overwrite)
-    run.phases.before("data", data_seconds)
+    run.phases.before(*before)
     with run.folder, run:
         report = run.carry_out(Alone())
         assert report is not None
