@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.ensembles import BEFORE, EnsembleScores, Fan, coverage, crps, interval, needed_stretch, ranks, spread
+from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, interval, needed_stretch, ranks, spread
 
 
 def test_crps_is_the_sum_over_all_pairs() -> None:
     members, truth = torch.randn(7, 3, 5, dtype=torch.float64), torch.randn(3, 5, dtype=torch.float64)
     pairs = (members[:, None] - members[None]).abs().mean((0, 1)) / 2
     assert torch.allclose(crps(members, truth), (members - truth).abs().mean(0) - pairs)
+
+
+def test_fair_crps_of_few_members_is_on_average_that_of_many() -> None:
+    torch.manual_seed(0)
+    members, truth = torch.randn(64, 20000), torch.randn(20000)
+    many = crps(members, truth).mean().item()
+    assert crps(members[:4], truth, fair=True).mean().item() == pytest.approx(many, abs=0.01)
+    assert crps(members[:4], truth).mean().item() > many + 0.1
 
 
 def test_crps_of_one_member_is_its_absolute_error() -> None:
@@ -88,11 +96,11 @@ def test_scores_at_each_step_tell_before_from_after_calibration() -> None:
     curves, numbers = scores.curves(), scores.numbers()
     assert curves["coverage"].shape == (3,)
     assert curves["coverage"].min() > 0.85
-    assert curves[f"coverage{BEFORE}"].max() < 0.6
-    assert curves[f"spread{BEFORE}"] == pytest.approx(0.3 * curves["spread"], rel=1e-5)
-    assert numbers[f"coverage{BEFORE}"] == pytest.approx(curves[f"coverage{BEFORE}"].mean())
-    assert numbers["crps"] < numbers[f"crps{BEFORE}"]
-    assert scores.shares()[BEFORE][0] > 3, "too narrow: the truth is often below all"
+    assert curves[f"coverage{AS_DRAWN}"].max() < 0.6
+    assert curves[f"spread{AS_DRAWN}"] == pytest.approx(0.3 * curves["spread"], rel=1e-5)
+    assert numbers[f"coverage{AS_DRAWN}"] == pytest.approx(curves[f"coverage{AS_DRAWN}"].mean())
+    assert numbers["crps"] < numbers[f"crps{AS_DRAWN}"]
+    assert scores.shares()[AS_DRAWN][0] > 3, "too narrow: the truth is often below all"
 
 
 def test_a_fan_holds_its_bands_in_order_around_its_mean() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,13 @@ import torch
 from safetensors import safe_open
 
 import ups
+from small_flows import window
 from ups.config import load
 from ups.eval.ensembles import coverage, needed_stretch
 from ups.eval.report import Report
 from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import Calibration
+from ups.models.ensembles import Draws
 from ups.physics import TASKS
 from ups.run import calibrate
 from ups.run.calibrate import factors_of
@@ -25,6 +29,7 @@ from ups.run.config import run_config
 from ups.run.datasets import DataSet, Screen
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
+from ups.tensors import Window
 
 TINY = """
 name: tiny
@@ -85,6 +90,25 @@ def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_da
         assert covered.max() < 0.94
 
 
+@pytest.mark.parametrize("lasting", [0.0, 0.3, 1.0])
+def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, monkeypatch: Any) -> None:
+    """Frames that are sums of steps, each missed by noise of which a known part is the same at all steps."""
+    given = replace(window(8, targets=20, cells=256), task=TASKS["advection1d"])
+
+    def walk(copies: Window, steps: int, _: None, draw: Draws) -> torch.Tensor:
+        return torch.stack([draw(i, copies.state) for i in range(steps)], 1).cumsum(1)
+
+    given = replace(given, targets=walk(given, 20, None, Draws(7, [0], lasting)))
+    one = SimpleNamespace(std=torch.ones(1))
+    simulator: Any = SimpleNamespace(simulate=walk, context=1, codec=SimpleNamespace(statistics_of=lambda _: one))
+    monkeypatch.setattr(calibrate, "_windows", lambda *_: [given])
+    data: Any = SimpleNamespace(task=given.task)
+    assert calibrate._lasting(simulator, data, torch.device("cpu")) == lasting
+    noise = torch.stack([Draws(0, range(4000), lasting)(step, torch.zeros(4000, 1)) for step in (0, 9)])
+    assert noise.std().item() == pytest.approx(1, abs=0.03)
+    assert noise.prod(0).mean().item() == pytest.approx(lasting, abs=0.05)
+
+
 def test_channels_of_one_field_are_stretched_alike_and_cells_that_do_not_count_are_left_out() -> None:
     task = TASKS["cfd2d"]
     torch.manual_seed(1)
@@ -114,13 +138,13 @@ def test_a_run_leaves_what_it_fitted_with_the_simulator_and_shows_it(finished: t
     records = {r.metric: r for r in report.records}
     assert records["ensemble coverage"].value == pytest.approx(ensemble.numbers()["coverage"])
     assert {
-        "ensemble coverage before calibration",
+        "ensemble coverage as drawn",
         "ensemble coverage at time",
         "error-estimate rank correlation",
     } <= set(records)
     page = (run / "report.html").read_text()
     assert "Estimates of error" in page
-    assert "before calibration" in page
+    assert "as drawn" in page
     u0 = np.zeros((32, 1), np.float32)
     frames, estimate = sim.rollout(u0, 3, error=True)
     assert (frames.shape, estimate.shape) == ((3, 32, 1), (3,))

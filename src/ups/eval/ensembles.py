@@ -13,21 +13,22 @@ from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
 from ups.types import Array
 
-BEFORE = " before calibration"
+AS_DRAWN = " as drawn"
 RESOLVED = 1e-6  # of the power of a field: a wavenumber with less is not resolved
 
 
-def crps(members: Tensor, truth: Tensor) -> Tensor:
+def crps(members: Tensor, truth: Tensor, fair: bool = False) -> Tensor:
     """Continuous ranked probability score at each place, `(…)`: E|x − y| − E|x − x'| / 2 over the members.
 
-    In the units of the field; of one member it is the absolute error.
+    In the units of the field; of one member it is the absolute error. `fair`: no pair counts of a member with itself,
+    so that few members are not asked to be narrower than many.
     """
     count = len(members)
     ordered = members.sort(0).values
     # Σ |x_i − x_j| over all pairs, from the order alone.
     weights = 2.0 * torch.arange(count, device=members.device, dtype=members.dtype) - count + 1
     pairs = (ordered * weights.reshape(-1, *(1,) * truth.ndim)).sum(0) * 2
-    return (members - truth).abs().mean(0) - pairs / (2 * count**2)
+    return (members - truth).abs().mean(0) - pairs / (2 * count * (count - 1 if fair else count))
 
 
 def spread(members: Tensor) -> Tensor:
@@ -108,8 +109,8 @@ class EnsembleScores:
 
     CRPS, absolute error, spread and error are in deviations of the data. `fine` is the power in the highest third of
     the resolved wavenumbers at the last frame, over the truth's; resolved are those up to the last one that holds a
-    millionth of the truth's power. Names that end in `BEFORE` are of the members before calibration. `fan` is that of
-    the first sample.
+    millionth of the truth's power. Names that end in `AS_DRAWN` are of the members before they are stretched. `fan` is
+    that of the first sample.
     """
 
     members: int
@@ -129,7 +130,7 @@ class EnsembleScores:
         before: Tensor | None = None,
     ) -> None:
         """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth; `before`
-        are the members before calibration, where that changed them."""
+        are the members before they are stretched, where that changed them."""
         mean, cells = drawn.mean(0), None if mask is None else mask[:, None, ..., None]
 
         def total(values: Tensor) -> Array:
@@ -148,13 +149,20 @@ class EnsembleScores:
             "coverage": total(coverage(drawn, truth)),
         }
         histograms = {"": ranks(drawn, truth, cells)}
+        both = [*drawn]
         if before is not None:
-            steps[f"spread{BEFORE}"] = total((spread(before) / std).square())
-            steps[f"coverage{BEFORE}"] = total(coverage(before, truth))
-            steps[f"crps{BEFORE}"] = total(crps(before / std, truth / std))
-            histograms[BEFORE] = ranks(before, truth, cells)
-        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in drawn)], mask)
-        new = {"fine truth": fine[0], "fine alone": fine[1], "fine members": sum(fine[2:]) / len(drawn)}
+            steps[f"spread{AS_DRAWN}"] = total((spread(before) / std).square())
+            steps[f"coverage{AS_DRAWN}"] = total(coverage(before, truth))
+            steps[f"crps{AS_DRAWN}"] = total(crps(before / std, truth / std))
+            errors = nrmse(before.mean(0), truth, mask=mask).mean(2)
+            steps[f"nrmse of the mean{AS_DRAWN}"] = errors.double().sum(0).cpu().numpy()
+            histograms[AS_DRAWN] = ranks(before, truth, cells)
+            both += [*before]
+        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in both)], mask)
+        count = len(drawn)
+        new = {"fine truth": fine[0], "fine alone": fine[1], "fine members": sum(fine[2 : 2 + count]) / count}
+        if before is not None:
+            new[f"fine members{AS_DRAWN}"] = sum(fine[2 + count :]) / len(before)
         self.fan = self.fan or Fan.of(drawn[:, 0])
         self.sums = {name: self.sums.get(name, 0.0) + value for name, value in new.items()}
         self.steps = {name: self.steps.get(name, 0.0) + value for name, value in steps.items()}
@@ -168,7 +176,7 @@ class EnsembleScores:
         return {name: np.sqrt(v) if name.startswith(("spread", "error")) else v for name, v in means.items()}
 
     def shares(self) -> dict[str, Array]:
-        """How often the truth has each rank, over an even share, `(M + 1,)`; by "" and `BEFORE`."""
+        """How often the truth has each rank, over an even share, `(M + 1,)`; by "" and `AS_DRAWN`."""
         return {name: total * len(total) / max(1, self.samples) for name, total in self.histograms.items()}
 
     def numbers(self) -> dict[str, float]:
@@ -184,10 +192,7 @@ class EnsembleScores:
                 else math.inf
                 for name in wide
             },
-            **{
-                name: s[name] / s["fine truth"] if s["fine truth"] else math.inf
-                for name in ("fine alone", "fine members")
-            },
+            **{name: s[name] / s["fine truth"] if s["fine truth"] else math.inf for name in s if name != "fine truth"},
         }
 
 

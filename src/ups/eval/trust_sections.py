@@ -6,36 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ups.eval.ensembles import BEFORE
+from ups.eval.ensembles import AS_DRAWN
 from ups.eval.results import TaskResult, times_of
 from ups.eval.sections import number, percent
 from ups.pages import Curve, Section, chart
 from ups.types import Array
 
+FINE = ("fine members", f"fine members{AS_DRAWN}", "fine alone")
 TIME = "time after the last given frame"
 
 
 def ensembles_section(tasks: Sequence[TaskResult]) -> Section:
     """What draws are worth, task by task, beside the operator alone, and whether they are as wide as they are wrong."""
     first = ("task", "members", "CRPS", "absolute error of the operator alone", "nRMSE of the mean")
-    wide = ("of the operator alone", "spread over error", "in the 90 % interval", "before calibration")
-    rows: list[tuple[str, ...]] = [(*first, *wide, "fine structure", "of the operator alone")]
+    wide = ("of the operator alone", "spread over error", "in the 90 % interval", "as drawn")
+    rows: list[tuple[str, ...]] = [(*first, *wide, "fine structure", "as drawn", "of the operator alone")]
     for task in tasks:
         if task.ensemble is not None:
             n = task.ensemble.numbers()
             names = ("crps", "absolute error alone", "nrmse of the mean", "nrmse alone", "spread over error")
             scores = [n[name] for name in names]
-            covered = [percent(n[key]) if key in n else "–" for key in ("coverage", f"coverage{BEFORE}")]
+            covered = [percent(n[key]) if key in n else "–" for key in ("coverage", f"coverage{AS_DRAWN}")]
             name = task.ours.evaluation.task.name
-            fine = [number(n[name]) for name in ("fine members", "fine alone")]
+            fine = [number(n.get(key, n["fine members"])) for key in FINE]
             rows.append((name, str(task.ensemble.members), *map(number, scores), *covered, *fine))
     text = (
         "CRPS and absolute error are in deviations of the data, over whole rollouts; a CRPS below the absolute error "
         "says that the draws know more than the operator alone. Spread over error is 1, and nine tenths of the truth "
         "lie in the 90 % interval, where an ensemble is as wide as it is wrong. The interval is that in which one more "
         "member would lie nine times in ten: its ends are the (M + 1) · 5 % and (M + 1) · 95 % of M members in order. "
-        "Calibration was fitted on validation data. Fine structure: the power in the highest third of wavenumbers at "
-        "the last frame, over the truth's."
+        "Calibration was fitted on validation data; as drawn: before it stretches the members. Fine structure: the "
+        "power in the highest third of wavenumbers at the last frame, over the truth's."
     )
     section = Section("Ensembles", text, tuple(rows))
     ranks: list[Curve] = []
@@ -119,9 +120,9 @@ def _verdict(overall: float, at_step: float) -> str:
 
 
 def _coverage(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, str]:
-    lines = [Curve("after calibration" if f"coverage{BEFORE}" in curves else "members", times, curves["coverage"])]
-    if f"coverage{BEFORE}" in curves:
-        lines.append(Curve("before", times, curves[f"coverage{BEFORE}"]))
+    lines = [Curve("after calibration" if f"coverage{AS_DRAWN}" in curves else "members", times, curves["coverage"])]
+    if f"coverage{AS_DRAWN}" in curves:
+        lines.append(Curve("as drawn", times, curves[f"coverage{AS_DRAWN}"]))
     lines.append(Curve("nine tenths", times, np.full(len(times), 0.9), dashed=True))
     words = f"{name}: part of the truth in the 90 % interval, against time."
     return words, chart(lines, TIME, "coverage", log_y=False)
@@ -129,8 +130,8 @@ def _coverage(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, s
 
 def _spread(name: str, times: Array, curves: dict[str, Array]) -> tuple[str, str]:
     lines = [Curve("spread", times, curves["spread"])]
-    if f"spread{BEFORE}" in curves:
-        lines.append(Curve("spread before calibration", times, curves[f"spread{BEFORE}"]))
+    if f"spread{AS_DRAWN}" in curves:
+        lines.append(Curve("spread as drawn", times, curves[f"spread{AS_DRAWN}"]))
     lines.append(Curve("error of the mean", times, curves["error"], dashed=True))
     words = f"{name}: spread of the members and error of their mean, in deviations of the data."
     return words, chart(lines, TIME, "deviations")

@@ -26,20 +26,25 @@ class Calibration:
     channel, `(T, C)`, fitted for the members that the part `drawn_by` draws. The last step's hold for all after it.
 
     Around that rollout and not around the members' mean, so that a member does not depend on how many are drawn.
+    `lasting` is the part of their noise that is the same at all steps (`Draws`).
     """
 
     drawn_by: str
     factors: tuple[tuple[float, ...], ...]
+    lasting: float = 0.0
 
     def __post_init__(self) -> None:
         sound = all(math.isfinite(f) and 0 < f <= LIMIT for row in self.factors for f in row)
         if not self.factors or len({len(row) for row in self.factors}) != 1 or not sound:
             raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {LIMIT:g}")
+        if not 0 <= self.lasting <= 1:
+            raise ConfigError(f"of the noise of members a part of {self.lasting:g} lasts, which is not from 0 to 1")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From what `dataclasses.asdict` and JSON made of it."""
-        return cls(str(values["drawn_by"]), tuple(tuple(map(float, row)) for row in values["factors"]))
+        factors = tuple(tuple(map(float, row)) for row in values["factors"])
+        return cls(str(values["drawn_by"]), factors, float(values.get("lasting", 0.0)))
 
     def width(self, step: int) -> float:
         """The mean factor of a step."""
@@ -65,6 +70,12 @@ def calibration_of(simulator: Any, task: TaskSpec) -> Calibration | None:
     trust = simulator.trust.get(task.name)
     calibration: Calibration | None = None if trust is None else trust.calibration
     return calibration if calibration is not None and calibration.drawn_by == drawing_part(simulator, task) else None
+
+
+def lasting_of(simulator: Any, task: TaskSpec) -> float:
+    """The part of the noise of its members that is the same at all steps."""
+    calibration = calibration_of(simulator, task)
+    return 0.0 if calibration is None else calibration.lasting
 
 
 def calibrated(simulator: Any, window: Window, members: Tensor, plain: Tensor | None = None) -> Tensor:
@@ -93,7 +104,9 @@ def ensemble_of(
 ) -> Tensor:
     """The calibrated rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window; at `points` those of
     the grid, between its cells."""
+    simulate, lasting = simulator.simulate, lasting_of(simulator, window.task)
     if points is None or calibration_of(simulator, window.task) is None:
-        return calibrated(simulator, window, members_of(simulator.simulate, window, steps, count, seed, points))
-    members = calibrated(simulator, window, members_of(simulator.simulate, window, steps, count, seed))
+        drawn = members_of(simulate, window, steps, count, seed, points, lasting=lasting)
+        return calibrated(simulator, window, drawn)
+    members = calibrated(simulator, window, members_of(simulate, window, steps, count, seed, lasting=lasting))
     return torch.stack([frames_at(member, points, window.periodic, window.mask) for member in members])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,10 +27,14 @@ class Draws:
 
     So a member is the same in an ensemble of any size, and a sample the same in a batch of any size. Rows are those of
     all samples for the first member, then for the second, and so on.
+
+    A part `lasting` (0 to 1) of the variance of a member's noise is the same at all steps: errors that a network makes
+    again and again add up over a rollout faster than independent ones, and so do members then.
     """
 
     seed: int
     members: Sequence[int]
+    lasting: float = 0.0
 
     def __call__(self, step: int, like: Tensor) -> Tensor:
         """Standard normal numbers of the shape `(M · B, …)` of `like`; drawn on the CPU, so that devices agree."""
@@ -38,6 +43,13 @@ class Draws:
         return torch.stack(rows).to(like)
 
     def _row(self, step: int, member: int, sample: int, shape: Sequence[int]) -> Tensor:
+        fresh = self._normal(step, member, sample, shape)
+        if not self.lasting:
+            return fresh
+        same = self._normal("always", member, sample, shape)
+        return math.sqrt(self.lasting) * same + math.sqrt(1 - self.lasting) * fresh
+
+    def _normal(self, step: int | str, member: int, sample: int, shape: Sequence[int]) -> Tensor:
         words = f"{self.seed} {member} {step} {sample}".encode()
         number = int.from_bytes(hashlib.sha256(words).digest()[:8], "little")
         generator = torch.Generator().manual_seed(number % 2**63)
@@ -52,6 +64,7 @@ def members_of(
     seed: int = 0,
     points: Tensor | None = None,
     together: int | None = None,
+    lasting: float = 0.0,
 ) -> Tensor:
     """The rollouts `(M, B, steps, …, C)` of an ensemble after the context of a window, by a simulator's `simulate`.
 
@@ -62,7 +75,7 @@ def members_of(
     copies = Window.join([window] * together)
     answers = []
     for first in range(0, count, together):
-        draws = Draws(seed, range(first, first + together))
+        draws = Draws(seed, range(first, first + together), lasting)
         answer = simulate(copies, steps, points, draws)
         answers.append(torch.unflatten(answer, 0, (together, len(window)))[: count - first])
     return torch.cat(answers)

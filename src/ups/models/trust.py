@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.calibration import Calibration, calibration_of, drawing_part
+from ups.models.calibration import Calibration, calibration_of, drawing_part, lasting_of
 from ups.models.ensembles import Draws, together_of
 from ups.models.stepping import Parts, Stepping
 from ups.physics.laws import laws_of
@@ -128,7 +128,8 @@ class Watchers:
     def __init__(self, simulator: Parts, window: Window, seed: int) -> None:
         together = min(WATCHERS, together_of(window))
         self.window, copies = window, Window.join([window] * together)
-        self.groups = [Draws(seed, range(first, first + together)) for first in range(0, WATCHERS, together)]
+        lasting = lasting_of(simulator, window.task)
+        self.groups = [Draws(seed, range(first, first + together), lasting) for first in range(0, WATCHERS, together)]
         self.steppings = [Stepping(simulator, copies) for _ in self.groups]
         self.tokens = [stepping.start() for stepping in self.steppings]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 
 from ups.data.windows import whole
-from ups.eval.ensembles import needed_stretch
+from ups.eval.ensembles import crps, needed_stretch
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
 from ups.models.calibration import LIMIT, Calibration, drawing_part
@@ -24,6 +25,8 @@ LEVEL = 0.9  # the part of the truth that their intervals are to cover
 TRAJECTORIES = (16, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 FEW = 8  # trajectories, below which a calibration is a guess
+LASTING = (0.0, 0.1, 0.3, 1.0)  # of the noise of members, tried in this order
+TRIED = 8  # members and trajectories by which that is chosen
 PLACES = 4096  # of a frame at which it is compared
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
 
@@ -51,10 +54,11 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     errors: list[Array] = []
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
+    lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device)
     for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
         window, steps = window.to(device), window.targets.shape[1]
         plain = simulator.simulate(window, steps)
-        members = None if drawn_by is None else members_of(simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
+        members = None if drawn_by is None else _members(simulator, window, MEMBERS, lasting)
         if members is not None:
             needed = needed_stretch(members, window.targets, plain, LEVEL)
             stretches += [[] for _ in range(steps - len(stretches))]
@@ -68,7 +72,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
             rows = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(rows.T.flatten().cpu().numpy())
     factors = factors_of(stretches, task)
-    calibration = Calibration(drawn_by, factors) if drawn_by is not None and factors else None
+    calibration = Calibration(drawn_by, factors, lasting) if drawn_by is not None and factors else None
     if not errors:
         return Trust(calibration)
     count = sum(map(len, errors))
@@ -77,6 +81,29 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     if calibration is not None:  # the spread counts as wide as it will be from now on
         columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
     return Trust(calibration, ErrorModel.fit(columns, np.concatenate(errors)))
+
+
+def _members(simulator: Simulator, window: Window, count: int, lasting: float) -> torch.Tensor:
+    steps = window.targets.shape[1]
+    return members_of(simulator.simulate, window, steps, count, together=count, lasting=lasting)
+
+
+def _lasting(simulator: Simulator, data: DataSet, device: torch.device) -> float:
+    """The part of the noise of members that is the same at all steps, more of it as long as the CRPS of a few of them
+    on a few trajectories falls."""
+    std, least, best = simulator.codec.statistics_of(data.task).std, math.inf, 0.0
+    for lasting in (0.0,) if data.task.steady else LASTING:
+        scores = []
+        for window in _windows(data, simulator.context, TRIED, TRIED):
+            window = window.to(device)
+            score = crps(_members(simulator, window, TRIED, lasting) / std, window.targets / std, fair=True)
+            cells = None if window.mask is None else window.mask.unsqueeze(1).expand(score.shape[:-1])
+            scores.append(score.mean() if cells is None else score[cells].mean())
+        total = float(torch.stack(scores).mean())
+        if not total < least:
+            break
+        least, best = total, lasting
+    return best
 
 
 def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Window]:

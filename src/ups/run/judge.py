@@ -28,7 +28,7 @@ from ups.eval.results import Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
 from ups.models import Simulator
-from ups.models.calibration import calibrated, drawing_part
+from ups.models.calibration import calibrated, drawing_part, lasting_of
 from ups.models.config import FORECASTER
 from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
@@ -123,7 +123,9 @@ class Judge:
             with torch.no_grad():
                 plain = sim.simulate(window, steps)
                 if scores is not None:
-                    members = members_of(sim.simulate, window, steps, count, together=min(count, TOGETHER))
+                    members = members_of(
+                        sim.simulate, window, steps, count, together=min(count, TOGETHER), lasting=lasting_of(sim, task)
+                    )
                     self._add(scores, window, truth, members, plain)
                 if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
                     enough = members if count >= WATCHERS else None
