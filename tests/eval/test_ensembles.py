@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, interval, needed_stretch, ranks, spread
+from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, fitting_stretch, interval, ranks, spread
 
 
 def test_crps_is_the_sum_over_all_pairs() -> None:
@@ -81,11 +81,22 @@ def test_the_interval_is_numpys_weibull_quantile_where_it_lies_among_the_members
 def test_stretched_by_what_most_places_need_an_interval_covers_just_so_many() -> None:
     torch.manual_seed(7)
     centre, noise, truth = torch.randn(4000), torch.randn(16, 4000), torch.randn(4000)
-    members, truth = centre + 0.2 * noise, centre + truth
-    factor = needed_stretch(members, truth, centre).quantile(0.9)
-    covered = coverage(centre + factor * (members - centre), truth).mean().item()
-    assert covered == pytest.approx(0.9, abs=1e-3)
-    assert factor.item() == pytest.approx(5, rel=0.05)
+    for size in (0.2, 5.0):
+        factor = fitting_stretch(size * noise, torch.zeros_like(noise), truth, limit=10.0)
+        covered = coverage(centre + factor * size * noise, centre + truth).mean().item()
+        assert covered == pytest.approx(0.9, abs=2e-3)
+        assert factor == pytest.approx(1 / size, rel=0.05)
+
+
+def test_what_is_fine_shrinks_with_the_rest_but_does_not_grow() -> None:
+    torch.manual_seed(7)
+    wide, fine, truth = 0.2 * torch.randn(16, 4000), 0.5 * torch.randn(16, 4000), torch.randn(4000)
+    factor = fitting_stretch(wide, fine, truth, limit=10.0)
+    assert math.hypot(0.2 * factor, 0.5) == pytest.approx(1, rel=0.05)
+    assert fitting_stretch(10 * wide, 10 * fine, truth, limit=10.0) == pytest.approx(
+        0.1 / math.hypot(0.2, 0.5), rel=0.05
+    )
+    assert fitting_stretch(0 * wide, 0 * fine, truth, limit=10.0) == pytest.approx(10, rel=0.01)
 
 
 def test_scores_at_each_step_tell_before_from_after_calibration() -> None:

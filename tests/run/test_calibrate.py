@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from safetensors import safe_open
 import ups
 from small_flows import window
 from ups.config import load
-from ups.eval.ensembles import coverage, needed_stretch
+from ups.eval.ensembles import coverage
 from ups.eval.report import Report
 from ups.jobs.evaluate import Question, evaluate_run
 from ups.models.calibration import Calibration
@@ -76,12 +77,13 @@ def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_da
         return plain + size * torch.randn(count, *shape), plain, plain + torch.randn(shape)
 
     members, plain, truth = drawn(16)
-    needed = needed_stretch(members, truth, plain)
-    steps = [[calibrate.thinned(needed[:, i], None)] for i in range(STEPS)]
+    box = torch.ones(16, 16, 16, dtype=torch.bool)  # a mask: then all deviations are stretched, rough as they are here
+    given: Any = SimpleNamespace(targets=truth, mask=box, periodic=task.periodic)
+    steps = [[calibrate.thinned(members[:, :, i : i + 1], plain[:, i : i + 1], given, i)] for i in range(STEPS)]
     fitted = Calibration("residual", factors_of(steps, task))
     for count in (16, 50):
         members, plain, truth = drawn(count)
-        covered = coverage(fitted.stretched(members, plain), truth).mean((0, 2, 3))
+        covered = coverage(fitted.stretched(members, plain, given), truth).mean((0, 2, 3))
         before = coverage(members, truth).mean((0, 2, 3))
         assert before.min() < 0.6
         assert before.max() > 0.98
@@ -112,14 +114,27 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
 def test_channels_of_one_field_are_stretched_alike_and_cells_that_do_not_count_are_left_out() -> None:
     task = TASKS["cfd2d"]
     torch.manual_seed(1)
-    needed, mask = torch.rand(2, 8, 8, len(task.channels)), torch.ones(2, 8, 8, dtype=torch.bool)
+    truth, mask = torch.rand(2, 1, 8, 8, len(task.channels)), torch.ones(2, 8, 8, dtype=torch.bool)
     mask[:, 4:] = False
-    needed[:, 4:] = torch.nan
-    (row,) = factors_of([[calibrate.thinned(needed, mask)]], task)
+    truth[:, :, 4:] = torch.nan
+    given: Any = SimpleNamespace(targets=truth, mask=mask, periodic=task.periodic)
+    plain = (truth - torch.randn(truth.shape)).nan_to_num()
+    members = plain + 2 * torch.randn(16, *truth.shape)
+    (row,) = factors_of([[calibrate.thinned(members, plain, given, 0)]], task)
     places = np.cumsum([0, *(len(f.channels) for f in task.fields)])
     assert all(len(set(row[a:b])) == 1 for a, b in pairwise(places))
     assert len(set(row)) == len(task.fields)
     assert max(row) <= 1
+
+
+def test_structure_that_half_the_cells_do_not_show_stays_as_drawn() -> None:
+    given, x = window(1, cells=64), torch.arange(64) / 64 * 2 * math.pi
+    low, high = (torch.sin(k * x).reshape(1, 1, 1, 64, 1) for k in (3, 29))
+    plain = torch.randn(1, 1, 64, 1)
+    wide = Calibration("residual", ((3.0,),)).stretched(plain + low + high, plain, given)
+    assert torch.allclose(wide, plain + 3 * low + high, atol=1e-5)
+    narrow = Calibration("residual", ((0.5,),)).stretched(plain + low + high, plain, given)
+    assert torch.allclose(narrow, plain + 0.5 * (low + high), atol=1e-5)
 
 
 def test_a_run_leaves_what_it_fitted_with_the_simulator_and_shows_it(finished: tuple[Path, Report]) -> None:

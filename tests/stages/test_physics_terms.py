@@ -15,7 +15,7 @@ from ups.physics.random import Draw
 from ups.physics.weak import WeakForm
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
-from ups.stages.terms import box_of
+from ups.stages.terms import box_of, unbalanced
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError
 
@@ -110,6 +110,19 @@ def test_the_weak_form_is_one_for_no_change_and_small_for_the_truth(name: str) -
     if params and name not in ("cfd1d", "cfd2d", "cfd3d"):  # whose viscosity is too small to be seen in one step
         other = form.remainder(window.state, window.targets[:, 0], window.inputs, wrong, *rest[2:])
         assert float(other.mean()) > 2 * float(true.mean())
+
+
+def test_the_weak_loss_is_least_at_the_truth_where_that_does_not_obey_the_equation_itself() -> None:
+    """Frames too far apart in time: the trapezoidal rule is wrong between them."""
+    window = sample("burgers1d")
+    window = dataclasses.replace(window, dt=0.2 * window.dt)
+    after = window.targets[:, 0].clone().requires_grad_()
+    loss = unbalanced(window.state, after, (window.state, window.targets[:, 0]), window, 0)
+    assert loss.tolist() == [0.0] * 3
+    (slope,) = torch.autograd.grad(loss.sum(), after)
+    assert not slope.any()
+    still = unbalanced(window.state, window.state, (window.state, window.targets[:, 0]), window, 0)
+    assert still.tolist() == pytest.approx([1.0] * 3)
 
 
 def test_persistence_has_a_weak_loss_of_one_also_where_windows_hold_tokens_alone() -> None:

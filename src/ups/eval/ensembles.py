@@ -65,13 +65,19 @@ def coverage(members: Tensor, truth: Tensor, level: float = 0.9) -> Tensor:
     return within.to(members.dtype)
 
 
-def needed_stretch(members: Tensor, truth: Tensor, centre: Tensor, level: float = 0.9) -> Tensor:
-    """By how much the members' deviations from `centre` would have to be stretched at each place, `(…)`, for the truth
-    to lie just on the edge of their interval; the interval of all covers `level` of the truth where they are stretched
-    by the quantile `level` of these numbers."""
-    low, high = interval(members - centre, level)
-    error, tiny = truth - centre, torch.finfo(members.dtype).tiny
-    return torch.maximum(error / high.clamp_min(tiny), error / low.clamp_max(-tiny))
+def fitting_stretch(
+    wide: Tensor, fine: Tensor, error: Tensor, limit: float, level: float = 0.9, halvings: int = 11
+) -> float:
+    """The factor by which the deviations of members, `wide + fine` `(M, places)`, must be stretched for the `error`
+    `(places,)` of their centre to lie in their interval at the part `level` of places: found by halving between the
+    inverse of `limit` and itself. `fine` shrinks with the rest, but does not grow."""
+    low, high = -math.log(limit), math.log(limit)
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        factor = math.exp(middle)
+        covered = coverage(factor * wide + min(factor, 1.0) * fine, error).mean().item()
+        low, high = (low, middle) if covered >= level else (middle, high)
+    return math.exp((low + high) / 2)
 
 
 def ranks(members: Tensor, truth: Tensor, counts_here: Tensor | None = None) -> Tensor:

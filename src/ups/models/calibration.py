@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ups.models.ensembles import members_of
+from ups.models.grids import resample
 from ups.models.points import frames_at
 from ups.models.stepping import Stepping
 from ups.physics.laws import repaired
@@ -26,7 +27,8 @@ class Calibration:
     channel, `(T, C)`, fitted for the members that the part `drawn_by` draws. The last step's hold for all after it.
 
     Around that rollout and not around the members' mean, so that a member does not depend on how many are drawn.
-    `lasting` is the part of their noise that is the same at all steps (`Draws`).
+    Structure that half as many cells do not show may shrink, but never grows beyond what is drawn. `lasting` is the
+    part of their noise that is the same at all steps (`Draws`).
     """
 
     drawn_by: str
@@ -51,12 +53,26 @@ class Calibration:
         row = self.factors[min(step, len(self.factors) - 1)]
         return sum(row) / len(row)
 
-    def stretched(self, members: Tensor, plain: Tensor) -> Tensor:
-        """Members `(M, B, T, …, C)` around the rollout `plain (B, T, …, C)`."""
+    def stretched(self, members: Tensor, plain: Tensor, window: Window) -> Tensor:
+        """Members `(M, B, T, *S, C)` around the rollout `plain (B, T, *S, C)` after the context of a window."""
         rows = [self.factors[min(i, len(self.factors) - 1)] for i in range(plain.shape[1])]
         factors = torch.tensor(rows, device=plain.device, dtype=plain.dtype)
         factors = factors.reshape(len(rows), *(1,) * (plain.ndim - 3), -1)
-        return plain + factors * (members - plain)
+        answers = []
+        for one in members:
+            wide = smooth(one - plain, window)
+            answers.append(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide))
+        return torch.stack(answers)
+
+
+def smooth(frames: Tensor, window: Window) -> Tensor:
+    """Frames `(B, T, *S, C)` as half as many cells along each axis show them; as they are where a mask leaves cells
+    out, of which those around would be made."""
+    if window.mask is not None:
+        return frames
+    grid = tuple(frames.shape[2:-1])
+    coarse = resample(frames.flatten(0, 1), tuple((n + 1) // 2 for n in grid), window.periodic)
+    return resample(coarse, grid, window.periodic).reshape(frames.shape)
 
 
 def drawing_part(simulator: Any, task: TaskSpec) -> str | None:
@@ -85,7 +101,7 @@ def calibrated(simulator: Any, window: Window, members: Tensor, plain: Tensor | 
     if calibration is None:
         return members
     plain = simulator.simulate(window, members.shape[2]) if plain is None else plain
-    members = calibration.stretched(members, plain)
+    members = calibration.stretched(members, plain, window)
     stepping, copies = Stepping(simulator, window), (len(members), plain.shape[1])
     laws, mask = stepping.laws, window.mask
 

@@ -16,8 +16,6 @@ from ups.types import Domain, TaskSpec
 
 # A remainder, beside that of "no change", so small that none smaller is asked for.
 EXACT = 1e-12
-# How much less a test counts whose true frames leave as much over as "no change" does.
-DOUBT = 100.0
 
 
 def round_bumps(n: int, length: float, radius: float, order: int) -> np.ndarray[Any, Any]:
@@ -74,8 +72,9 @@ class WeakForm:
         truth: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """The mean square `(B,)` that a step from `before` to `after (B, *S, C)` in the time `dt (B,)` leaves over, 1
-        for "no change". Where a `truth` of both frames is given, balances that it does not keep on this grid and in
-        this step count less. `params` holds `(B,)` for each name; of a steady task `before` is zero."""
+        for "no change". Where a `truth` of both frames is given, what that leaves over on this grid and in this step
+        is no error: the distance from it counts. `params` holds `(B,)` for each name; of a steady task `before` is
+        zero."""
         balances: tuple[Balance, ...] = BALANCES[self.equation](params)  # type: ignore[arg-type]
         frames = [before, after, *(truth or ())]
         u, many = torch.cat(frames).double(), len(frames)
@@ -132,11 +131,12 @@ def _share(rates: Sequence[Tensor], changes: Sequence[Tensor], dt: Tensor | None
     where they are known: what there is of a density, and by how much it should change in unit time. Without `dt`
     nothing may change."""
 
-    def left(first: int, last: int) -> Tensor:
+    def rest(first: int, last: int) -> Tensor:
         if dt is None:
-            return changes[last].square().mean(1)
-        return (rates[last] - rates[first] - 0.5 * dt * (changes[last] + changes[first])).square().mean(1)
+            return changes[last]
+        return rates[last] - rates[first] - 0.5 * dt * (changes[last] + changes[first])
 
-    size = left(0, 0) if len(changes) == 2 else left(0, 0) + DOUBT * left(2, 3)
+    true = rest(2, 3) if len(changes) == 4 else torch.zeros_like(changes[0])
+    size = (rest(0, 0) - true).square().mean(1)
     floor = torch.zeros_like(size) if dt is None else EXACT * rates[0].square().mean(1)
-    return left(0, 1) / torch.maximum(size, floor + torch.finfo(torch.float64).tiny).detach()
+    return (rest(0, 1) - true).square().mean(1) / torch.maximum(size, floor + torch.finfo(torch.float64).tiny).detach()

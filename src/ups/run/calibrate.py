@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from ups.data.windows import whole
-from ups.eval.ensembles import crps, needed_stretch
+from ups.eval.ensembles import crps, fitting_stretch
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
-from ups.models.calibration import LIMIT, Calibration, drawing_part
+from ups.models.calibration import LIMIT, Calibration, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, signs_of
 from ups.run.datasets import DataSet, Say
@@ -27,7 +27,7 @@ AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on pr
 FEW = 8  # trajectories, below which a calibration is a guess
 LASTING = (0.0, 0.1, 0.3, 1.0)  # of the noise of members, tried in this order
 TRIED = 8  # members and trajectories by which that is chosen
-PLACES = 4096  # of a frame at which it is compared
+PLACES = 512  # of a frame at which it is compared
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
 
 
@@ -49,7 +49,7 @@ def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     """What the validation part of one task says."""
     drawn_by, task = drawing_part(simulator, data.task), data.task
-    stretches: list[list[Array]] = []  # of each step, of each window, (C, places)
+    places: list[list[torch.Tensor]] = []  # of each step, of each window
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
     at_steps: list[Array] = []  # of each error
@@ -60,10 +60,9 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
         plain = simulator.simulate(window, steps)
         members = None if drawn_by is None else _members(simulator, window, MEMBERS, lasting)
         if members is not None:
-            needed = needed_stretch(members, window.targets, plain, LEVEL)
-            stretches += [[] for _ in range(steps - len(stretches))]
+            places += [[] for _ in range(steps - len(places))]
             for i in range(steps):
-                stretches[i].append(thinned(needed[:, i], window.mask))
+                places[i].append(thinned(members[:, :, i : i + 1], plain[:, i : i + 1], window, i))
         if not task.steady:
             for i, row in enumerate(signs_of(simulator, window, steps, members=members)):
                 at_steps.append(np.full(len(window), i))
@@ -71,7 +70,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
                     signs.setdefault(name, []).append(values.cpu().numpy())
             rows = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(rows.T.flatten().cpu().numpy())
-    factors = factors_of(stretches, task)
+    factors = factors_of(places, task)
     calibration = Calibration(drawn_by, factors, lasting) if drawn_by is not None and factors else None
     if not errors:
         return Trust(calibration)
@@ -118,28 +117,34 @@ def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Wind
                 break
 
 
-def thinned(needed: torch.Tensor, mask: torch.Tensor | None) -> Array:
-    """The stretches `(B, *S, C)` that one step needs, at no more than `PLACES` places of each sample, `(C, places)`;
-    what is not finite needs more than any."""
-    cells = needed.flatten(1, -2)
-    stride = max(1, cells.shape[1] // PLACES)
-    cells = cells[:, ::stride]
-    chosen = cells.flatten(0, 1) if mask is None else cells[mask.flatten(1)[:, ::stride]]
-    return np.asarray(np.nan_to_num(chosen.T.cpu().numpy(), nan=np.inf, posinf=np.inf, neginf=np.inf))
+def thinned(members: torch.Tensor, plain: torch.Tensor, window: Window, step: int) -> torch.Tensor:
+    """One frame of members `(M, B, 1, *S, C)` and of the rollout without draws at no more than `PLACES` places of each
+    sample, `(2M + 1, C, places)`: the members' deviations, first what is stretched of them, then the rest, and last the
+    error."""
+    deviations = members - plain
+    wide = torch.stack([smooth(one, window) for one in deviations])
+    error = window.targets[:, step : step + 1] - plain
+    cells = torch.cat((wide, deviations - wide, error.unsqueeze(0)))[:, :, 0].flatten(2, -2)  # (2M + 1, B, cells, C)
+    stride = -(-cells.shape[2] // PLACES) | 1  # odd, so that no column of a grid is the only one
+    cells = cells[:, :, ::stride]
+    chosen = cells.flatten(1, 2) if window.mask is None else cells[:, window.mask.flatten(1)[:, ::stride]]
+    return chosen.transpose(1, 2).cpu()
 
 
-def factors_of(stretches: Sequence[Sequence[Array]], task: TaskSpec) -> tuple[tuple[float, ...], ...]:
-    """The factors of each step and channel: the stretch that suffices for `LEVEL` of all places, smoothed over steps.
+def factors_of(places: Sequence[Sequence[torch.Tensor]], task: TaskSpec) -> tuple[tuple[float, ...], ...]:
+    """The factors of each step and channel: the stretch by which `LEVEL` of the truth is covered, smoothed over steps.
 
     Channels of one field have one factor, so that what is linear in them (a divergence) stays as it is.
     """
     ends = list(pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()))
-    logs = np.zeros((len(stretches), len(task.channels)))
-    for i, step in enumerate(stretches):
-        pool = np.concatenate(step, 1)
+    logs = np.zeros((len(places), len(task.channels)))
+    for i, step in enumerate(places):
+        pool = torch.cat(list(step), 2)
         for first, last in ends:
-            factor = float(np.quantile(pool[first:last], LEVEL, method="inverted_cdf"))
-            logs[i, first:last] = np.log(min(max(factor, 1 / LIMIT), LIMIT))
+            values = pool[:, first:last].flatten(1)
+            members = len(values) // 2
+            factor = fitting_stretch(values[:members], values[members : 2 * members], values[-1], LIMIT, LEVEL)
+            logs[i, first:last] = np.log(factor)
     rows = []
     for i in range(len(logs)):
         around = min(int(NEAR * (i + 1)), len(logs) - 1 - i)  # as many before as after: a trend is no error

@@ -58,8 +58,8 @@ def lawless(kind: str, found: Tensor, truth: Tensor, window: Window) -> Tensor:
 
 
 def unbalanced(before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
-    """What the weak form of the equation leaves over between two frames, 1 for "no change" where the `truth` of both
-    obeys it; 0 where the task has none."""
+    """What the weak form of the equation leaves over between two frames beyond what it does between the two of the
+    `truth`, 1 for "no change"; 0 where the task has none."""
     form = WeakForm.of(window.task)
     if form is None:
         return found.new_zeros(len(found))
