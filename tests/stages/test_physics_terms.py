@@ -101,7 +101,7 @@ def test_the_weak_form_is_one_for_no_change_and_small_for_the_truth(name: str) -
     params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
     rest = (window.inputs, params, window.dt, box_of(window))
     still, true = (form.remainder(window.state, after, *rest) for after in (window.state, window.targets[:, 0]))
-    assert still.tolist() == pytest.approx([1.0] * 3, abs=1e-6)
+    assert still.tolist() == pytest.approx([1.0] * 3, abs=0.02)
     assert float(true.max()) < 0.05
     alone = form.remainder(*(x[1:2] for x in (window.state, window.targets[:, 0], window.inputs)),
                            {n: p[1:2] for n, p in params.items()}, window.dt[1:2], box_of(window))  # fmt: skip
@@ -125,9 +125,23 @@ def test_the_weak_loss_is_least_at_the_truth_where_that_does_not_obey_the_equati
     assert still.tolist() == pytest.approx([1.0] * 3)
 
 
+def test_a_sample_in_which_hardly_anything_happens_does_not_outweigh_the_others() -> None:
+    sim, window = simulator("burgers1d", 0.0), sample("burgers1d")
+    still = window.context[:, -1] + 1e-3 * (window.targets[:, 0] - window.context[:, -1])
+    targets = torch.cat((still[:1].unsqueeze(1), window.targets[1:]))
+    stage = OperatorStage(sim, only("weak"))
+    stage.fit(window)
+    with torch.no_grad():
+        for p in sim.operator.parameters():
+            p += 0.02 * torch.randn_like(p)
+        usual, faint = (float(stage.loss(w)["weak"]) for w in (window, dataclasses.replace(window, targets=targets)))
+    assert faint < 10 * usual
+
+
 def test_persistence_has_a_weak_loss_of_one_also_where_windows_hold_tokens_alone() -> None:
     sim, window = simulator("burgers1d", 0.0), sample("burgers1d")
     stage = OperatorStage(sim, only("weak"))
+    stage.fit(window)
     assert float(stage.loss(window)["weak"].detach()) == pytest.approx(1.0, abs=0.05)
     frames = torch.cat((window.context, window.targets), 1)
     tokens = torch.unflatten(sim.codec.encode_alike(frames.flatten(0, 1), window.task, (True,)), 0, (3, 2)).detach()
@@ -137,6 +151,7 @@ def test_persistence_has_a_weak_loss_of_one_also_where_windows_hold_tokens_alone
 
 def test_the_weak_form_compares_each_step_with_the_frame_predicted_before_it() -> None:
     stage, window = OperatorStage(simulator("kdv1d", 0.0), only("weak")), sample("kdv1d", targets=3)
+    stage.fit(window)
     assert float(stage.loss(window)["weak"].detach()) == pytest.approx(1.0, abs=0.1)
 
 

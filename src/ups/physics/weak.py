@@ -14,8 +14,8 @@ from ups.physics.fit import bump, bump_matrix, radii
 from ups.tensors import table
 from ups.types import Domain, TaskSpec
 
-# A remainder, beside that of "no change", so small that none smaller is asked for.
-EXACT = 1e-12
+# Of the square of a density: a change that is smaller than that counts as if it were as large.
+EXACT = 1e-6
 
 
 def round_bumps(n: int, length: float, radius: float, order: int) -> np.ndarray[Any, Any]:
@@ -46,7 +46,7 @@ def _bumps(
 
 @dataclass(frozen=True)
 class WeakForm:
-    """The balances of an equation against bumps of several sizes, each line and size in units of its own.
+    """The balances of an equation against bumps of several sizes, each line in units of its own.
 
     In time the trapezoidal rule stands for the integral, so that what moves by more than a bump between two frames
     leaves something over even where it is true.
@@ -87,10 +87,13 @@ class WeakForm:
                 rate = _densities([(1.0, line.rate)], u, given, domain)
                 right = [(-1.0, line.known), *zip(factors, line.terms, strict=True)]
                 change = _densities(right, u, given, domain)
+                squares = []
                 for radius in radii(domain.coordinates):
                     changes = _tested(change, domain, radius).chunk(many)
                     rates = _tested(rate, domain, radius).chunk(many) if rate else ()
-                    shares.append(_share(rates, changes, dt if rate else None))
+                    squares.append(_squares(rates, changes, dt if rate else None))
+                left, size = torch.stack(squares).sum(0)
+                shares.append(left / size.clamp_min(torch.finfo(torch.float64).tiny).detach())
         return torch.stack(shares).mean(0).to(after.dtype)
 
 
@@ -126,10 +129,10 @@ def _tested(fields: Fields, domain: Domain, radius: float) -> Tensor:
     return torch.stack(tested).sum(0)
 
 
-def _share(rates: Sequence[Tensor], changes: Sequence[Tensor], dt: Tensor | None) -> Tensor:
-    """The mean square `(B,)` that a step leaves over, beside that of "no change". For (before, after), and the true two
-    where they are known: what there is of a density, and by how much it should change in unit time. Without `dt`
-    nothing may change."""
+def _squares(rates: Sequence[Tensor], changes: Sequence[Tensor], dt: Tensor | None) -> Tensor:
+    """The mean squares `(2, B)` that a step and "no change" leave over. For (before, after), and the true two where
+    they are known: what there is of a density, and by how much it should change in unit time. Without `dt` nothing may
+    change."""
 
     def rest(first: int, last: int) -> Tensor:
         if dt is None:
@@ -139,4 +142,4 @@ def _share(rates: Sequence[Tensor], changes: Sequence[Tensor], dt: Tensor | None
     true = rest(2, 3) if len(changes) == 4 else torch.zeros_like(changes[0])
     size = (rest(0, 0) - true).square().mean(1)
     floor = torch.zeros_like(size) if dt is None else EXACT * rates[0].square().mean(1)
-    return (rest(0, 1) - true).square().mean(1) / torch.maximum(size, floor + torch.finfo(torch.float64).tiny).detach()
+    return torch.stack(((rest(0, 1) - true).square().mean(1), torch.maximum(size, floor)))

@@ -46,7 +46,8 @@ class OperatorLoss:
     boundary: float = 0.0
     """Mean square error on the outermost cells of bounded axes."""
     weak: float = 0.0
-    """What the equation in weak form leaves over between the frame before and the predicted one: 1 is "no change"."""
+    """What the equation in weak form leaves over between the frame before and the predicted one: 1 is "no change" in a
+    usual sample."""
     divergence: float = 0.0
     """Divergence of velocities that have none, over the true slopes."""
     positive: float = 0.0
@@ -170,12 +171,21 @@ class OperatorStage(Stage):
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
                 terms = self._physical(found, truth, window)
                 if before is not None and origin is not None:
-                    terms["weak"] = w.weak * unbalanced(before, found.float(), (origin, truth), window, i)
+                    terms["weak"] = self._unbalanced(before, found.float(), (origin, truth), window, i)
                     before, origin = found.float(), truth
                 for name, value in terms.items():
                     totals[name] = totals[name] + value
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
         return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
+
+    def _unbalanced(
+        self, before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int
+    ) -> Tensor:
+        """The weak form's term of a step, weighted. Samples in which less happens than usual count as much less:
+        in units of their own, the faintest would outweigh all others."""
+        scale = self.codec.statistics_of(window.task).std
+        change = share((truth[1] - truth[0]) / scale, truth[1] / scale) / self._change(window.task.name)[0]
+        return self.weights.weak * change * unbalanced(before, found, truth, window, step)
 
     def _terms(self) -> list[str]:
         w = self.weights
