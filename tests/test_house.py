@@ -23,9 +23,9 @@ FLOORS = {
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "heartbeat", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
-    | {"definition"},
+    | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
-    | {"definition", "masks", "streams"}
+    | {"definition", "masks", "streams", "pages"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"physics", "masks", "types"},

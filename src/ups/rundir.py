@@ -24,7 +24,7 @@ from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import FAILING, Ending, StorageError, Verdict, read_json
+from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict, read_json
 
 DEEPEST = 20  # folders below each other in a run's
 
@@ -68,7 +68,9 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.stages = folder / "stages.json"
         self.statistics = folder / "statistics.json"  # of the training data
         self.data = folder / "data.json"  # what its data files hold
-        self.phases = folder / "phases.json"
+        self.phases = folder / "phases.json"  # seconds of each part of the run
+        self.journal = folder / "phases.jsonl"  # what was begun, ended or skipped, and when; only ever appended to
+        self.evaluation = folder / "evaluation.json"  # the error of each test trajectory, and what was said of them
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
@@ -167,9 +169,9 @@ class RunDir(AbstractContextManager["RunDir"]):
         except (OSError, ValueError) as error:
             raise DataError(f"{path}: is damaged ({error}); --resume the run to write it again.") from None
 
-    def succeed(self, **facts: Any) -> None:
-        """The last act of a run whose artifacts are written."""
-        Verdict(Ending.SUCCESS, "done.", facts=facts).write(self.verdict)
+    def succeed(self, ending: Ending = Ending.SUCCESS, cause: str = "done.", **facts: Any) -> None:
+        """The last act of a run that has done all it was asked for; `ending` says what came of it."""
+        Verdict(ending, cause, facts=facts).write(self.verdict)
 
     def ended(self) -> Ending | None:
         """How the run ended; None while it has not, or if it was killed."""
@@ -253,7 +255,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             )
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
-        for path in (*facts, *words, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
+        later = (self.journal, self.evaluation)
+        for path in (*facts, *words, *later, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: is a folder, where the run keeps a file; move it away.")
         for path in places:
@@ -276,7 +279,7 @@ class RunDir(AbstractContextManager["RunDir"]):
                 "overwrite it, or choose another name."
             )
         if not resume:
-            state = "a finished run" if self.ended() == Ending.SUCCESS else "an unfinished run"
+            state = "a finished run" if self.ended() in FINISHED else "an unfinished run"
             raise ConfigError(f"{self.folder}: holds {state} with this config; --resume it, --overwrite it, or rename.")
 
 

@@ -33,8 +33,15 @@ class Ending(IntEnum):
     CORRUPT = 16
     NO_PROGRESS = 17
     STORAGE = 18
+    GATE_MISSED = 19
+    PAUSED = 20
     INTERRUPTED = 130
 
+
+# The plan was carried out to its end: simulator, results and report are there.
+FINISHED = frozenset({Ending.SUCCESS, Ending.GATE_MISSED})
+# All that was asked for was done, and rank 0 says so.
+AS_ASKED = FINISHED | {Ending.PAUSED}
 
 # A restart from the last verified checkpoint may mend these; it cannot mend a mistake.
 RESTARTED = frozenset({Ending.HANG, Ending.RANK_DIED, Ending.OOM})

@@ -15,9 +15,11 @@ from ups.cli.numbers import Whole
 from ups.screen import following, show, training
 from ups.streams import delivered, never_wait
 from ups.types import ConfigError, UpsError
+from ups.verdict import Ending
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
+    from ups.run.journal import Span
 
 
 def run(
@@ -33,15 +35,23 @@ def run(
     here: bool = False,
     debug: bool = False,
     profile: bool | int = False,
+    until: str | None = None,
+    from_: Annotated[str | None, Parameter(name="--from")] = None,
+    dry_run: bool = False,
 ) -> int:
-    """Make the data, train the stages of the plan, judge the simulator on unseen trajectories, and write a report.
+    """Make the data, train the stages of the plan, judge the simulator on unseen trajectories, hold it against its
+    gates, and write a report.
 
     CONFIG is a YAML file (`ups config schema` explains its keys); any key is a flag, with dots for the levels, for
     example `--operator.train.seconds 60`. The run's folder holds the config, the environment, the logs, the simulator
     (`artifacts/simulator.safetensors`), `results.json`, `report.html` and `verdict.json`, which says how it ended.
 
     The work is done by processes of their own. One that dies, hangs or runs out of memory is ended, named and started
-    again from the last verified checkpoint. The exit code says how the run ended: 0 is success and nothing else.
+    again from the last verified checkpoint. The exit code says how the run ended: 0 is success and nothing else; 19 is
+    a run that is complete and misses a gate of its config (`gates`, docs/howto-gates.md).
+
+    The phases are check, data, doctor, estimate, dry-run, train, calibrate, evaluate, gates, report. Each is recorded
+    in `phases.jsonl` when it begins and when it ends, and skipped where what it left is there unchanged.
 
     Parameters
     ----------
@@ -70,6 +80,13 @@ def run(
     profile
         Trace 3 steps of every stage, or so many as are named, on every rank: `profile/STAGE/rank-R.json` in the run's
         folder, for chrome://tracing or Perfetto.
+    until
+        End after this phase, with code 0 and the verdict PAUSED; --resume goes on.
+    from_
+        Begin with this phase, on what those before it have left, in a folder that holds the run: from calibrate on,
+        what is there is made again; training goes on from its checkpoints.
+    dry_run
+        End after a few real steps of every stage; short for `--until dry-run`.
     """
     from ups.config import file_and_flags, load
     from ups.run.config import run_config
@@ -82,6 +99,8 @@ def run(
         run_config(), file, {**overrides, **{key: value for key, value in given.items() if value is not None}}
     )
     _check_forever(forever=forever, unit=unit, overwrite=overwrite, here=here)
+    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
+    resume = resume or from_ is not None
     if unit:
         options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
         print(_unit(settings, file, {**overrides, **options}), end="")
@@ -99,31 +118,57 @@ def run(
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
-        return _here(settings, resume=resume, overwrite=overwrite)
+        return _here(settings, span, resume=resume, overwrite=overwrite)
     from ups.run.forever import run_forever
     from ups.run.supervised import say, supervise
 
     never_wait()
     start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
-    start = partial(start, node=node_rank, rendezvous=rendezvous)
-    return run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True)
+    start = partial(start, node=node_rank, rendezvous=rendezvous, span=span)
+    return code_of(run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True))
 
 
-def _here(settings: RunConfig, *, resume: bool, overwrite: bool) -> int:
+def code_of(ending: Ending) -> int:
+    """The exit code of a run that ended so: what --until asked for was done."""
+    return 0 if ending == Ending.PAUSED else int(ending)
+
+
+def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: bool, overwrite: bool) -> Span:
+    """The phases that were asked for."""
+    from ups.run.journal import Span
+    from ups.rundir import RunDir
+
+    if dry_run and last not in (None, "dry-run"):
+        raise ConfigError(f"--dry-run ends after phase dry-run, and --until says {last}; leave one of them out.")
+    span = Span.of(first, "dry-run" if dry_run else last)
+    folder = RunDir(Path(settings.out) / settings.name)
+    if first is not None and overwrite:
+        raise ConfigError("--from goes on with what is there, and --overwrite deletes it; leave one of them out.")
+    if first is not None and folder.known() is None:
+        raise ConfigError(f"--from {first}: {folder.folder} holds no run to go on with; leave --from out.")
+    return span
+
+
+def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool) -> int:
     """The run in this process; its exit code."""
+    from ups.cli.preflight import PREFLIGHT
     from ups.run.datasets import Screen
-    from ups.run.run import run_alone
-    from ups.run.supervised import refused
+    from ups.run.run import finish_alone
+    from ups.run.supervised import refused, say
     from ups.rundir import RunDir
 
     try:
         with following() as report:
             screen = Screen(print, report, training())
-            folder, results = run_alone(settings, screen, resume=resume, overwrite=overwrite)
+            start = partial(finish_alone, settings, screen, preflight=PREFLIGHT, span=span)
+            folder, finish = start(resume=resume, overwrite=overwrite)
     except (OSError, UpsError) as error:
         return refused(RunDir(Path(settings.out) / settings.name), error)
-    show(results.headline(), results.said(), folder.report)
-    return 0
+    if finish.table:
+        show(finish.table, finish.remarks, folder.report)
+    if finish.ending != Ending.SUCCESS:
+        say(finish.cause if finish.ending == Ending.PAUSED else f"{finish.ending.name}: {finish.cause}")
+    return code_of(finish.ending)
 
 
 def _check_forever(*, forever: bool, unit: bool, overwrite: bool, here: bool) -> None:

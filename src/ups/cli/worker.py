@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
@@ -45,6 +46,7 @@ def main(folder: Path) -> None:
         seat.pulse.beat("start")
         import torch
 
+        from ups.cli.preflight import PREFLIGHT
         from ups.run.datasets import Screen
         from ups.run.run import Run
 
@@ -52,15 +54,18 @@ def main(folder: Path) -> None:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
         with following() as progress:
             screen = Screen(print, progress, training()) if seat.rank == 0 else Screen.silent()
-            with Run.join(folder, screen) as run:
+            with Run.join(folder, screen, PREFLIGHT) as run:
                 place = Seated(seat, run.folder)
-                report = run.carry_out(place)
-            if report is not None:
-                show(report.headline(), report.said(), run.folder.report)
+                finish = run.carry_out(place)
+            if finish is not None:
+                if finish.table:
+                    show(finish.table, finish.remarks, run.folder.report)
                 place.ready.unlink(missing_ok=True)
-                stages = run.folder.read(run.folder.stages)
+                stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
                 slow = {name: row["stragglers"] for name, row in stages.items() if row.get("stragglers")}
-                seat.succeed(report=run.folder.report.name, **({"stragglers": slow} if slow else {}))
+                facts: dict[str, Any] = {"report": run.folder.report.name} if run.folder.report.is_file() else {}
+                facts |= {"stragglers": slow} if slow else {}
+                seat.succeed(finish.ending, finish.cause, **facts)
 
 
 if __name__ == "__main__":

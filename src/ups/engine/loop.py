@@ -261,7 +261,7 @@ class Trainer:
         self.learner.take_best()
         self.stage.module.eval()
         seconds = self._seconds()
-        by_steps = c.steps is not None and state.step >= c.steps
+        by_steps = c.seconds is None or (c.steps is not None and state.step >= c.steps)
         verdict = f"finished: {state.step} steps" if by_steps else f"finished: {c.seconds:g} s, {state.step} steps"
         _, skipped = self.learner.meter.skipped()
         self.watch.add("steps", -self.waited)

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ups.eval import results, sections, trust_sections
+from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, number, with_interval
 from ups.pages import Page, Section
@@ -23,7 +25,7 @@ class Report:
 
     `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing; `drawn` is
     how often training drew each task, stage by stage; `stages` is what each stage took; `phases` are the run's parts
-    with the seconds of each.
+    with the seconds of each; `gates` are the bounds it had to keep.
     """
 
     title: str
@@ -38,10 +40,11 @@ class Report:
     drawn: tuple[Drawn, ...] = ()
     stages: tuple[StageFact, ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
+    gates: tuple[Gate, ...] = ()
 
     @cached_property
     def _measured(self) -> list[Record]:
-        """A record for every number but the times of the phases."""
+        """A record for every number but the gates and the times of the phases."""
         records = [
             self._record(e, p) for task in self.tasks for e in task.entries() for p in results.points_of(task, e)
         ]
@@ -50,11 +53,23 @@ class Report:
     @property
     def records(self) -> list[Record]:
         """Every number, one record each."""
+        return self.numbers + records_of(self.gates, self._measured)
+
+    @property
+    def numbers(self) -> list[Record]:
+        """Every number but the gates."""
         return self._measured + [self._phase_record(name, seconds) for name, seconds in self.phases]
 
     def with_phases(self, phases: tuple[tuple[str, float], ...]) -> Report:
         """The same report, its times replaced; nothing is measured again."""
-        report = dataclasses.replace(self, phases=phases)
+        return self._with(phases=phases)
+
+    def with_gates(self, gates: tuple[Gate, ...]) -> Report:
+        """The same report, its gates replaced; nothing is measured again."""
+        return self._with(gates=gates)
+
+    def _with(self, **changes: Any) -> Report:
+        report = dataclasses.replace(self, **changes)
         vars(report)["_measured"] = self._measured
         return report
 
@@ -111,6 +126,7 @@ class Report:
             f"Config {self.fingerprint}, seed {self.seed}. This page needs no network. results.json holds every number."
         )
         page = Page(self.title, lead, [self._headline_section()], foot, data=list(rows) or None)
+        page.sections += [gates_section(self.gates)] if self.gates else []
         page.sections += [sections.task_section(task, self.find) for task in self.tasks]
         if any(task.ensemble is not None for task in self.tasks):
             page.sections.append(trust_sections.ensembles_section(self.tasks))
@@ -125,7 +141,7 @@ class Report:
         page.sections += [sections.phases_section(self.phases)] if self.phases else []
         page.sections.append(sections.data_section(self.data))
         page.sections += [sections.drawn_section(self.drawn)] if self.drawn else []
-        page.sections += [sections.numbers_section(self.records), sections.curves_section(self.records)]
+        page.sections += [sections.numbers_section(self.numbers), sections.curves_section(self.numbers)]
         page.sections.append(Section("The config", code=self.config, folded=True))
         return page
 

@@ -125,7 +125,8 @@ class TaskResult:
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
     that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
     `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
-    the simulator estimates its own, where it can; `search` what compute buys, where there is a critic.
+    the simulator estimates its own, where it can; `search` what compute buys, where there is a critic. `laws` is how
+    much each rollout breaks the laws of the task, by name; `champion` is another run's simulator, where it was judged.
     """
 
     ours: Entry
@@ -139,6 +140,8 @@ class TaskResult:
     refinement: RefinementScores | None = None
     errors: ErrorScores | None = None
     search: SearchScores | None = None
+    laws: Mapping[str, Array] = field(default_factory=dict)
+    champion: Entry | None = None
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -201,7 +204,8 @@ class Record:
 
     What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
     `n` the windows that there are to draw. Where the time of a run went is told by records of mode "phase": the metric
-    is the phase, the value its seconds; they belong to no task.
+    is the phase, the value its seconds; they belong to no task. A gate is a record of mode "gate passed" or "gate
+    missed": its bound is `at` on the axis "bound". A metric "law NAME" is how much rollouts break that law.
     """
 
     task: str
@@ -256,6 +260,9 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for kind, scores in scored if entry is task.ours else ():
         if scores is not None:
             points += _points_of(kind, scores, e)
+    if task.laws and entry is task.ours:
+        residuals = {f"law {name}": values for name, values in task.laws.items()}
+        points += [Point(number, e.predictor) for number in all_strict(residuals, label)]
     if task.refinement is not None and entry is task.ours:
         points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     finite = int((~e.diverged).sum())

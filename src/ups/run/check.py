@@ -25,6 +25,7 @@ from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig
 from ups.run.datasets import DataSet, check_held, open_sets
+from ups.run.gates_check import champion_folder, require_measurable
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
 from ups.run.params import Range
@@ -176,6 +177,7 @@ def check(config: RunConfig) -> list[Outline]:
         _makeable(Path(config.cache.folder))
     sets = outlines(config.data)
     known = {data.task.name: data.task for data in sets}
+    _gates(config, sets)
     for task, wanted in config.evaluation.unseen.items():
         if task not in known:
             raise ConfigError(f"evaluation.unseen names {task}, which no data set holds; they hold {', '.join(known)}.")
@@ -206,6 +208,18 @@ def check(config: RunConfig) -> list[Outline]:
     if parent is not None:
         same_networks(network, parent)
     return sets
+
+
+def _gates(config: RunConfig, sets: Sequence[Outline]) -> None:
+    """Every gate can be decided."""
+    require_measurable(config.bounds, [(data.task, data.periodic) for data in sets])
+    if config.champion is not None:
+        tasks = load(champion_folder(config.champion, Path(config.out) / config.name).folder).codec.tasks
+        if not any(data.task.name in tasks for data in sets):
+            raise ConfigError(
+                f"gates.champion: {config.champion} knows {', '.join(tasks)} and no task of this run; name another, "
+                "or leave it out."
+            )
 
 
 def _inherited(config: RunConfig, parent: Simulator | None) -> None:

@@ -15,6 +15,7 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.eval.baselines import BASELINES
 from ups.models.config import FORECASTER, SimulatorConfig
 from ups.run.data_config import DataConfig, GenerateConfig, known
+from ups.run.gates_config import CHAMPION, gates_from
 from ups.run.params import single
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
@@ -105,7 +106,7 @@ class CacheConfig(Config):
 class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "trackers", "second_copy"})
+    incidental = frozenset({"dist", "limits", "out", "device", "trackers", "second_copy", "gates"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
@@ -138,6 +139,10 @@ class RunConfig(Config):
     """The networks."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
     """How the simulator is judged."""
+    gates: dict[str, str | dict[str, float]] = Field(default_factory=dict)
+    """What the results must keep: by task, upper bounds on metrics of the evaluation, on `over_persistence` and on how
+    much laws are broken; as `champion`, a run that no task may be worse than. {burgers1d: {nrmse: 0.1, mass: 1.0e-5},
+    champion: runs/best}. Docs: howto-gates.md."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For another process, which makes the class anew."""
@@ -155,6 +160,17 @@ class RunConfig(Config):
         return {name: STAGES[name] for name in self.plan}
 
     @property
+    def bounds(self) -> dict[str, dict[str, float]]:
+        """The gates of each task, by metric."""
+        return {task: bounds for task, bounds in self.gates.items() if isinstance(bounds, dict)}
+
+    @property
+    def champion(self) -> str | None:
+        """The run that no task may be worse than."""
+        champion = self.gates.get(CHAMPION)
+        return champion if isinstance(champion, str) else None
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts that the plan or a forecast needs, in the order in which they are built."""
         forecasting = (stage for stage in STAGES.values() if stage.makes == FORECASTER)
@@ -170,6 +186,11 @@ class RunConfig(Config):
     def forecasting(self) -> StageConfig:
         """How the part is trained that forecasts; what is compared with it is trained alike."""
         return self.stage(next(name for name, stage in STAGES.items() if stage.makes == FORECASTER))
+
+    @field_validator("gates", mode="before")
+    @classmethod
+    def _bounds(cls, gates: Any) -> Any:
+        return gates_from(gates)
 
     @field_validator("plan")
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -131,6 +132,21 @@ class Identity:
         record = self.recorded()
         names = [self._name(path) for source in sources for path in source.files()]
         return [record[name] for name in names if name in record]
+
+    def trajectories(self, data: DataSet) -> list[str]:
+        """What says which trajectories a data set has: what its files hold, and how they are reduced."""
+        rows = self.of(entry.source for entry in data.entries)
+        digests = [str(row.get("sha256", row.get("sampled"))) for row in rows]
+        return digests + [str(entry.config.reduce) for entry in data.entries]
+
+    def summary(self) -> str:
+        """A digest of the record; empty where there is none."""
+        record = self.recorded()
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest() if record else ""
+
+    def complete(self) -> bool:
+        """Whether every recorded file is there."""
+        return all(self._path(name).exists() for name in self.recorded())
 
     def _compare(self, then: Digests, paths: Sequence[Path]) -> None:
         problem = difference(then, self._digests(paths, then))

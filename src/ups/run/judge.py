@@ -38,12 +38,14 @@ from ups.run.calibrate import AT_ONCE
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
+from ups.run.gates_config import CHAMPION
+from ups.run.law_watch import LawWatch
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
-from ups.types import PhysicsError
+from ups.types import PhysicsError, TaskSpec
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -61,10 +63,13 @@ class Judge:
     device: torch.device
     screen: Screen
     baselines: Sequence[str] = ()
+    champion: str = ""  # a run whose simulator is judged beside ours
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ours = predictor_of(self.simulator, self.device)
+        plain = predictor_of(self.simulator, self.device)
+        self.watch = LawWatch(plain.function)
+        self.ours = dataclasses.replace(plain, function=self.watch)
 
     @property
     def asked(self) -> EvalProtocol:
@@ -78,7 +83,9 @@ class Judge:
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
+        self.watch.taken()  # of exams before this one
         main, *others = self._entries(exam, rivals)
+        laws = self.watch.taken()
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
         further: list[Entry] = []
@@ -101,6 +108,8 @@ class Judge:
             errors=errors,
             search=self._search(exam),
             refinement=self._refinement(exam),
+            laws=laws,
+            champion=self._champion(exam),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
@@ -219,11 +228,18 @@ class Judge:
         if self.config.start_from is None:
             return []
         old = load(self.config.start_from)
-        task = exam.part.task
-        before = old.codec.tasks.get(task.name)
-        known = before is not None and (before.channels, before.given) == (task.channels, task.given)
-        known = known and before is not None and numbers_of(before) == numbers_of(task)
-        return [(predictor_of(old, self.device, "before"), Cost())] if known else []
+        return [(predictor_of(old, self.device, "before"), Cost())] if _knows(old, exam.part.task) else []
+
+    def _champion(self, exam: Exam) -> Entry | None:
+        """The champion's simulator on the same trajectories, where it is wanted and knows the task."""
+        if not self.champion:
+            return None
+        other, task = load(self.champion), exam.part.task
+        if not _knows(other, task) or other.context > self.asked.context:
+            return None
+        who = predictor_of(other, self.device, CHAMPION)
+        asked = dataclasses.replace(self.asked, context=other.context)
+        return Entry(evaluate(who, self._windows(exam), asked, exam.split, 0), Cost())
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline trained on one task."""
@@ -260,11 +276,12 @@ def judge(
     device: torch.device,
     screen: Screen,
     split: str = "test",
+    champion: str = "",
 ) -> Report:
     """Whole rollouts on one part of every task, and what the config asks beyond it."""
     cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
     folder = RunDir(Path(config.out) / config.name)
-    asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines)
+    asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion)
     return judged(asked, sets, folder, split)
 
 
@@ -287,6 +304,14 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
     return dataclasses.replace(report, drawn=told(folder, known))
+
+
+def _knows(simulator: Simulator, task: TaskSpec) -> bool:
+    """Whether a simulator was trained on the task with the same channels, inputs and parameters."""
+    own = simulator.codec.tasks.get(task.name)
+    if own is None:
+        return False
+    return (own.channels, own.given, numbers_of(own)) == (task.channels, task.given, numbers_of(task))
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:

@@ -1,34 +1,40 @@
-"""Run: owns config, folder, data sets, simulator and trackers; prepare → train → calibrate → judge → report."""
+"""Run: owns config, folder, data sets, simulator and trackers; prepare → dry run → train, then its conclusion."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 from ups.config import fingerprint, load
-from ups.data.splits import PARTS
+from ups.engine.checkpoint.manifest import newest_whole
 from ups.engine.preemption import STOP
 from ups.engine.ranks.dist import Dist, device_of
 from ups.engine.train import Outcome
 from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
-from ups.eval.results import StageFact, rows_of, write_results
+from ups.eval.results import StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
 from ups.run.calibrate import trust_of
 from ups.run.check import check, new_simulator, parts_of
+from ups.run.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets
+from ups.run.dry_run import dry_run, no_dry_run, worth_trying
+from ups.run.journal import Journal, Span
 from ups.run.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
+from ups.run.preflight import Preflight, look_ahead, prepare_data
+from ups.run.seats import Alone as Alone
+from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import Place, RunDir
@@ -37,40 +43,23 @@ from ups.tracking import require as require_trackers
 from ups.verdict import Ending, classify
 
 
-class Seat(Protocol):
-    """Which process of a run this one is."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def pulse(self) -> Pulse: ...
-    def limit(self) -> int | None: ...  # the largest microbatch that an earlier start has found to fit
-    def prepared(self, prepare: Callable[[], None]) -> None: ...  # one process prepares, the others wait for it
-
-
-class Alone:
-    """The only process of a run, without a supervisor."""
-
-    rank = 0
-
-    def __init__(self) -> None:
-        self.pulse = Pulse(None, 0)
-
-    def limit(self) -> int | None:
-        return None
-
-    def prepared(self, prepare: Callable[[], None]) -> None:
-        prepare()
-
-
 class Run:
     """A run from its folder to its report, the same in one process, in a rank and in the supervisor's hands.
 
     As a context it closes what it has opened; trackers are closed with how it ended.
     """
 
-    def __init__(self, config: RunConfig, folder: RunDir, screen: Screen) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: RunDir,
+        screen: Screen,
+        preflight: Preflight | None = None,
+        span: Span | None = None,
+    ) -> None:
         self.config, self.folder, self.screen = config, folder, screen
+        self.preflight, self.span = preflight or Preflight(), span or Span()
+        self.journal, self.ending = Journal(folder.journal), Ending.SUCCESS
         self.identity, self.place = Identity(folder, screen.say), Place(folder.folder)
         self.phases = Phases.of_this_process()
         self.trackers: list[Tracker] = []
@@ -79,46 +68,88 @@ class Run:
 
     @classmethod
     def open(
-        cls, config: RunConfig, screen: Screen | None = None, *, resume: bool = False, overwrite: bool = False
+        cls,
+        config: RunConfig,
+        screen: Screen | None = None,
+        *,
+        resume: bool = False,
+        overwrite: bool = False,
+        preflight: Preflight | None = None,
+        span: Span | None = None,
     ) -> Run:
         """A run in its folder, which this process holds; none is made for a run that could not be finished."""
+        began = time.perf_counter()
         require_baselines(config.evaluation.baselines)
         require_trackers(config.trackers)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         if resume and RunDir(place).is_of(config):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
+        if span is not None:
+            require_inputs(span, RunDir(place))
         check(config)
-        return cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen)
+        run = cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen, preflight, span)
+        run.journal.past("check", began)
+        return run
 
     @classmethod
-    def join(cls, folder: Path, screen: Screen) -> Run:
+    def join(cls, folder: Path, screen: Screen, preflight: Preflight | None = None) -> Run:
         """The run of a folder that a supervisor holds, for one of its ranks."""
         place = RunDir.at(folder)
-        return cls(load(run_config(), place.job), place, screen)
+        return cls(load(run_config(), place.job), place, screen, preflight, Span.from_environment())
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        ending = Ending.SUCCESS if error is None else classify(error).ending
+        ending = self.ending if error is None else classify(error).ending
         while self.trackers:
             self.trackers.pop().close(ending.name)
         self._opened.close()
 
-    def carry_out(self, seat: Seat) -> Report | None:
-        """This process's part of the whole; the report, for the one that wrote it."""
+    def carry_out(self, seat: Seat, *, always: bool = False) -> Finish | None:
+        """This process's part of the whole; how it ended, for the one that concludes it. `always`: the simulator is
+        judged also where that was done before."""
+        if seat.rank:
+            self.journal = Journal(None)
         seat.prepared(self.prepare)
-        seat.pulse.beat("start")
-        with Dist.start(self.config.device, self.config.dist) as dist:
-            dist.control.waiting = seat.pulse.wait
-            self.train(dist, seat.pulse, seat.limit())
+        if not self.span.ends_before("dry-run"):
+            seat.pulse.beat("start")
+            with Dist.start(self.config.device, self.config.dist) as dist:
+                dist.control.waiting = seat.pulse.wait
+                if self._to_train(dist):
+                    self.dry_run(dist, seat.pulse)
+                    if not self.span.ends_before("train"):
+                        self.train(dist, seat.pulse, seat.limit())
         if seat.rank:
             return None
-        seat.pulse.beat("judge")
-        with STOP.at_once("the simulator was judged"):
-            self.calibrate()
-            return self.report(self.judge())
+        finish = paused(self.span)
+        if not self.span.ends_before("calibrate"):
+            seat.pulse.beat("judge")
+            with STOP.at_once("the simulator was judged"):
+                finish = self._conclusion(always).carry_out()
+        self.ending = finish.ending
+        return finish
+
+    def _to_train(self, dist: Dist) -> bool:
+        """Whether anything is to be trained, as rank 0 sees it; all ranks must ask."""
+        why = ""
+        if dist.leads and not self.span.wants("train") and not self.span.wants("dry-run"):
+            why = f"--from {self.span.first}"
+        elif dist.leads and trained(self.folder, self.journal) and self.span.last != "dry-run":
+            why = THERE
+        if why := dist.gather(why)[0]:
+            self.journal.skip("dry-run", why)
+            for name in self.config.plan:
+                self.journal.skip("train", why, name)
+        return not why
+
+    def _conclusion(self, always: bool) -> Conclusion:
+        def trajectories(task: str) -> list[str]:
+            return self.identity.trajectories(next(data for data in self.sets if data.task.name == task))
+
+        owned = (self.config, self.folder, self.place, self.journal, self.span, self.phases, self.screen.say)
+        return Conclusion(*owned, self.calibrate, self.judge, trajectories, always)
 
     @cached_property
     def sets(self) -> list[DataSet]:
@@ -133,17 +164,31 @@ class Run:
         return None if self.config.start_from is None else load_simulator(self.config.start_from)
 
     def prepare(self) -> None:
-        """Make and read the data, and measure them: what is wrong with them is said now, before anything is trained."""
+        """Make and read the data, and measure them: what is wrong with them is said now, before anything is trained.
+        Then look at the machine, and whether the run fits on it."""
         device_of(self.config.device)
+        done = trained(self.folder, self.journal)
         with STOP.at_once("data were made"):
             with self.phases("data"):
-                self.identity.require_unchanged()
-                self.identity.settle(files_of(self.config, self.sets))
-                for data in self.sets:
-                    for part in (part for name in PARTS for part in data.parts(name)):
-                        part.sound()
-            with self.phases("statistics"):
-                keep_statistics(self.folder, self.sets, self.identity)
+                prepare_data(self.journal, self.identity, lambda: self.sets, self.config, done)
+            if not done:
+                with self.phases("statistics"):
+                    keep_statistics(self.folder, self.sets, self.identity)
+        with self.phases("checks"):
+            look_ahead(self.journal, self.span, self.preflight, self.config, self.folder, self.screen.say, done)
+
+    def dry_run(self, dist: Dist, pulse: Pulse | None = None) -> None:
+        """A few real steps of every stage, unless they were taken before or training has begun."""
+        stages = list(self.config.plan) if self.span.last == "dry-run" else worth_trying(self.config)
+        key = [self.folder.known(), dist.world, dist.config.strategy, dist.device.type]
+        with self.journal("dry-run") as mark, self.phases("dry run"):
+            why = no_dry_run(self.journal, self.span, stages, key) if dist.leads else ""
+            if why := dist.gather(why)[0]:
+                mark.skip(why)
+                return
+            beat = (lambda: pulse.beat("start")) if pulse is not None else lambda: None
+            facts = dry_run(self.config, stages, self.sets, self.untrained, dist, beat)
+            mark.facts.update(of=key, stages=facts)
 
     def train(self, dist: Dist, pulse: Pulse | None = None, limit: int | None = None) -> None:
         """Train the stages of the plan one after the other on all ranks; rank 0 writes the simulator."""
@@ -175,13 +220,16 @@ class Run:
             simulator.idle = frozenset(later)
             if learnt:
                 self.identity.require_unchanged_for(dist)
-            with self.phases(f"stage {name}"):
+            with self.phases(f"stage {name}"), self.journal("train", name) as mark:
+                if newest_whole(folder.checkpoints(name)) is not None:
+                    mark.result = "resumed"
                 stage = kind(simulator, config.stage(name))
                 parent = self.parent
                 known = parent.codec.tasks if parent is not None and kind.makes in parent.parts else ()
                 learnt[name], weights = training.learn(stage, known)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
+                mark.facts.update(steps=learnt[name].outcome.steps, score=learnt[name].outcome.score)
             self.phases.divide(f"stage {name}", learnt[name].outcome.phases)
             del stage
         if dist.leads:
@@ -201,27 +249,17 @@ class Run:
             simulator.save(self.folder.artifact("simulator"))
         self.simulator = simulator
 
-    def judge(self) -> Report:
-        """Judge the simulator that training has left."""
+    def judge(self, champion: str = "") -> Report:
+        """Judge the simulator that training has left, and beside it that of a champion."""
         self.identity.require_unchanged()
         learnt = {name: Learnt.of(facts) for name, facts in self.folder.read(self.folder.stages).items()}
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+            beside = {"champion": champion} if champion else {}
+            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen, **beside)
         self.identity.settle_exams()
         return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
-
-    def report(self, report: Report) -> Report:
-        """Write what was judged as a page and as numbers, and where the time went; the report with all of it."""
-        self.place.require()
-        with self.phases("report"):
-            report.with_phases(self.phases.rows()).write(self.folder.folder)
-        report = report.with_phases(self.phases.rows())
-        write_results(self.folder.results, rows_of(report.records))
-        self.folder.write(self.folder.phases, self.phases.seconds)
-        self.place.require()
-        return report
 
     def _stages(self, simulator: Simulator, outcomes: Mapping[str, Outcome]) -> tuple[StageFact, ...]:
         """What each stage took, whatever stages there were."""
@@ -276,10 +314,27 @@ def run_alone(
     before: tuple[str, float] = ("data", 0.0),
 ) -> tuple[RunDir, Report]:
     """The whole of a run in this process; its folder and its report. `before` it something took so many seconds."""
-    run = Run.open(config, screen, resume=resume, overwrite=overwrite)
+    folder, finish = finish_alone(config, screen, resume=resume, overwrite=overwrite, before=before)
+    assert finish.report is not None
+    return folder, finish.report
+
+
+def finish_alone(
+    config: RunConfig,
+    screen: Screen,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    before: tuple[str, float] = ("data", 0.0),
+    preflight: Preflight | None = None,
+    span: Span | None = None,
+) -> tuple[RunDir, Finish]:
+    """The phases of `span` in this process; the folder, and how it ended."""
+    run = Run.open(config, screen, resume=resume, overwrite=overwrite, preflight=preflight, span=span)
     run.phases.before(*before)
     with run.folder, run:
-        report = run.carry_out(Alone())
-        assert report is not None
-        run.folder.succeed(stages=run.folder.read(run.folder.stages))
-        return run.folder, report
+        finish = run.carry_out(Alone(), always=True)
+        assert finish is not None
+        stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
+        run.folder.succeed(finish.ending, finish.cause, stages=stages)
+        return run.folder, finish

@@ -15,6 +15,7 @@ from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
 from ups.run.config import RunConfig
 from ups.run.datasets import Screen
+from ups.run.journal import Span
 from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
@@ -46,16 +47,18 @@ def supervise(
     say: Callable[[str], None] = say,
     launcher: Launcher | None = None,
     last: bool = False,
+    span: Span | None = None,
 ) -> Ending:
     """Run `config` in processes of the module `command` until it has succeeded, or truthfully failed; how it ended."""
     d = config.dist
     os.environ.setdefault(STARTED, str(process_started()))
+    os.environ.update((span or Span()).environment())
     home = (Path(config.out) / config.name).resolve()
     words = (sys.executable, "-m", command, str(home))
     job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
-        folder = join(config, node, rendezvous) if node else _open(config, say, resume=resume, overwrite=overwrite)
+        folder = join(config, node, rendezvous) if node else _open(config, say, resume, overwrite, span)
     except UpsError as error:
         return refused(RunDir(home), error, say)
     try:
@@ -80,8 +83,10 @@ def supervise(
         # The rank that owned them may have had no time to: mirrors are told how the run really ended.
         for tracker in open_trackers(config.trackers, folder.folder, say):
             tracker.close(verdict.ending.name)
-    if verdict.ending == Ending.USER:
+    if verdict.ending in (Ending.USER, Ending.PAUSED):
         say(verdict.cause)
+    elif verdict.ending == Ending.GATE_MISSED:
+        say(f"{verdict.ending.name}: {verdict.cause} The run is complete: {folder.report}.")
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
         if folder.verdict.exists():
@@ -121,9 +126,9 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     return launcher_of(job, name)
 
 
-def _open(config: RunConfig, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> RunDir:
+def _open(config: RunConfig, say: Callable[[str], None], resume: bool, overwrite: bool, span: Span | None) -> RunDir:
     screen = replace(Screen.silent(), say=say)
-    return Run.open(config, screen, resume=resume, overwrite=overwrite).folder
+    return Run.open(config, screen, resume=resume, overwrite=overwrite, span=span).folder
 
 
 def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:

@@ -57,10 +57,12 @@ class Seat(contextlib.AbstractContextManager["Seat"]):
         """The largest microbatch that earlier starts of the ranks leave to this one; None where there is none."""
         return microbatch_of(self.run) if self.run else None
 
-    def succeed(self, **facts: Any) -> None:
-        """Everything is written and verified: rank 0 says so, durably, before any teardown."""
+    def succeed(self, ending: Ending = Ending.SUCCESS, cause: str = "done.", **facts: Any) -> None:
+        """Everything is written and verified: rank 0 says so, durably, before any teardown; `ending` is one of
+        AS_ASKED."""
         if self.run is not None and self.rank == 0:
-            self.run.write(self.run.success, {"time": now(), "facts": facts})
+            mark = {"time": now(), "verdict": ending.name, "cause": cause, "facts": facts}
+            self.run.write(self.run.success, mark)
 
     def fail(self, error: BaseException) -> Ending:
         """Leave the record of an exception; its ending is the exit code of this rank."""

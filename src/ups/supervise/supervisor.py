@@ -27,7 +27,7 @@ from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import FAILING, Ending, StorageError, Verdict, classify, now
+from ups.verdict import AS_ASKED, FAILING, Ending, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
 REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
@@ -110,7 +110,7 @@ class Supervisor:
                 cause, detection = f"the ranks could not be started: {error}", None
                 verdict = Verdict(kind.ending, cause, kind=type(error).__name__, transient=kind.transient)
             # Nobody goes on from a success, and to verify checkpoints means to read all of them.
-            after = before if verdict.ending == Ending.SUCCESS else self._step()
+            after = before if verdict.ending in AS_ASKED else self._step()
             if self.job.nodes > 1:
                 verdict = self._compare(verdict, number)
             self._note(number, verdict, before, after, time.monotonic() - began, detection)
@@ -299,15 +299,15 @@ class Supervisor:
         ours = self.run.verdict if self.job.node == 0 else self.run.node_verdict(self.job.node)
         try:
             if self.job.node != 0:
-                if verdict.ending not in (Ending.SUCCESS, Ending.PREEMPTED, Ending.INTERRUPTED):
+                if verdict.ending not in AS_ASKED | {Ending.PREEMPTED, Ending.INTERRUPTED}:
                     verdict.write(ours)
                 return self._verdict_of_first_node(before) or verdict
             verdict.write(self.run.verdict)
-            if verdict.ending != Ending.SUCCESS:
+            if verdict.ending not in AS_ASKED:
                 self._reserve()
         except OSError as error:
             self._say(f"{ours}: the verdict could not be written ({error.strerror}); it was: {verdict.cause}")
-            if verdict.ending == Ending.SUCCESS:
+            if verdict.ending in AS_ASKED:
                 cause = with_remedy(f"{self.run.verdict}: {error.strerror}.", "")
                 return replace(verdict, ending=Ending.STORAGE, cause=cause)
         return verdict

@@ -25,7 +25,7 @@ from ups.supervise.rank_states import RankState, keep_evidence, rank_states, row
 from ups.supervise.stays import Stays
 from ups.supervise.stillness import Stillness
 from ups.supervise.stop_requests import StopRequests
-from ups.verdict import Ending, Failure, Verdict, read_failures, read_json
+from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures, read_json
 
 TICK = 0.1
 
@@ -277,11 +277,13 @@ class RankWatch:
         """What happens after the mark of success cannot take it back."""
         late = [f"rank {e.rank} ended with code {e.code}" for e in self._exits.values() if e.code]
         late += [f"rank {rank} did not leave" for rank in sorted(self._pids.keys() - self._exits.keys())]
-        cause = "done" + (f"; in teardown {', '.join(late)}" if late and self._launcher.poll() != 0 else "") + "."
-        facts = read_json(self._success).get("facts", {})
-        return Verdict(
-            Ending.SUCCESS, cause, step=max((b.step for b in self._beats.values()), default=None), facts=facts
-        )
+        mark = read_json(self._success)
+        ending = next((e for e in AS_ASKED if e.name == mark.get("verdict")), Ending.SUCCESS)
+        cause = str(mark.get("cause") or "done.")
+        if late and self._launcher.poll() != 0:
+            cause = f"{cause.removesuffix('.')}; in teardown {', '.join(late)}."
+        step = max((b.step for b in self._beats.values()), default=None)
+        return Verdict(ending, cause, step=step, facts=mark.get("facts", {}))
 
     def _nobody(self, outcome: str) -> Verdict:
         """No rank has ever begun."""

@@ -1,0 +1,9 @@
+"""What `ups run` looks at before the first step: a quick doctor, and whether the run fits in memory and on the disk."""
+
+from __future__ import annotations
+
+from ups.doctor.before_run import quick_doctor
+from ups.jobs.fits import quick_estimate
+from ups.run.preflight import Preflight
+
+PREFLIGHT = Preflight(quick_doctor, quick_estimate)

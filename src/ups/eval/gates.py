@@ -1,0 +1,146 @@
+"""Gates: bounds that the results of a run must keep, decided from its records and its errors per trajectory."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ups.eval.intervals import paired
+from ups.eval.metrics import METRICS
+from ups.eval.results import Record
+from ups.pages import Section
+
+LAW = "law "  # how the records of a law's residual begin
+MODES = {True: "gate passed", False: "gate missed"}  # of the record of a gate
+BETTER_WHEN_LARGER = ("correlation-time",)
+RATIO = "nrmse-over-persistence"
+# What every evaluation measures; a task adds the residuals of its laws.
+MEASURED = tuple(name for name in METRICS if name not in BETTER_WHEN_LARGER)
+MEASURED += ("over_persistence", "one-step-nrmse", "nrmse-median", "diverged")
+
+
+def metric_of(name: str) -> str:
+    """The metric of the records that a gate of this name bounds; a law's by the law's own name."""
+    plain = name.replace("_", "-")
+    if plain == "over-persistence" or plain == RATIO:
+        return RATIO
+    return plain if plain in (*METRICS, *MEASURED) else f"{LAW}{name.removeprefix(LAW)}"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One gate and what was measured for it. A `champion`'s bounds the mean difference to its errors, on the same
+    trajectories: it is missed where all of the 95 % interval is above 0. `note` is what else there is to know."""
+
+    task: str
+    name: str
+    value: float
+    bound: float
+    low: float
+    high: float
+    n: int
+    champion: str = ""
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """A value that is not finite misses its gate, unless it was the champion that diverged."""
+        if self.champion:
+            return self.value < math.inf and self.low <= self.bound
+        return math.isfinite(self.value) and self.value <= self.bound
+
+    @property
+    def sentence(self) -> str:
+        """Which gate, its value and its bound, without a full stop."""
+        value = f"{self.value:.4g}" if math.isfinite(self.value) else "not a finite number"
+        if not self.champion:
+            relation = "within" if self.passed else "above" if math.isfinite(self.value) else "so it misses"
+            return f"{self.task}: {self.name} is {value}, {relation} its gate {self.bound:g}"
+        worse = "not significantly worse than" if self.passed else "significantly worse than"
+        interval = f"{self.low:.2g} … {self.high:.2g}"
+        return (
+            f"{self.task}: nrmse is {worse} {self.champion}'s (difference {value}, 95 % interval {interval}, on "
+            f"{self.n} trajectories)"
+        )
+
+
+@dataclass(frozen=True)
+class SampleErrors:
+    """The nRMSE of each test trajectory of a task, and what says which trajectories those are: the name of the
+    split, frames predicted, ids, and what the data files hold."""
+
+    split: str
+    frames: int
+    ids: tuple[str, ...]
+    data: tuple[str, ...]
+    nrmse: tuple[float, ...]
+
+    def same_trajectories(self, other: SampleErrors) -> bool:
+        return dataclasses.replace(self, nrmse=()) == dataclasses.replace(other, nrmse=())
+
+
+def decide(
+    bounds: Mapping[str, Mapping[str, float]], records: Sequence[Record], champions: Sequence[Gate] = ()
+) -> tuple[Gate, ...]:
+    """Every gate with what the records of the predictor `ups` say; those of a champion are given."""
+    gates = []
+    for task, wanted in bounds.items():
+        for name, bound in wanted.items():
+            r = _measured(records, task, metric_of(name))
+            numbers = (math.nan, bound, math.nan, math.nan, 0) if r is None else (r.value, bound, r.low, r.high, r.n)
+            gates.append(Gate(task, name, *numbers, note="" if r else "was not measured"))
+    return (*gates, *champions)
+
+
+def against(champion: str, task: str, ours: SampleErrors, theirs: SampleErrors, note: str = "") -> Gate:
+    """The gate of a champion's errors on the same trajectories."""
+    mine, other = np.array(ours.nrmse), np.array(theirs.nrmse)
+    difference = paired(mine, other, "")
+    numbers = (difference.value, 0.0, difference.low, difference.high, difference.n)
+    return Gate(task, "nrmse", *numbers, champion, note)
+
+
+def missed(gates: Sequence[Gate]) -> str:
+    """One sentence on the gates that are missed; empty where none is."""
+    sentences = [gate.sentence for gate in gates if not gate.passed]
+    more = f"; {len(sentences) - 3} more are missed" if len(sentences) > 3 else ""
+    return f"{'; '.join(sentences[:3])}{more}." if sentences else ""
+
+
+def records_of(gates: Sequence[Gate], records: Sequence[Record]) -> list[Record]:
+    """A record for each gate: its bound is where it lies on the axis `bound`."""
+    rows = []
+    for gate in gates:
+        like = _measured(records, gate.task, "nrmse")
+        if like is not None:
+            metric = "nrmse-difference" if gate.champion else metric_of(gate.name)
+            like = dataclasses.replace(like, metric=metric, mode=MODES[gate.passed], axis="bound", at=gate.bound)
+            rows.append(dataclasses.replace(like, value=gate.value, low=gate.low, high=gate.high, n=gate.n))
+    return rows
+
+
+def is_gate(record: Record) -> bool:
+    """Whether a record is one of `records_of`."""
+    return record.mode in MODES.values()
+
+
+def gates_section(gates: Sequence[Gate]) -> Section:
+    """The gates of a run on its page."""
+    rows = [("task", "gate", "value", "bound", "", "remark")]
+    for gate in gates:
+        value = f"{gate.value:.4g}" if math.isfinite(gate.value) else "not finite"
+        name = f"nrmse less that of {gate.champion}" if gate.champion else gate.name
+        bound = f"{gate.low:.2g} … {gate.high:.2g} reaches 0" if gate.champion else f"{gate.bound:g}"
+        rows.append((gate.task, name, value, bound, "passed" if gate.passed else "MISSED", gate.note))
+    text = "Bounds that this run had to keep (`gates` of its config), decided on the test trajectories."
+    return Section("Gates", text, tuple(rows), verdict=missed(gates) or "Every gate is passed.", good=not missed(gates))
+
+
+def _measured(records: Sequence[Record], task: str, metric: str) -> Record | None:
+    """The number of the whole rollout on the first split, which is the run's own test part."""
+    wanted = (task, metric, "ups", "strict", "")
+    return next((r for r in records if (r.task, r.metric, r.predictor, r.mode, r.axis) == wanted), None)

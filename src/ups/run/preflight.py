@@ -1,0 +1,68 @@
+"""What comes before the first step: the data, then a look at the machine and whether the run can fit on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.data.splits import PARTS
+from ups.run.config import RunConfig
+from ups.run.data_identity import Identity, files_of
+from ups.run.datasets import DataSet, Say
+from ups.run.journal import Journal, Span
+from ups.rundir import RunDir
+
+
+def _unasked(config: RunConfig, folder: Path) -> Sequence[str]:  # noqa: ARG001
+    return ()
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Each gives sentences worth a remark, and raises ConfigError where the run could not come to its end. They are
+    made above this room; by default nothing is looked at."""
+
+    doctor: Callable[[RunConfig, Path], Sequence[str]] = _unasked
+    estimate: Callable[[RunConfig, Path], Sequence[str]] = _unasked
+
+    def asked(self, phase: str) -> bool:
+        return getattr(self, phase) is not _unasked
+
+
+def prepare_data(
+    journal: Journal, identity: Identity, sets: Callable[[], Sequence[DataSet]], config: RunConfig, done: bool
+) -> None:
+    """Make the data where they are not there, and read all of them, unless they hold what was read before. Where the
+    simulator is trained (`done`), data that the run could make again may be missing."""
+    with journal("data") as mark:
+        identity.require_unchanged()
+        validated = journal.last("data").get("files")
+        known = bool(validated) and validated == identity.summary()
+        if not (known and done and not identity.complete()):
+            identity.settle(files_of(config, sets()))
+        if known and (done or identity.complete()):
+            mark.skip("its files hold what was validated before")
+            return
+        for data in sets():
+            for part in (part for name in PARTS for part in data.parts(name)):
+                part.sound()
+        mark.facts["files"] = identity.summary()
+
+
+def look_ahead(
+    journal: Journal, span: Span, preflight: Preflight, config: RunConfig, folder: RunDir, say: Say, done: bool
+) -> None:
+    """The phases doctor and estimate, unless the simulator is trained already (`done`)."""
+    for phase, look in (("doctor", preflight.doctor), ("estimate", preflight.estimate)):
+        if span.ends_before(phase):
+            return
+        with journal(phase) as mark:
+            if not span.wants(phase):
+                mark.skip(f"--from {span.first}")
+            elif done or not preflight.asked(phase):
+                mark.skip("the simulator is trained" if done else "nobody asked for it")
+            else:
+                mark.facts["remarks"] = remarks = list(look(config, folder.folder))
+                for remark in remarks:
+                    say(remark)
