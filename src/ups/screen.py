@@ -101,6 +101,7 @@ def plain_lines() -> Report:
         said[progress.name] = math.inf if whole else now
         made = progress.done - first
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
-        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{left}", file=sys.stderr, flush=True)
+        kept = "" if whole else f" solved, {progress.kept} kept"
+        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{kept}{left}", file=sys.stderr, flush=True)
 
     return report

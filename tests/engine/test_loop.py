@@ -245,6 +245,20 @@ def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: Simple
     assert outcome.verdict.startswith("finished: 0.5 s")
 
 
+def test_seconds_are_spent_on_training_and_validations_are_counted_apart(toy: SimpleNamespace) -> None:
+    class Slow(toy.Regression):  # type: ignore[misc, name-defined]
+        def evaluate(self, window: Window) -> Any:
+            time.sleep(0.2)
+            return super().evaluate(window)
+
+    began = time.perf_counter()
+    outcome = Trainer(config(steps=None, seconds=0.4, validate_every=0.5), Slow(), toy.Lines()).fit()
+    spent, checks = time.perf_counter() - began, len(outcome.history)
+    assert checks == 2
+    assert outcome.seconds >= 0.4, "of training alone"
+    assert spent >= outcome.seconds + checks * 0.2
+
+
 def test_the_budget_used_up_first_ends_the_training(toy: SimpleNamespace) -> None:
     assert Trainer(config(steps=5, seconds=100.0), toy.Regression(), toy.Lines()).fit().steps == 5
     assert Trainer(config(steps=10**9, seconds=0.1), toy.Regression(), toy.Lines()).fit().steps < 10**6

@@ -228,6 +228,23 @@ def test_a_resumed_run_does_not_solve_again_what_is_on_disk(tmp_path: Path) -> N
     assert seen[0] > 0
 
 
+def test_an_interruption_says_what_is_kept_and_keeps_it(tmp_path: Path) -> None:
+    told: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        told.append(progress)
+        if progress.done > 2 and not progress.note:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(settings(task="advection1d"), tmp_path, stop)
+    assert told[-1].note.startswith("stopped; 2 of 5 trajectories are kept")
+    again: list[Progress] = []
+    (path,) = generate(settings(task="advection1d"), tmp_path, again.append)
+    assert (again[0].done, again[0].kept) == (2, 2)
+    assert same(contents(path), contents(make(tmp_path / "straight", task="advection1d")))
+
+
 def test_an_unfinished_file_is_never_taken_for_a_whole_one(tmp_path: Path) -> None:
     assert killed_at(4, tmp_path) == signal.SIGKILL
     (part,) = (p for p in tmp_path.iterdir() if p.suffix == ".part")

@@ -81,6 +81,7 @@ class Trainer:
         self.watch = Stopwatch()
         self.loss = self.speed = math.nan
         self.earlier, self.born = 0.0, time.perf_counter()  # seconds of training before this process; its beginning
+        self.validating = 0.0  # seconds of this process since then in which it validated
         self.waited = self.input_wait = 0.0  # seconds waited for windows; their share of the time since the last log
         self.logged, self.saved = (0, 0, 0.0, 0.0), (0, 0.0)
 
@@ -150,7 +151,7 @@ class Trainer:
             self._say(f"stage '{self.stage.name}' goes on from the checkpoint of step {state.step}.")
         with self.watch("probe"):
             probe(self.learner, self.batches, self.consensus, self.graph)
-        self.born = time.perf_counter()
+        self.born, self.validating = time.perf_counter(), 0.0
         state.seconds = self.dist.agree(self._seconds())
         self.logged, self.saved = (state.step, state.samples, state.seconds, 0.0), (state.step, state.seconds)
         self.stragglers.start(state.step)
@@ -223,9 +224,10 @@ class Trainer:
     def _validate(self) -> None:
         """Measure the averaged weights, and keep a copy of them if no others were better."""
         self._log()
+        began, state = time.perf_counter(), self.state
         with self.watch("validation"):
             means = self._means()
-        state = self.state
+        self.validating += time.perf_counter() - began
         score = state.last_score = self.stage.score(means)
         if score < state.score or not self.learner.best:
             state.score, state.best_step = score if math.isfinite(score) else math.inf, state.step
@@ -252,7 +254,7 @@ class Trainer:
         return {name: total / max(count, 1) for name, (total, count) in sums.items()}
 
     def _finish(self) -> Outcome:
-        state, c = self.state, self.config
+        state = self.state
         self.profile.end(state.step)
         if not state.history or state.history[-1]["step"] != state.step:
             self._validate()
@@ -261,8 +263,6 @@ class Trainer:
         self.learner.take_best()
         self.stage.module.eval()
         seconds = self._seconds()
-        by_steps = c.seconds is None or (c.steps is not None and state.step >= c.steps)
-        verdict = f"finished: {state.step} steps" if by_steps else f"finished: {c.seconds:g} s, {state.step} steps"
         _, skipped = self.learner.meter.skipped()
         self.watch.add("steps", -self.waited)
         return Outcome(
@@ -276,7 +276,7 @@ class Trainer:
             mended=state.mended,
             stragglers=self.stragglers.named,
             memory=peak_memory(self.dist.device),
-            verdict=verdict,
+            verdict=self.config.verdict(state.step, self.validating),
             input_wait=self.waited / max(seconds - self.earlier, 1e-9),
             history=state.history,
             phases={**self.watch.seconds, "data wait": self.waited},
@@ -310,7 +310,8 @@ class Trainer:
                 self.drift.check()
 
     def _seconds(self) -> float:
-        return self.earlier + time.perf_counter() - self.born
+        """Seconds of training so far, validations left out."""
+        return self.earlier + time.perf_counter() - self.born - self.validating
 
     def _log_due(self) -> bool:
         step, _, then, _ = self.logged

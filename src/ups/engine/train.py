@@ -24,7 +24,7 @@ class TrainConfig:
     steps: int | None = None
     """Optimizer steps; None: only the seconds count; 0: nothing is learnt."""
     seconds: float | None = None
-    """Wall time of the loop, validation included; None: only the steps count."""
+    """Wall time of training; validations are counted apart. None: only the steps count."""
     lr: float = 1e-3
     """The highest learning rate; 3e-4 … 3e-3 for small models."""
     weight_decay: float = 1e-4
@@ -119,6 +119,12 @@ class TrainConfig:
             return 1.0
         return max(step / self.steps if self.steps else 0.0, seconds / self.seconds if self.seconds else 0.0)
 
+    def verdict(self, step: int, validating: float) -> str:
+        """Which budget ended a training at `step`, in words, and for how long it validated beside it."""
+        by_steps = self.seconds is None or (self.steps is not None and step >= self.steps)
+        words = f"finished: {step} steps" if by_steps else f"finished: {self.seconds:g} s, {step} steps"
+        return f"{words}, and {validating:.0f} s of validation" if validating >= 1 else words
+
 
 def affordable(budget: float, cost: float) -> int:
     """How many validations, from 1 to 10, take at most a tenth of a `budget` that includes them; both in one unit."""
@@ -148,7 +154,7 @@ class Outcome:
     """How a training went; the module holds the weights of `best_step`, averaged."""
 
     steps: int
-    seconds: float
+    seconds: float  # of training, over all processes; validations are not in it
     samples: int
     score: float  # best validation score, lower is better; inf if none was finite
     best_step: int

@@ -57,7 +57,8 @@ class Timetable:
         if c.steps is not None:
             return affordable(c.steps / (1 - VALIDATION_SHARE), self.cost)
         assert c.seconds is not None
-        return affordable(c.seconds, state.validation_seconds or self.cost * state.seconds / max(state.step, 1))
+        cost = state.validation_seconds or self.cost * state.seconds / max(state.step, 1)
+        return affordable(c.seconds / (1 - VALIDATION_SHARE), cost)
 
 
 @torch.no_grad()

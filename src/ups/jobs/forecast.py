@@ -190,20 +190,19 @@ def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: flo
         assert train.seconds is not None
         checks = 1
         if isinstance(every, str):
-            checks = affordable(train.seconds, checking)
+            checks = affordable(train.seconds / (1 - VALIDATION_SHARE), checking)
         elif every and not isinstance(every, int):
             checks = max(1, int(1 / every))
-        steps = max(1, int((train.seconds - checks * checking) / step))
-        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds)
+        steps = max(1, int(train.seconds / step))
+        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds + checks * checking)
     if isinstance(every, str):
         checks = affordable(train.steps * step / (1 - VALIDATION_SHARE), checking)
     else:
         checks = max(1, math.ceil(train.steps / every if isinstance(every, int) else 1 / every)) if every else 1
-    seconds = train.steps * step + checks * checking
-    if train.seconds is not None and seconds > train.seconds:
-        steps = max(1, int(train.steps * train.seconds / seconds))
-        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds)
-    return StageTime(step, train.steps, float(train.steps * stage.work.flops), seconds)
+    steps = train.steps
+    if train.seconds is not None and steps * step > train.seconds:
+        steps = max(1, int(train.seconds / step))
+    return StageTime(step, steps, float(steps * stage.work.flops), steps * step + checks * checking)
 
 
 def _largest(config: RunConfig, kind: str, free: int, found: Costs) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name, spell
 from ups.data.write import Writer, discard
+from ups.engine.preemption import Preempted
 from ups.engine.ranks.dist import device_of
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS
@@ -30,6 +31,8 @@ from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
 CPU_BATCH, CUDA_BATCH = 2**28, 2**32
+# On a processor: most samples of a batch, and least where so many numbers of a frame are too many for its cache.
+CPU_SAMPLES, CPU_LEAST, CPU_NUMBERS = 128, 8, 2**16
 RESIDUAL = "equation residual"
 # Seconds after which the time that a file takes is judged from what is done of it.
 JUDGED = 2.0
@@ -39,15 +42,17 @@ DTYPES = {"pdebench": "float32", "accurate": "float64"}
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a generation is: samples done (parts of samples count), of how many, and the name of the file.
+    """How far a generation is: samples solved (parts of samples count), of how many, and the name of the file.
 
-    `note` is something to be said once: how long it will take.
+    `kept` are those of them that are on the disk: what an interruption leaves. `note` is something to be said once: how
+    long it will take, or what is kept.
     """
 
     done: float
     total: int
     name: str
     note: str = ""
+    kept: int = 0
 
 
 Report = Callable[[Progress], None]
@@ -59,11 +64,15 @@ def equation_of(config: GenerateConfig) -> Equation:
 
 
 def batch_of(config: GenerateConfig, frames: int, domain: Domain, channels: int, device: torch.device) -> int:
-    """The batch asked for, or the largest that fits, all batches of a file being of one size."""
+    """The batch asked for, or the largest that fits, all batches of a file being of one size.
+
+    On a processor larger ones than these are slower, and an interruption loses more.
+    """
     if config.batch:
         return config.batch
-    sample = 8 * frames * math.prod(domain.shape) * channels
-    most = max(1, min(config.samples, 4096 if device.type == "cuda" else 256, _budget(device) // sample))
+    frame = math.prod(domain.shape) * channels
+    at_once = 4096 if device.type == "cuda" else min(CPU_SAMPLES, max(CPU_LEAST, CPU_NUMBERS // frame))
+    most = max(1, min(config.samples, at_once, _budget(device) // (8 * frames * frame)))
     return math.ceil(config.samples / math.ceil(config.samples / most))
 
 
@@ -94,22 +103,31 @@ def _make(config: GenerateConfig, params: FileParams, folder: Path, report: Repo
         return _existing(path, plan)
     batch = batch_of(config, len(plan.times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
-    # One thread writes a batch to disk while the next one is solved.
-    with writer.open(), ThreadPoolExecutor(max_workers=1) as disk:
-        tell = Telling(report, path.name, config.samples, writer.done)
+    with writer.open():
+        tell = Telling(report, path.name, config.samples, writer)
+        try:
+            _write_batches(writer, Job(0, batch, scheme, domain, device), params, config, tell)
+        except (KeyboardInterrupt, Preempted):
+            tell.interrupted()
+            raise
+        return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
+
+
+def _write_batches(writer: Writer, job: Job, params: FileParams, config: GenerateConfig, tell: Telling) -> None:
+    """Solve batch after batch; one thread writes a batch to disk while the next one is solved."""
+    with ThreadPoolExecutor(max_workers=1) as disk:
         pending: Future[None] | None = None
-        for first in range(writer.done, config.samples, batch):
+        for first in range(writer.done, config.samples, job.size):
             tell(first)
-            size = min(batch, config.samples - first)
+            size = min(job.size, config.samples - first)
             with watched(lambda share, first=first, size=size: tell(first + share * size)):  # type: ignore[misc]
-                solved = _solve(params, config, Job(first, batch, scheme, domain, device), plan)
+                solved = _solve(params, config, replace(job, first=first), writer.spec)
             if pending is not None:
                 pending.result()
             pending = disk.submit(writer.write, first, *solved)
         if pending is not None:
             pending.result()
         tell(config.samples)
-        return writer.publish(_provenance(config, plan, scheme, batch, device, writer))
 
 
 @dataclass
@@ -119,10 +137,10 @@ class Telling:
     report: Report
     name: str
     total: int
-    first: float
+    writer: Writer
 
     def __post_init__(self) -> None:
-        self.began = time.monotonic()
+        self.began, self.first = time.monotonic(), float(self.writer.done)
         self.mark: tuple[float, float] | None = None  # when the first interval was done, and how far it led
         self.estimated = False
 
@@ -136,7 +154,13 @@ class Telling:
             seconds = when - self.began + (now - when) / (done - start) * (self.total - start)
             note = f"about {_duration(seconds)} for {self.total - self.first:.0f} trajectories"
             self.estimated = True
-        self.report(Progress(done, self.total, self.name, note))
+        self.report(Progress(done, self.total, self.name, note, self.writer.done))
+
+    def interrupted(self) -> None:
+        """Say what is kept."""
+        kept = self.writer.done
+        note = f"stopped; {kept} of {self.total} trajectories are kept, and the same command goes on from there"
+        self.report(Progress(kept, self.total, self.name, note, kept))
 
 
 def _duration(seconds: float) -> str:
