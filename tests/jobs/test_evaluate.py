@@ -30,6 +30,7 @@ from ups.jobs.evaluate import Question, evaluate_run
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.check import check
+from ups.run.conclusion import Finish
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.datasets import Screen, joined, opened
@@ -38,6 +39,7 @@ from ups.run.generate import generate
 from ups.run.judge import Judge, judge, predictor_of
 from ups.rundir import RunDir
 from ups.types import ConfigError, Field, UpsError
+from ups.verdict import Ending
 
 CONFIG = """
 name: small
@@ -472,14 +474,14 @@ def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
 ) -> None:
     asked: list[RunConfig] = []
 
-    def run(settings: RunConfig, *_: object, **__: object) -> None:
+    def run(settings: RunConfig, *_: object, **__: object) -> tuple[RunDir, Finish]:
         asked.append(settings)
+        return RunDir(tmp_path), Finish(Ending.SUCCESS)
 
     monkeypatch.setattr(demo, "available", lambda: installed)
-    monkeypatch.setattr(demo, "run_alone", run)
     monkeypatch.setattr(demo, "make_data", lambda config, out, _: (out, dict.fromkeys(config.data, out)))
     (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
-    demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN)
+    demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN, start=run)
     assert asked[0].evaluation.baselines == (("fno",) if installed else ())
     monkeypatch.setattr("ups.run.judge.available", lambda: installed)
     judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)

@@ -140,7 +140,10 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     onward = "name: more\nstart_from: nowhere\nplan: [residual]\nresidual: {batch: 4, train: {steps: 4}}"
     one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line)
     more.write_text(one.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
-    (folder, report), (further, drawn) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
+    (folder, first), (further, second) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
+    report, drawn = first.report, second.report
+    assert report is not None
+    assert drawn is not None
     assert further.folder == tmp_path / "runs" / "demo-ensemble"
     assert all(task.ensemble is not None for task in drawn.tasks)
     assert any("in the 90 % interval" in sentence for sentence in drawn.said())

@@ -19,7 +19,7 @@ from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.numbers import Whole
-from ups.cli.run import run
+from ups.cli.run import code_of, run
 from ups.screen import following, show, training
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
@@ -49,12 +49,13 @@ app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONF
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
+def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
     """From nothing to a trained simulator of three tasks, judged and shown: minutes on a laptop.
 
     Makes Burgers, advection and 2D reaction-diffusion data, checks them and shows them on a page
-    (`<out>-data/data.html`); trains one simulator on all three; judges it on unseen trajectories beside persistence;
-    writes the report. Then it learns what that simulator misses of Burgers, and judges ensembles (`<out>-ensemble`).
+    (`<out>-data/data.html`); trains one simulator on all three, on two ranks where there are two cores; judges it on
+    unseen trajectories beside persistence; holds it against its gates; writes the report. Then it learns what that
+    simulator misses of Burgers, and judges ensembles (`<out>-ensemble`). Code 0 only if every gate is passed.
 
     Parameters
     ----------
@@ -63,13 +64,16 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
     config
         A YAML file with another demo than the built-in one.
     """
+    from ups.cli.demo import on_two_ranks
     from ups.jobs.demo import demo as job
     from ups.run.datasets import Screen
 
     with following() as report:
-        runs = job(out, config, Screen(print, report, training()))
-    for folder, found in runs:
-        show(found.headline(), found.said(), folder.report)
+        runs = job(out, config, Screen(print, report, training()), start=on_two_ranks)
+    for folder, end in runs:
+        if end.report is not None:  # a rank has shown what it judged
+            show(end.table, end.remarks, folder.report)
+    return code_of(next((end.ending for _, end in runs if end.ending != Ending.SUCCESS), Ending.SUCCESS))
 
 
 @app.command

@@ -5,27 +5,40 @@ from __future__ import annotations
 import time
 from importlib import resources
 from pathlib import Path
+from typing import Protocol
 
 from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.eval.fourier import available
-from ups.eval.report import Report
 from ups.jobs.inspect import problems
 from ups.pages import Page, Section, film_lines, film_maps, space_time
 from ups.physics import TASKS
+from ups.run.conclusion import Finish
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import DataConfig
 from ups.run.datasets import Screen
 from ups.run.generate import equation_of, generate
-from ups.run.run import Run, run_alone
+from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
+from ups.verdict import FINISHED
+
+Carried = tuple[RunDir, Finish]
 
 
-def demo(out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None) -> list[tuple[RunDir, Report]]:
+class Start(Protocol):
+    """Carries a run out; its folder, and how it ended. `before` it something took so many seconds."""
+
+    def __call__(self, config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> Carried: ...
+
+
+def demo(
+    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, start: Start = finish_alone
+) -> list[Carried]:
     """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages;
     then the same for the run of `ensemble`, which goes on from the first.
 
     Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
+    `start` carries out the first of the runs; one that did not come to its end is not followed by the second.
     """
     name = {"out": str(out.parent), "name": out.name}
     if config is None:
@@ -41,14 +54,15 @@ def demo(out: Path, config: Path | None, screen: Screen, ensemble: Path | None =
     if available():  # an FNO beside ours, trained for the same time on top
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
-    runs = [run_alone(settings, screen, overwrite=True, before=("data", made))]
-    if ensemble is not None:
+    runs = [start(settings, screen, overwrite=True, before=("data", made))]
+    if ensemble is not None and runs[0][1].ending in FINISHED:
         name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
         onward = load(run_config(), ensemble, name)
         kept = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
         onward = run_config().model_validate({**onward.model_dump(), "data": kept})
         screen.say("")
-        runs.append(run_alone(onward, screen, overwrite=True, before=("the run before it", time.monotonic() - began)))
+        earlier = ("the run before it", time.monotonic() - began)
+        runs.append(finish_alone(onward, screen, overwrite=True, before=earlier))
     return runs
 
 

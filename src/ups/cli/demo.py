@@ -1,0 +1,33 @@
+"""The run of the demo as `ups run` carries it out: under a supervisor, on two ranks where there are two cores."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+from ups.run.conclusion import Finish
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen
+from ups.run.phases import STARTED
+from ups.run.run import finish_alone
+from ups.run.supervised import supervise
+from ups.rundir import RunDir
+from ups.verdict import Verdict
+
+
+def on_two_ranks(
+    config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]
+) -> tuple[RunDir, Finish]:
+    """Through all phases; in this process where there is one core, or where the config says how many ranks it wants."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    folder = RunDir(Path(config.out) / config.name)
+    if cores < 2 or config.dist.ranks > 1:
+        return finish_alone(config, screen, overwrite=overwrite, before=before)
+    both = dataclasses.replace(config.dist, ranks=2)
+    ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(both)})
+    os.environ[STARTED] = str(time.time())  # what came before is not the run's
+    ending = supervise(ranks, command="ups.cli.worker", overwrite=overwrite)
+    verdict = Verdict.read(folder.verdict)
+    return folder, Finish(ending, verdict.cause if verdict is not None else "")
