@@ -20,7 +20,7 @@ from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.numbers import Whole
 from ups.cli.run import run
-from ups.screen import following, show, training
+from ups.screen import following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, classify
@@ -63,10 +63,10 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
     config
         A YAML file with another demo than the built-in one.
     """
-    from ups.jobs.demo import demo as job
-    from ups.run.datasets import Screen
+    with following("getting ready") as report:
+        from ups.jobs.demo import demo as job
+        from ups.run.datasets import Screen
 
-    with following() as report:
         runs = job(out, config, Screen(print, report, training()))
     for folder, found in runs:
         show(found.headline(), found.said(), folder.report)
@@ -115,23 +115,23 @@ def evaluate(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from ups.jobs.evaluate import Question, evaluate_run
-    from ups.run.datasets import Screen
+    with following(f"opening {run}") as report:
+        from ups.jobs.evaluate import Question, evaluate_run
+        from ups.run.datasets import Screen
 
-    asked = Question(
-        file=file,
-        task=task,
-        split=split,
-        resolution=_whole_numbers(resolution),
-        params=assignments(params),
-        baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
-        samples=samples,
-        out=out,
-        device=device,
-    )
-    with following() as report:
-        folder, found = evaluate_run(run, asked, Screen(print, report, training()))
-    show(found.headline(), found.said(), folder / "report.html")
+        question = Question(
+            file=file,
+            task=task,
+            split=split,
+            resolution=_whole_numbers(resolution),
+            params=assignments(params),
+            baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
+            samples=samples,
+            out=out,
+            device=device,
+        )
+        folder, results = evaluate_run(run, question, Screen(print, report, training()))
+    show(results.headline(), results.said(), folder / "report.html")
 
 
 @app.command
@@ -167,12 +167,16 @@ def rollout(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from ups.jobs.predict import rollout as job
 
     def warn(sentence: str) -> None:
         print(f"ups: {sentence}", file=sys.stderr)
 
-    print(job(run, input, steps, out, samples, task, device, assignments(params), warn))
+    with waiting(f"opening {run}") as show_activity:
+        from ups.jobs.predict import rollout as job
+
+        show_activity(f"predicting {steps} frames after those of {input}")
+        path = job(run, input, steps, out, samples, task, device, assignments(params), warn)
+    print(path)
 
 
 def _whole_numbers(text: str | None) -> tuple[int, ...]:

@@ -34,16 +34,20 @@ from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
+from ups.physics.solver import watched
 from ups.run.calibrate import AT_ONCE
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
+from ups.run.generate import Progress
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 from ups.types import PhysicsError
+
+PARTS = 4  # of judging a task: rollouts, the codec alone, ensembles and estimates of errors, searches and refinement
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -77,10 +81,16 @@ class Judge:
 
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
+        self._show(exam, 0)
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
-        main, *others = self._entries(exam, rivals)
+        with watched(lambda share: self._show(exam, share)):
+            main, *others = self._entries(exam, rivals)
+        self._show(exam, 1)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
+        self._show(exam, 3)
+        search, refinement = self._search(exam), self._refinement(exam)
+        self._show(exam, PARTS)
         further: list[Entry] = []
         unseen = list(exam.outside)
         for more in beyond:
@@ -99,8 +109,8 @@ class Judge:
             trained={} if data is None else data.values(),
             ensemble=ensemble,
             errors=errors,
-            search=self._search(exam),
-            refinement=self._refinement(exam),
+            search=search,
+            refinement=refinement,
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
@@ -109,6 +119,10 @@ class Judge:
         said = (tuple(self.warnings), self._notes(), on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
+    def _show(self, exam: Exam, done: float) -> None:
+        """How far the judging of one task is."""
+        self.screen.following(Progress(min(done, PARTS), PARTS, f"judging {exam.part.task.name}"))
+
     def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
         """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
         simulator knows of its errors, None where nothing was fitted."""
@@ -116,8 +130,10 @@ class Judge:
         count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
         trust = sim.trust.get(task.name, Trust())
         scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
-        rows = AT_ONCE[self.device.type == "cuda"]
+        rows, done = AT_ONCE[self.device.type == "cuda"], 0
         for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
+            self._show(exam, 2 + done / len(exam.part))
+            done += len(window)
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
             truth, members = window.targets[:, :steps], None
             with torch.no_grad():
