@@ -24,7 +24,7 @@ from ups.eval.fourier import INSTALL, available
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Entry, TaskResult
+from ups.eval.results import BEFORE, Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
 from ups.models import Simulator
@@ -40,6 +40,7 @@ from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
 from ups.run.generate import Progress
+from ups.run.learning import learning_curves
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
@@ -239,7 +240,7 @@ class Judge:
         before = old.codec.tasks.get(task.name)
         known = before is not None and (before.channels, before.given) == (task.channels, task.given)
         known = known and before is not None and numbers_of(before) == numbers_of(task)
-        return [(predictor_of(old, self.device, "before"), Cost())] if known else []
+        return [(predictor_of(old, self.device, BEFORE), Cost())] if known else []
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline trained on one task."""
@@ -302,7 +303,7 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     if seen:
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
-    return dataclasses.replace(report, drawn=told(folder, known))
+    return dataclasses.replace(report, drawn=told(folder, known), learning=learning_curves(folder))
 
 
 def cost_of(simulator: Simulator, spent: Mapping[str, tuple[int, float]], device: str) -> Cost:
