@@ -18,6 +18,7 @@ from ups.cli.data import data
 from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
+from ups.cli.init import init
 from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training, waiting
@@ -42,6 +43,7 @@ app = App(
 )
 for sub in (data, config, cache, bench):
     app.command(sub)
+app.command(init, usage="Usage: ups init [FILES ...] [OPTIONS]")
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(faults)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")

@@ -161,7 +161,7 @@ def forecast(
         raise ConfigError(f"--price is {price:g}; an hour costs at least nothing.")
     activity(f"{config.name}: counting memory and FLOPs")
     bill = costs(config, kind)
-    free = _free(here) if here is not None else None
+    free = free_memory(here) if here is not None else None
     fits = free is None or bill.needed <= free
     if measure and (here is None or not fits):
         why = f"there is no {kind} device here" if here is None else f"it needs {size(bill.needed)} and would not fit"
@@ -201,7 +201,7 @@ def _device(name: str) -> tuple[str, torch.device | None]:
     return found.type, found
 
 
-def _free(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
     """Bytes of memory that can still be had."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
