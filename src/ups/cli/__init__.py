@@ -147,6 +147,7 @@ def rollout(
     task: str | None = None,
     params: str | None = None,
     device: str = "auto",
+    overwrite: bool = False,
 ) -> None:
     """Continue the trajectories of a file with a trained simulator, and write what it predicts.
 
@@ -159,7 +160,8 @@ def rollout(
     steps
         Frames to predict.
     out
-        HDF5 file for the result: `prediction` (samples, steps, cells, channels), coordinates and times.
+        HDF5 file for the result, in The Well's layout: the frames that were given and those predicted after them, with
+        coordinates, times and parameters. `ups data info`, `ups data validate` and `ups evaluate --file` read it.
     samples
         How many trajectories to continue, from the first on.
     task
@@ -168,6 +170,8 @@ def rollout(
         For example nu=0.02: what the simulator is told, in the place of what the input says.
     device
         auto, cpu, cuda or cuda:N.
+    overwrite
+        Replace a file that is there.
     """
 
     def warn(sentence: str) -> None:
@@ -177,7 +181,7 @@ def rollout(
         from ups.jobs.predict import rollout as job
 
         show_activity(f"predicting {steps} frames after those of {input}")
-        path = job(run, input, steps, out, samples, task, device, assignments(params), warn)
+        path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)
     print(path)
 
 
