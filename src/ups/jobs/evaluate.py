@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
@@ -67,8 +68,8 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
             raise
         home = Path.cwd()  # nothing but the file is needed
     if home != Path.cwd():
-        paths = {name: value.absolute() for name in ("file", "out") if (value := getattr(asked, name)) is not None}
-        run, asked = run.absolute(), replace(asked, **paths)
+        file, out = (path and Path(os.path.abspath(path)) for path in (asked.file, asked.out))
+        run, asked = Path(os.path.abspath(run)), replace(asked, file=file, out=out)
     with chdir(home):
         return _evaluated(RunDir.at(run), config, asked, screen)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ups.data.source import Facts, Source
-from ups.data.trajectories import alike
+from ups.data.trajectories import Trajectories, alike
 from ups.data.write_well import write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
@@ -19,6 +19,7 @@ from ups.models import artifact
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
+from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, Params
 
 
@@ -71,21 +72,27 @@ def rollout(
                 say(sentence)
         frames = predictor_of(simulator, device_of(device)).predict(window, steps)
         _check_finite(frames, source_path, part.ids)
-        clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
-        starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
-        times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, steps + 1)
-        if not spec.steady:
-            times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
-            frames = torch.cat([window.context.to(frames), frames], 1)
-        told = [{**source.params_of(row), **(params or {})} for row in part.rows]
-        facts = Facts(spec, told[0], part.domain, times[0], tuple(part.ids))
-        continued = Continued(source_path, facts, frames.numpy(), times, told, window.inputs.numpy())
+        continued = _continued(source_path, part, window, frames, params or {})
     with writing(out, "choose another --out") as beside:
         write_file(continued, beside, spec.name)
         with h5py.File(beside, "a") as file:
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
     return out
+
+
+def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:
+    """The given frames of a window and those predicted after them; of a steady task the latter alone."""
+    source, context, spec = part.source, window.context.shape[1], window.task
+    clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
+    starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
+    times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, frames.shape[1] + 1)
+    if not spec.steady:
+        times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
+        frames = torch.cat([window.context.to(frames), frames], 1)
+    settings = [{**source.params_of(row), **params} for row in part.rows]
+    facts = Facts(spec, settings[0], part.domain, times[0], tuple(part.ids))
+    return Continued(path, facts, frames.numpy(), times, settings, window.inputs.numpy())
 
 
 class Continued(Source):
@@ -95,7 +102,7 @@ class Continued(Source):
         self, path: Path, facts: Facts, values: Array, times: Array, params: Sequence[Params], inputs: Array
     ) -> None:
         super().__init__(path, facts)
-        self.values, self.clocks, self.told, self.given = values, times, params, inputs
+        self.values, self.clocks, self.settings, self.given = values, times, params, inputs
 
     def _values(self, index: int, frames: slice) -> Array:
         return np.asarray(self.values[index, frames])
@@ -104,7 +111,7 @@ class Continued(Source):
         return np.asarray(self.given[index])
 
     def params_of(self, index: int) -> Params:
-        return self.told[index]
+        return self.settings[index]
 
     def times_of(self, index: int) -> Array:
         return np.asarray(self.clocks[index])
