@@ -48,7 +48,8 @@ from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 from ups.types import PhysicsError
 
-PARTS = 4  # of judging a task: rollouts, the codec alone, ensembles and estimates of errors, searches and refinement
+# Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
+ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -84,14 +85,14 @@ class Judge:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         self._show(exam, 0)
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
-        with watched(lambda share: self._show(exam, share)):
+        with watched(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
-        self._show(exam, 1)
+        self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
-        self._show(exam, 3)
+        self._show(exam, TRUST)
         search, refinement = self._search(exam), self._refinement(exam)
-        self._show(exam, PARTS)
+        self._show(exam, ALL)
         further: list[Entry] = []
         unseen = list(exam.outside)
         for more in beyond:
@@ -121,8 +122,8 @@ class Judge:
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
     def _show(self, exam: Exam, done: float) -> None:
-        """How far the judging of one task is."""
-        self.screen.following(Progress(min(done, PARTS), PARTS, f"judging {exam.part.task.name}"))
+        """How far the judging of one task is, in percent."""
+        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}"))
 
     def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
         """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
@@ -133,7 +134,7 @@ class Judge:
         scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
         rows, done = AT_ONCE[self.device.type == "cuda"], 0
         for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
-            self._show(exam, 2 + done / len(exam.part))
+            self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
             done += len(window)
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
             truth, members = window.targets[:, :steps], None
