@@ -65,10 +65,11 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> None:
     config
         A YAML file with another demo than the built-in one.
     """
-    with following("getting ready") as report:
+    with waiting("getting ready"):
         from ups.jobs.demo import demo as job
         from ups.run.datasets import Screen
 
+    with following() as report:
         runs = job(out, config, Screen(print, report, training()))
     for folder, found in runs:
         show(found.headline(), found.said(), folder.report)
