@@ -93,7 +93,7 @@ def film_forecast_lines(
         left=0.75 / width,
         right=1 - 0.1 / width,
         bottom=0.13,
-        top=0.93 if bands is None else 0.9,
+        top=0.9,
         hspace=0.25,
         wspace=0.35,
     )
@@ -119,8 +119,7 @@ def film_forecast_lines(
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
             shade(panel, x, mask)
-    place = {"loc": "upper right"} if bands is None else {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}
-    panels[0][0].legend(**place, frameon=False, ncols=2 if bands is None else 4, fontsize=8)
+    panels[0][0].legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), frameon=False, ncols=4, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
     return Film(pictures, captions(times, shown), alt, opening(truth[..., 0], shown))
 
