@@ -26,6 +26,12 @@ def server() -> None:
     warm_up()
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine says no more on standard error than a quick one."""
+    monkeypatch.setattr("ups.screen.AT_FIRST", 600.0)
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     """A control group (version 1) of 64 MB in which the kernel really kills."""

@@ -46,6 +46,7 @@ WORDS = {
     "bench engine": ("bench", "engine", "--rounds", "few"),
     "bench cache": ("bench", "cache", "--samples", "few"),
     "bench rollout": ("bench", "rollout", "{folder}/nowhere"),
+    "init": ("init", "{bad}", "--out", "{folder}/config.yaml"),
     "run": ("run", "{folder}/nowhere.yaml"),
     "faults": ("faults", "--ranks", "few"),
     "doctor": ("doctor", "--limit", "0"),

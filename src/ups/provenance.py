@@ -23,6 +23,7 @@ def environment() -> dict[str, Any]:
     versions = {name: installed(name) for name in PACKAGES}
     return {
         "started": now(),
+        "directory": str(Path.cwd()),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "versions": {
             "ups": __version__,

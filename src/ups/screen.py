@@ -4,32 +4,84 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import TaskID
 
     from ups.engine.train import Progress as TrainingProgress
     from ups.run.datasets import Watch
     from ups.run.generate import Progress, Report
 
-# Seconds between two lines of progress where there is no terminal.
-EVERY = 10.0
+# Seconds between two lines of progress where there is no terminal, and before the first word on a wait.
+EVERY, AT_FIRST = 10.0, 0.5
 SLOW_INPUT = 0.05  # share of the time above which waiting for data is worth a word
 
 
 @contextmanager
-def following() -> Iterator[Report]:
-    """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere."""
+def waiting(sentence: str) -> Iterator[Callable[[str], None]]:
+    """Shows what is waited for, and for how long: on a terminal at once, until it is over; elsewhere as a line where it
+    takes longer than a moment, and again every ten seconds. The callable changes the sentence."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with _spinner(console, sentence) if console.is_terminal else _patience(sentence) as change:
+        yield change
+
+
+@contextmanager
+def _spinner(console: Console, sentence: str) -> Iterator[Callable[[str], None]]:
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        row = bar.add_task(sentence, total=None)
+        yield lambda words: bar.update(row, description=words)
+
+
+@contextmanager
+def _patience(sentence: str) -> Iterator[Callable[[str], None]]:
+    words, over, began = [sentence], threading.Event(), time.monotonic()
+
+    def speak() -> None:
+        before = ""
+        while not over.wait(EVERY if before else AT_FIRST):
+            seconds = time.monotonic() - began
+            print(words[0] + (f" ({seconds:.0f} s so far)" if before else ""), file=sys.stderr, flush=True)
+            before = words[0]
+
+    thread = threading.Thread(target=speak, name="patience", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # no memory for a thread: one word is all there is
+        print(sentence, file=sys.stderr, flush=True)
+    try:
+        yield lambda changed: words.__setitem__(0, changed)
+    finally:
+        over.set()
+        if thread.is_alive():
+            thread.join()
+
+
+@contextmanager
+def following(opening: str = "") -> Iterator[Report]:
+    """Shows progress: a bar with an ETA on a terminal, a plain line now and then elsewhere; `opening` says what is
+    waited for before there is any."""
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield plain_lines()
+        with ExitStack() as start:
+            if opening:
+                start.enter_context(_patience(opening))
+            yield plain_lines(start.close)
         return
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -42,8 +94,11 @@ def following() -> Iterator[Report]:
     )
     with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
         rows: dict[str, TaskID] = {}
+        first = [bar.add_task(opening, total=None)] if opening else []
 
         def report(progress: Progress) -> None:
+            if first:
+                bar.remove_task(first.pop())
             if progress.name not in rows:
                 rows[progress.name] = bar.add_task(progress.name, total=progress.total)
             if progress.note:
@@ -51,28 +106,37 @@ def following() -> Iterator[Report]:
             bar.update(rows[progress.name], completed=progress.done)
 
         yield report
+        for row in first:  # nothing of it was worth a bar
+            bar.remove_task(row)
 
 
 def training() -> Watch:
     """A line now and then while a stage is trained, and whatever it has to say."""
-    said: dict[str, tuple[float, str]] = {}
+    lines: dict[str, tuple[float, str]] = {}
 
     def watch(p: TrainingProgress) -> None:
-        now, (then, before) = time.monotonic(), said.get(p.stage, (-EVERY, ""))
+        now, (then, before) = time.monotonic(), lines.get(p.stage, (-EVERY, ""))
         if p.note:
             print(f"{p.stage}: {p.note}", file=sys.stderr, flush=True)
         elif now - then >= EVERY or p.fraction >= 1:
-            line = (
-                f"{p.stage}: {p.fraction:4.0%}  step {p.step}  loss {p.loss:.3g}  validation {p.score:.3g}  "
-                f"{p.samples_per_second:.0f} samples/s  {p.memory / 1e9:.1f} GB  {p.eta:.0f} s left"
-            )
-            if p.input_wait > SLOW_INPUT:
-                line += f"  ({p.input_wait:.0%} of the time waiting for data)"
+            line = training_line(p)
             if line != before:
                 print(line, file=sys.stderr, flush=True)
-            said[p.stage] = (now, line)
+            lines[p.stage] = (now, line)
 
     return watch
+
+
+def training_line(p: TrainingProgress) -> str:
+    """How far a stage is; what is not known yet is left out."""
+    words = [f"{p.stage}: {p.fraction:4.0%}", f"step {p.step}"]
+    words += [f"loss {p.loss:.3g}"] if p.step else []
+    words += [] if math.isnan(p.score) else [f"validation {p.score:.3g}"]
+    words += [f"{p.samples_per_second:.0f} samples/s"] if p.samples_per_second > 0 else []
+    words += [f"{p.memory / 1e9:.1f} GB"]
+    words += [f"{p.eta:.0f} s left"] if math.isfinite(p.eta) else []
+    words += [f"({p.input_wait:.0%} of the time waiting for data)"] if p.input_wait > SLOW_INPUT else []
+    return "  ".join(words)
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -81,27 +145,30 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def show(rows: Sequence[Sequence[str]], said: Sequence[str], page: Path) -> None:
+def show(rows: Sequence[Sequence[str]], remarks: Sequence[str], page: Path) -> None:
     """The table of a report, what there is to say about it, and where its page is."""
-    print(table(rows), *said, page, sep="\n", flush=True)
+    print(table(rows), *remarks, page, sep="\n", flush=True)
 
 
-def plain_lines() -> Report:
+def plain_lines(before: Callable[[], None]) -> Report:
+    """Lines of progress; `before` is called before each of them."""
     began: dict[str, tuple[float, float]] = {}
-    said: dict[str, float] = {}
+    shown: dict[str, float] = {}
 
     def report(progress: Progress) -> None:
+        before()
         now = time.monotonic()
         if progress.note:
             print(f"{progress.name}: {progress.note}", file=sys.stderr, flush=True)
         start, first = began.setdefault(progress.name, (now, progress.done))
         whole = progress.done == progress.total
-        if (not whole and now - said.get(progress.name, -EVERY) < EVERY) or said.get(progress.name) == math.inf:
+        if (not whole and now - shown.get(progress.name, -EVERY) < EVERY) or shown.get(progress.name) == math.inf:
             return
-        said[progress.name] = math.inf if whole else now
+        shown[progress.name] = math.inf if whole else now
         made = progress.done - first
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
-        kept = "" if whole else f" solved, {progress.kept} kept"
-        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{kept}{left}", file=sys.stderr, flush=True)
+        kept = "" if whole or progress.kept is None else f" solved, {progress.kept} kept"
+        tail = f" in {now - start:.0f} s" if whole and made else f"{kept}{left}"
+        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{tail}", file=sys.stderr, flush=True)
 
     return report

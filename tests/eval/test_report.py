@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, read_results
+from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, StageFact, TaskResult, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import drawn_section, number
+from ups.eval.sections import drawn_section, learning_section, number, spectrum_remark
 from ups.physics import TASKS
+from ups.run.learning import learning_curves
+from ups.rundir import RunDir
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
 
@@ -95,7 +97,7 @@ def test_the_page_holds_every_number_and_fetches_nothing(written: tuple[Report, 
     html = page.read_text()
     parsed = Parsed(html)
     assert parsed.open == []
-    assert all(source.startswith("data:") for source in parsed.fetched)
+    assert all(source.startswith(("data:", "#")) for source in parsed.fetched)
     assert not re.search(r"@import|url\(", html)
     cells = set(parsed.text)
     rows = json.loads(results.read_text())
@@ -107,6 +109,66 @@ def test_the_page_holds_every_number_and_fetches_nothing(written: tuple[Report, 
     assert "steps: 2000 # &lt;fast&gt;" in html
     assert html.count('class="film"') == 2
     assert made.headline()[1][-1] == "learnt"
+
+
+def test_the_contents_lead_to_every_section(written: tuple[Report, Path, Path]) -> None:
+    html = written[1].read_text()
+    links = re.findall(r'<a href="#([^"]+)">', html)
+    assert links == re.findall(r'<section id="([^"]+)">', html)
+    assert len(set(links)) == len(links) > 5
+
+
+def test_learning_curves_are_those_of_the_log_each_step_as_it_was_last(tmp_path: Path) -> None:
+    rows = [{"step": 1, "codec/loss": 4.0}, {"step": 2, "codec/loss": 3.0}, {"step": 2, "codec/loss": 2.0}]
+    rows += [{"step": 2, "codec/validation/score": 0.5, "codec/validation/burgers1d loss": 9.0}]
+    rows += [{"step": 1, "operator/loss": None}, {"step": 3, "operator/loss": 1.0, "operator/term/loss": 7.0}]
+    text = "\n".join(json.dumps(row) for row in rows)
+    (tmp_path / "metrics.jsonl").write_text(text + '\n{"step": 4, "operator/lo')
+    curves = learning_curves(RunDir(tmp_path))
+    assert curves == (
+        LearningCurve("codec", ((1, 4.0), (2, 2.0)), ((2, 0.5),)),
+        LearningCurve("operator", ((3, 1.0),), ()),
+    )
+    section = learning_section(curves)
+    assert [caption for caption, _ in section.pictures] == ["Stage codec.", "Stage operator."]
+    assert learning_curves(RunDir(tmp_path / "nowhere")) == ()
+
+
+def test_a_spectrum_that_departs_is_remarked_on_from_its_first_wavenumber() -> None:
+    truth = np.array([1.0, 0.5, 0.1, 0.01, 1e-12])
+    assert "At no wavenumber" in spectrum_remark(truth, truth * [1.2, 0.8, 1.9, 0.6, 1e9])
+    low = spectrum_remark(truth, truth * [1, 1, 0.4, 0.1, 1])
+    assert low.startswith("From wavenumber 3 on the prediction departs: it holds less than half of the truth's power")
+    assert f"{100 * 0.11 / 1.61:.2f} %" in low
+    assert "wavenumber 1 on the prediction departs: it holds more than twice" in spectrum_remark(truth, truth * 2.1**2)
+
+
+def test_a_task_that_further_training_made_worse_is_named() -> None:
+    w = window(TASKS["burgers1d"])
+    better, same = (Entry(evaluate(Oracle(w, error, "before"), [w], P)) for error in (0.001, 0.0101))
+    worse = replace(result("burgers1d"), baselines=(better,))
+    made = report(worse)
+    assert any("burgers1d got WORSE: nRMSE" in sentence for sentence in made.said())
+    assert "got WORSE" in made.page().sections[0].verdict
+    assert not any("got WORSE" in s for s in report(replace(worse, baselines=(same,))).said())
+
+
+def test_a_steady_task_is_not_judged_to_the_end() -> None:
+    w = window(TASKS["darcy2d"], ahead=1)
+    made = result("burgers1d")
+    steady = replace(
+        made,
+        ours=Entry(evaluate(Oracle(w, 0.01), [w], P), TRAINED),
+        persistence=Entry(evaluate(persistence, [w], P)),
+        baselines=(),
+        reconstruction=None,
+        beyond=(),
+    )
+    made = report(steady)
+    assert made.headline()[1][1] == "A (steady state)"
+    section = made.page().sections[1]
+    assert "6 steady states (test), predicted from their inputs." in section.text
+    assert not any("Error against time" in caption for caption, _ in section.pictures)
 
 
 def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> None:

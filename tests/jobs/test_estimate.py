@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ups.engine.loop import Trainer
 from ups.engine.memory import Ledger, fake, training_work
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
+from ups.jobs import contention, making
 from ups.jobs import forecast as module
 from ups.jobs.estimate import StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
@@ -236,7 +238,7 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(LINE, batch=8)
     whole, one = (found := costs(config, "cpu")).needed, costs(config, "cpu", 1, found).needed
-    monkeypatch.setattr(module, "_free", lambda device: (whole + one) // 2)  # noqa: ARG005
+    monkeypatch.setattr(module, "free_memory", lambda device: (whole + one) // 2)  # noqa: ARG005
     said = forecast(config)
     assert said.microbatch
     assert 2 <= said.microbatch < 8
@@ -251,7 +253,16 @@ def test_times_come_from_real_steps_and_add_up() -> None:
     assert found.times["operator"].steps == 7
     assert found.times["operator"].seconds >= 7 * found.times["operator"].step > 0
     assert found.seconds is not None
+    assert found.evaluation is not None
+    trained = sum(t.seconds for t in found.times.values())
+    assert found.seconds == pytest.approx(found.making + trained + found.evaluation)
+    assert found.making > 0
+    assert any("of it making the data" in line for line in found.lines())
     assert found.money == pytest.approx(2.0 * found.seconds / 3600)
+    busy = dataclasses.replace(found, busy=0.3)
+    assert any("30% of the time its steps waited for a processor" in line for line in busy.lines())
+    quiet = dataclasses.replace(found, busy=0.02, taken={})
+    assert not any("not to be trusted" in line for line in quiet.lines())
     budget = forecast(settings(LINE, steps=None, seconds=100.0))
     assert budget.times["operator"].seconds == 100
     reach = ceilings(torch.device("cpu"), bf16=False)
@@ -329,3 +340,35 @@ def test_two_microbatches_stand_for_all_however_many_there_are(monkeypatch: pyte
     monkeypatch.setattr(Window, "rows", lambda self, first, last: cut.append(first) or rows(self, first, last))
     costs(settings(LINE, batch=100_000), "cpu", microbatch=1)
     assert set(cut) == {0, 1}
+
+
+def test_the_making_of_data_is_judged_from_a_few_of_their_samples() -> None:
+    """A start of 1 s and 0.5 s a sample, or 10 s of a solution of which the first share took 2 s more."""
+    assert making.extrapolated([(2, 2.0), (8, 5.0)], 100) == pytest.approx(1 + 0.5 * 100)
+    assert making.extrapolated([(2, 4.0)], 100) == pytest.approx(200.0)
+    readings = [(k / 10, 2.0 + k) for k in range(1, 4)]
+    assert making.whole_of(readings) == pytest.approx(12.0)
+
+
+def test_files_that_are_there_take_no_time_to_make(tmp_path: Path) -> None:
+    config = settings(LINE)
+    (path,) = generate(config.data["a"].generation(), tmp_path, lambda progress: None)  # noqa: ARG005
+    assert making.making_seconds(config.data) > 0
+    assert making.making_seconds(settings({"a": {"file": str(path)}}).data) == 0.0
+
+
+def test_a_process_knows_what_it_had_to_wait_for_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that had a processor in 7 of 10 nanoseconds in which it wanted one has been disturbed."""
+    monkeypatch.setattr(contention, "_machine", lambda: (0.0, 0.0))
+    readings = iter([(100.0, 0.0), (170.0, 30.0)])
+    monkeypatch.setattr(contention, "_scheduled", lambda: next(readings))
+    assert contention.Contention().share() == pytest.approx(0.3)
+
+
+def test_contention_is_read_from_this_system() -> None:
+    gauge = contention.Contention()
+    end = time.monotonic() + 0.05
+    while time.monotonic() < end:
+        pass
+    assert 0.0 <= gauge.share() <= 1.0
+    assert contention._scheduled()[0] > 0

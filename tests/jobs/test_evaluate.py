@@ -27,6 +27,7 @@ from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
 from ups.jobs import demo
 from ups.jobs.evaluate import Question, evaluate_run
+from ups.jobs.whereabouts import directory_of, relative_paths
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.check import check
@@ -38,7 +39,7 @@ from ups.run.fitting import fitting
 from ups.run.generate import generate
 from ups.run.judge import Judge, judge, predictor_of
 from ups.rundir import RunDir
-from ups.types import ConfigError, Field, UpsError
+from ups.types import ConfigError, DataError, Field, UpsError
 from ups.verdict import Ending
 
 CONFIG = """
@@ -397,9 +398,57 @@ def test_a_rollout_warns_of_a_parameter_outside_the_trained_range(
     words = ("--input", unseen, "--steps", 2, "--out", tmp_path / "o.h5", "--device", "cpu")
     assert command("rollout", run, *words, "--params", "beta=7") == 0
     assert "beta = 7 lies outside" in capsys.readouterr().err
-    with h5py.File(tmp_path / "o.h5") as file:
-        assert file["prediction"].shape == (5, 2, 96, 1)
-        assert np.isfinite(file["prediction"][:]).all()
+    with open_source(tmp_path / "o.h5", TASKS) as source:
+        assert (len(source), source[0].values.shape, source.params) == (5, (3, 96, 1), {"beta": 7.0})
+        assert np.isfinite(source[4].values).all()
+
+
+def test_what_a_rollout_writes_is_read_by_info_validate_and_evaluate_and_replaced_only_when_told(
+    run: Path, unseen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "prediction.h5"
+    words = ("rollout", run, "--input", unseen, "--out", out, "--device", "cpu")
+    assert command(*words, "--steps", 4) == 0
+    with open_source(out, TASKS) as source, open_source(unseen, TASKS) as given:
+        assert np.allclose(source[2].values[0], given[2].values[0], atol=1e-6), "the frame that was given"
+        assert np.allclose(np.diff(source.times), np.diff(source.times)[0])
+        sim = ups.load(run)
+        beta = {"beta": float(source.params["beta"])}
+        frames = sim.rollout(source[2].values[0], steps=4, task="advection1d", params=beta)
+        assert np.allclose(source[2].values[1:, :, 0], np.asarray(frames).squeeze(-1), atol=1e-5)
+    assert command("data", "info", out) == 0
+    assert "5 trajectories × 5 frames × 96 cells × 1 channel (u)" in capsys.readouterr().out
+    assert command("data", "validate", out) in (0, 1), "it is read; what an untrained simulator predicts may be wrong"
+    assert command("evaluate", run, "--file", out, "--out", tmp_path / "judged", "--device", "cpu") == 0
+    own = next(r for r in read_results(tmp_path / "judged" / "results.json") if r.metric == "nrmse")
+    assert own.value < 1e-4, "a simulator predicts what it has predicted"
+    capsys.readouterr()
+    before = out.read_bytes()
+    assert command(*words, "--steps", 2) == 2
+    assert "is there already; choose another --out, or replace it with --overwrite" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert command(*words, "--steps", 2, "--overwrite") == 0
+    assert out.read_bytes() != before
+
+
+def test_relative_paths_of_a_run_are_found_from_where_it_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    (home / "d").mkdir(parents=True)
+    elsewhere.mkdir()
+    (home / "d" / "a.h5").touch()
+    changes = {"data.a.file": "d/*.h5", "data.a.task": "burgers1d", "out": str(tmp_path / "runs"), "name": "r"}
+    config = load(run_config(), None, changes)
+    monkeypatch.chdir(home)
+    with RunDir.open(tmp_path / "runs" / "r", config) as folder:
+        assert relative_paths(config) == ["d/*.h5"]
+        assert directory_of(folder, config) == home
+        monkeypatch.chdir(elsewhere)
+        assert directory_of(folder, config) == home
+        (home / "d" / "a.h5").unlink()
+        with pytest.raises(DataError, match=f"neither in {elsewhere} nor in {home}, where the run was started"):
+            directory_of(folder, config)
 
 
 def test_a_rollout_neither_writes_over_its_input_nor_continues_what_is_not_finite(

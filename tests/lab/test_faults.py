@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from ups.cli import main
 from ups.engine.faults import Fault, FaultPlan
 from ups.lab.case import STEPS, Case, Strategy
 from ups.lab.case_run import CaseResult
@@ -120,6 +121,27 @@ def test_every_family_is_drawn_as_often_as_any_other_and_every_recipe_of_it_in_t
     files = Counter(case.name.rpartition(" for ")[2] for case in draw(22 * 6, 0, (1, 2, 4), KINDS, ["F25"]))
     assert set(files.values()) == {6}, "each of 22 files on each of 6 kinds of world"
     assert draw(5, 0, (2,), ("single",)) == []
+
+
+def test_each_family_that_is_named_is_run_however_few_faults_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn: list[str] = []
+
+    def noted(self: Lab, cases: list[Case], *_: object) -> list[CaseResult]:  # noqa: ARG001
+        drawn.extend(case.family for case in cases)
+        return []
+
+    monkeypatch.setattr(Lab, "run", noted)
+    monkeypatch.setattr("ups.lab.lab.same_samples", lambda lab, cases: [])  # noqa: ARG005
+    with pytest.raises(SystemExit) as ended:
+        main(["faults", "--only", "F6, f9", "--faults", "1", "--out", str(tmp_path)])
+    assert ended.value.code == 0
+    assert sorted(drawn) == ["F6", "F9"]
+    with pytest.raises(SystemExit) as ended:
+        main(["faults", "--only", "F99", "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "there is no fault 'F99'" in capsys.readouterr().err
 
 
 def test_a_plan_strikes_its_own_rank_and_start_as_often_as_it_says() -> None:

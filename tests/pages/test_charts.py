@@ -10,6 +10,8 @@ import pytest
 from PIL import Image
 
 from ups.pages import Curve, Film, chart, film_forecast_lines, film_forecast_maps
+from ups.pages.drawing import opening
+from ups.pages.maps import Board, Panel
 
 
 def pixels(uri: str) -> np.ndarray:
@@ -50,6 +52,33 @@ def test_films_show_each_frame_and_survive_a_forecast_that_is_not_finite(broken:
         assert made.captions == ("t = 0", "t = 1", "t = 2", "t = 3")
         assert len(set(made.frames)) == 4
         assert len({pixels(frame).shape for frame in made.frames}) == 1, "a film does not jump"
+
+
+def test_a_film_opens_where_there_is_something_to_see() -> None:
+    """Not at a uniform start, nor at noise before a pattern has grown; a field that decays is best at its start."""
+    t, x = np.arange(9.0), np.linspace(0, 1, 64, endpoint=False)
+    wave = np.sin(2 * np.pi * x) * np.ones((64, 1))
+    grown = np.clip(t - 3, 0, 1)[:, None, None] * wave
+    noise = np.random.default_rng(0).normal(size=(9, 64, 64)) * np.exp(-t)[:, None, None]
+    assert opening(grown, range(9)) == 4
+    assert opening(grown + noise, range(9)) == 4
+    assert opening(np.exp(-t)[:, None] * np.sin(2 * np.pi * x), range(9)) == 0
+    assert opening(np.full((9, 64), np.nan), range(9)) == 0
+    assert film_forecast_maps(grown[..., None], grown[..., None], t, ("u",), "alt").start == 4
+
+
+def test_maps_have_axes_and_a_colour_bar() -> None:
+    """The bar holds the colours of its scale from the bottom to the top, and the map the colours of its field."""
+    ramp = np.linspace(0, 1, 8)[:, None] * np.ones((1, 8))
+    board = Board([[Panel("u", (0.0, 1.0))]], ((0.0, 2.0), (0.0, 2.0)), 100)
+    picture = pixels(board.picture([[ramp]]))
+    left, top = board.lefts[0], board.tops[0]
+    bar = picture[top : top + 100, left + 100 + 6 + 5]
+    field = picture[top + 50, left : left + 100]
+    assert np.abs(bar[::-1][:3] - field[:3]).max() < 30
+    assert np.abs(bar[::-1][-3:] - field[-3:]).max() < 30
+    outside = picture[top + 100 :, left : left + 100]
+    assert (outside < 128).all(-1).any(), "numbers below the map"
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -18,9 +18,10 @@ from ups.cli.data import data
 from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
+from ups.cli.init import init
 from ups.cli.numbers import Whole
 from ups.cli.run import code_of, run
-from ups.screen import following, show, training
+from ups.screen import following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, classify
@@ -42,6 +43,7 @@ app = App(
 )
 for sub in (data, config, cache, bench):
     app.command(sub)
+app.command(init, usage="Usage: ups init [FILES ...] [OPTIONS]")
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(faults)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
@@ -64,9 +66,10 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
     config
         A YAML file with another demo than the built-in one.
     """
-    from ups.cli.demo import on_two_ranks
-    from ups.jobs.demo import demo as job
-    from ups.run.datasets import Screen
+    with waiting("getting ready"):
+        from ups.cli.demo import on_two_ranks
+        from ups.jobs.demo import demo as job
+        from ups.run.datasets import Screen
 
     with following() as report:
         runs = job(out, config, Screen(print, report, training()), start=on_two_ranks)
@@ -119,23 +122,23 @@ def evaluate(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from ups.jobs.evaluate import Question, evaluate_run
-    from ups.run.datasets import Screen
+    with following(f"opening {run}") as report:
+        from ups.jobs.evaluate import Question, evaluate_run
+        from ups.run.datasets import Screen
 
-    asked = Question(
-        file=file,
-        task=task,
-        split=split,
-        resolution=_whole_numbers(resolution),
-        params=assignments(params),
-        baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
-        samples=samples,
-        out=out,
-        device=device,
-    )
-    with following() as report:
-        folder, found = evaluate_run(run, asked, Screen(print, report, training()))
-    show(found.headline(), found.said(), folder / "report.html")
+        question = Question(
+            file=file,
+            task=task,
+            split=split,
+            resolution=_whole_numbers(resolution),
+            params=assignments(params),
+            baselines=tuple(word.strip() for word in (baselines or "").split(",") if word),
+            samples=samples,
+            out=out,
+            device=device,
+        )
+        folder, results = evaluate_run(run, question, Screen(print, report, training()))
+    show(results.headline(), results.said(), folder / "report.html")
 
 
 @app.command
@@ -149,6 +152,7 @@ def rollout(
     task: str | None = None,
     params: str | None = None,
     device: str = "auto",
+    overwrite: bool = False,
 ) -> None:
     """Continue the trajectories of a file with a trained simulator, and write what it predicts.
 
@@ -161,7 +165,8 @@ def rollout(
     steps
         Frames to predict.
     out
-        HDF5 file for the result: `prediction` (samples, steps, cells, channels), coordinates and times.
+        HDF5 file for the result, in The Well's layout: the frames that were given and those predicted after them, with
+        coordinates, times and parameters. `ups data info`, `ups data validate` and `ups evaluate --file` read it.
     samples
         How many trajectories to continue, from the first on.
     task
@@ -170,13 +175,19 @@ def rollout(
         For example nu=0.02: what the simulator is told, in the place of what the input says.
     device
         auto, cpu, cuda or cuda:N.
+    overwrite
+        Replace a file that is there.
     """
-    from ups.jobs.predict import rollout as job
 
     def warn(sentence: str) -> None:
         print(f"ups: {sentence}", file=sys.stderr)
 
-    print(job(run, input, steps, out, samples, task, device, assignments(params), warn))
+    with waiting(f"opening {run}") as show_activity:
+        from ups.jobs.predict import rollout as job
+
+        show_activity(f"predicting {steps} frames after those of {input}")
+        path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)
+    print(path)
 
 
 def _whole_numbers(text: str | None) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from ups.screen import following, table
+from ups.screen import following, table, waiting
 from ups.streams import delivered
 from ups.types import ConfigError
 
@@ -34,15 +34,16 @@ def build(
         Where to encode: auto, cpu, cuda or cuda:N.
     """
     from ups.config import file_and_flags
-    from ups.jobs.cache import build as job
-    from ups.jobs.cache import run_of
-    from ups.run.datasets import Screen
 
     target, overrides = file_and_flags(arguments)
     if target is None:
         raise ConfigError("no run was named; write `ups cache build RUN`.")
-    folder, config = run_of(target, {**overrides, **({"cache.rebuild": "true"} if rebuild else {})})
-    with following() as report:
+    with following(f"opening {target}") as report:
+        from ups.jobs.cache import build as job
+        from ups.jobs.cache import run_of
+        from ups.run.datasets import Screen
+
+        folder, config = run_of(target, {**overrides, **({"cache.rebuild": "true"} if rebuild else {})})
         for path in job(folder, config, device, Screen(print, report, _unseen)):
             print(path)
 
@@ -54,28 +55,33 @@ def _unseen(_: object) -> None:
 @cache.command
 def verify(path: Path) -> int:
     """Read every byte of every cache below PATH, a run's folder or one of caches; exit code 1 if one is damaged."""
-    from ups.jobs.cache import check
+    with waiting(f"looking for caches below {path}"):
+        from ups.jobs.cache import check
 
-    wrong = 0
-    for folder, said in check(path):
-        wrong += said is not None
-        print(said or f"{folder}: whole.")
-    return 1 if wrong else 0
+    damaged = 0
+    for folder, damage in check(path):
+        damaged += damage is not None
+        print(damage or f"{folder}: whole.")
+    return 1 if damaged else 0
 
 
 @cache.command
 def info(path: Path) -> int:
     """List the caches below PATH, a run's folder or one of caches: counts, number format, rounding, size."""
-    from ups.jobs.cache import table as rows
+    with waiting(f"reading {path}"):
+        from ups.jobs.cache import table as rows
 
-    print(table(rows(path)))
+        text = table(rows(path))
+    print(text)
     return delivered()
 
 
 @cache.command
 def gc(path: Path) -> None:
     """Delete what stopped builders left below PATH, and in a run's folder caches of other weights or data."""
-    from ups.jobs.cache import clear
-    from ups.run.datasets import Screen
+    with waiting(f"reading {path}"):
+        from ups.jobs.cache import clear
+        from ups.run.datasets import Screen
 
-    print("\n".join(clear(path, Screen.silent())) or "there is nothing to delete.")
+        deleted = clear(path, Screen.silent())
+    print("\n".join(deleted) or "there is nothing to delete.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from ups.screen import waiting
 from ups.streams import delivered
 
 config = App(name="config", help="Show and explain configuration.")
@@ -19,10 +20,12 @@ def show(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, show=Fa
     `--data.burgers.seed 1`.
     """
     from ups.config import dump, file_and_flags, fingerprint, load
-    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
-    resolved = load(run_config(), file, overrides)
+    with waiting(f"reading {file}" if file else "reading the defaults"):
+        from ups.run.config import run_config
+
+        resolved = load(run_config(), file, overrides)
     print(dump(resolved), end="")
     print(f"# fingerprint {fingerprint(resolved)}")
     return delivered()
@@ -33,7 +36,8 @@ def schema() -> int:
     """Print the JSON schema of a config: every key, its type, its default, and what it is for."""
     import json
 
-    from ups.run.config import run_config
+    with waiting("reading the defaults"):
+        from ups.run.config import run_config
 
     print(json.dumps(run_config().model_json_schema(), indent=2, ensure_ascii=False))
     return delivered()

@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 
 from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
-from ups.screen import following
+from ups.screen import following, waiting
 from ups.streams import delivered, printable
 from ups.types import ConfigError
 
@@ -71,10 +71,6 @@ def generate(
     overwrite
         Replace a file that is there, or one that was begun with other settings.
     """
-    from ups.config import load
-    from ups.run.data_config import GenerateConfig
-    from ups.run.generate import generate as job
-
     given = {
         "task": task,
         "samples": samples,
@@ -87,7 +83,12 @@ def generate(
         "dtype": dtype,
         **{f"params.{name}": value for name, value in params.items()},
     }
-    settings = load(GenerateConfig, overrides=given)
+    with waiting(f"getting ready to solve {task}"):
+        from ups.config import load
+        from ups.run.data_config import GenerateConfig
+        from ups.run.generate import generate as job
+
+        settings = load(GenerateConfig, overrides=given)
     with following() as report:
         paths = job(settings, out, report, overwrite)
     print(*paths, sep="\n")
@@ -116,10 +117,12 @@ def info(file: Path, *, task: str | None = None) -> int:
     task
         What it holds, where it does not say so itself: the name of a task, or a YAML file that describes it.
     """
-    from ups.definition import definition_from
-    from ups.jobs.inspect import describe
+    with waiting(f"reading {file}"):
+        from ups.definition import definition_from
+        from ups.jobs.inspect import describe
 
-    print(printable(describe(file, definition_from(task) if task else None)))
+        text = describe(file, definition_from(task) if task else None)
+    print(printable(text))
     return delivered()
 
 
@@ -140,22 +143,23 @@ def validate(*files: Path, task: str | None = None, params: str | None = None) -
     params
         Parameters that hold for every sample, in the place of what the files say, such as nu=0.01,rho=1.
     """
-    from ups.definition import definition_from
-    from ups.jobs.import_data import with_parameters
-    from ups.jobs.inspect import notes, problems
-
     if not files:
         raise ConfigError("no file was named; write `ups data validate FILE`.")
-    definition = with_parameters(definition_from(task or ""), assignments(params))
-    found = problems(files, definition)
-    for file, problem in found:
+    with waiting(f"checking {files[0]}{f' and {len(files) - 1} more' if files[1:] else ''}"):
+        from ups.definition import definition_from
+        from ups.jobs.import_data import with_parameters
+        from ups.jobs.inspect import notes, problems
+
+        definition = with_parameters(definition_from(task or ""), assignments(params))
+        faults, remarks = problems(files, definition), notes(files, definition)
+    for file, problem in faults:
         print(printable(f"{file}: {problem}"))
-    for file, note in notes(files, definition):
+    for file, note in remarks:
         print(printable(f"{file}: note: {note}"))
     for file in files:
-        if all(file != where for where, _ in found):
+        if all(file != where for where, _ in faults):
             print(printable(f"{file}: nothing wrong found"))
-    return 1 if found else 0
+    return 1 if faults else 0
 
 
 @data.command(name="import")
@@ -193,14 +197,14 @@ def import_(
     overwrite
         Replace a data set that is there.
     """
-    from ups.definition import definition_from
-    from ups.jobs.import_data import import_data, with_parameters
-
     if not files:
         raise ConfigError("no file was named; write `ups data import FILE --out DIR`.")
-    definition = with_parameters(definition_from(task or ""), assignments(params))
     fractions = shares(split)
-    with following() as report:
+    with following(f"reading {files[0]}") as report:
+        from ups.definition import definition_from
+        from ups.jobs.import_data import import_data, with_parameters
+
+        definition = with_parameters(definition_from(task or ""), assignments(params))
         path, remarks = import_data(
             files, definition, out, report, name=name, fractions=fractions, resample=resample, overwrite=overwrite
         )
@@ -237,9 +241,10 @@ def split(
     task
         What the file holds, where neither its name nor its attributes say so.
     """
-    from ups.definition import definition_from
-    from ups.jobs.inspect import record_split
+    with waiting(f"reading {file}"):
+        from ups.definition import definition_from
+        from ups.jobs.inspect import record_split
 
-    path, counts = record_split(file, out, convention, fractions, seed, definition_from(task) if task else None)
+        path, counts = record_split(file, out, convention, fractions, seed, definition_from(task) if task else None)
     print(", ".join(f"{part} {count}" for part, count in counts.items()))
     print(path)

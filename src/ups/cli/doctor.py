@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
+from ups.screen import waiting
 from ups.types import ConfigError
 
 if TYPE_CHECKING:
@@ -61,19 +62,20 @@ def doctor(
         raise ConfigError(f"--{next(iter(overrides))} is a key of a config; write `ups doctor CONFIG` before it.")
     if (ranks is not None and ranks < 1) or limit <= 0:
         raise ConfigError("--ranks and --limit must be above 0.")
-    from ups.doctor.all_checks import all_checks
-    from ups.doctor.findings import passed, write
-
     kind: str = device or "auto"
     place, asked, config = folder or Path("runs"), ranks or 2, None
-    if file is not None:
-        from ups.run.config import run_config
+    with waiting("getting ready"):
+        from ups.doctor.all_checks import all_checks
+        from ups.doctor.findings import passed, write
 
-        config = load(run_config(), file, overrides)
-        if not config.data:
-            raise ConfigError("the config names no data; add a data set under `data:`.")
-        place, asked = folder or Path(config.out), ranks or max(2, config.dist.ranks)
-        kind = device or config.device
+        if file is not None:
+            from ups.run.config import run_config
+
+            config = load(run_config(), file, overrides)
+            if not config.data:
+                raise ConfigError("the config names no data; add a data set under `data:`.")
+            place, asked = folder or Path(config.out), ranks or max(2, config.dist.ranks)
+            kind = device or config.device
     lines = _show(all_checks(asked, kind, place, rendezvous, limit, config))
     if json_out is not None:
         write(json_out, lines, ranks=asked, device=kind, folder=str(place), config=str(file) if file else None)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from ups.screen import table
+from ups.screen import table, waiting
 from ups.streams import delivered
 from ups.types import ConfigError
 
@@ -38,16 +38,20 @@ def estimate(
         Also write all numbers (bytes, seconds) to this file.
     """
     from ups.config import file_and_flags, load
-    from ups.jobs.forecast import forecast
-    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups estimate CONFIG`.")
-    found = forecast(load(run_config(), file, overrides), device, measure, price)
-    print(f"{found.name} on {found.device}\n")
-    print(table(found.rows()) + "\n")
-    print("\n".join(found.lines()))
+    with waiting(f"reading {file}") as show_activity:
+        from ups.run.config import run_config
+
+        config = load(run_config(), file, overrides)
+        from ups.jobs.forecast import forecast
+
+        outlook = forecast(config, device, measure, price, show_activity)
+    print(f"{outlook.name} on {outlook.device}\n")
+    print(table(outlook.rows()) + "\n")
+    print("\n".join(outlook.lines()))
     if json_out:
-        found.write(json_out)
+        outlook.write(json_out)
     return delivered()

@@ -29,7 +29,7 @@ def faults(
     Parameters
     ----------
     faults
-        How many; as many of each family.
+        How many; as many of each family, and one of each that --only names.
     seed
         Same seed, same faults.
     ranks
@@ -37,7 +37,7 @@ def faults(
     strategies
         single (one rank), ddp, fsdp.
     only
-        Families of faults, such as F6,F9; all of them by default.
+        Families of faults, such as F6,F9, each of which is run; all of them by default.
     out
         Where the results and the runs are; runs that broke a promise stay. A new temporary folder by default.
     table
@@ -58,12 +58,15 @@ def faults(
     from ups.screen import table as columns
 
     worlds, kinds, families = _numbers(ranks), _strategies(strategies), _families(only)
-    cases = draw(faults, seed, worlds, kinds, families)  # type: ignore[arg-type]
+    count = max(faults, len(families))  # each family that was named has a case
+    cases = draw(count, seed, worlds, kinds, families)  # type: ignore[arg-type]
     if not cases:
         raise ConfigError("no fault fits these ranks and strategies; one rank is `single` or `fsdp`, more are not.")
+    for family in set(families) - {case.family for case in cases}:
+        raise ConfigError(f"{family} has no fault that fits these ranks and strategies; name others, or leave it out.")
     folder = (out or Path(tempfile.mkdtemp(prefix="ups-faults-"))).resolve()
     began, lab = time.monotonic(), Lab(folder, jobs or len(os.sched_getaffinity(0)))
-    journal = Journal(folder, request_of(faults, seed, worlds, kinds, families))
+    journal = Journal(folder, request_of(count, seed, worlds, kinds, families))
     try:
         if journal.rows:
             print(f"{folder}: {len(journal.rows)} of {len(cases)} results are there; going on.")
@@ -94,7 +97,7 @@ def _strategies(text: str) -> list[str]:
 def _families(text: str) -> list[str]:
     from ups.lab.draw import FAMILIES
 
-    families = [word.upper() for word in text.split(",") if word]
+    families = list(dict.fromkeys(word.strip().upper() for word in text.split(",") if word.strip()))
     for word in families:
         if word not in FAMILIES:
             raise ConfigError(f"there is no fault '{word}'; they are {', '.join(FAMILIES)}.")

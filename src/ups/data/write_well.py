@@ -79,6 +79,12 @@ def write_data_set(
     return place
 
 
+def write_file(source: Source, path: Path, name: str) -> None:
+    """All samples of a source, of one grid and length, as one file of The Well at `path`."""
+    for _ in _write(source, path, name, WellFile("", path.stem, tuple(range(len(source)))), None):
+        pass
+
+
 def _publish(draft: Path, target: Path) -> None:
     """Give the data set its name in one step; the one that had it goes only then."""
     aside = draft.with_name(f"{draft.name}.old")

@@ -13,8 +13,8 @@ import numpy as np
 
 from ups.eval import results, sections, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
-from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
-from ups.eval.sections import Rows, codec_complaints, number, with_interval
+from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, Point, Record, StageFact, TaskResult
+from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
 from ups.pages import Page, Section
 from ups.types import DataError
 
@@ -24,8 +24,8 @@ class Report:
     """Everything a run has to show: numbers with config fingerprint, data version, seed and protocol.
 
     `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing; `drawn` is
-    how often training drew each task, stage by stage; `stages` is what each stage took; `phases` are the run's parts
-    with the seconds of each; `gates` are the bounds it had to keep.
+    how often training drew each task, stage by stage; `stages` is what each stage took, and `learning` how it went;
+    `phases` are the run's parts with the seconds of each; `gates` are the bounds it had to keep.
     """
 
     title: str
@@ -41,6 +41,7 @@ class Report:
     stages: tuple[StageFact, ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
     gates: tuple[Gate, ...] = ()
+    learning: tuple[LearningCurve, ...] = ()
 
     @cached_property
     def _measured(self) -> list[Record]:
@@ -107,7 +108,7 @@ class Report:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
         unseen = (s for task in self.tasks for s in task.unseen)
-        complaints = (s for task in self.tasks for s in codec_complaints(task))
+        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
         return (*complaints, *self.warnings, *unseen, *self.notes, *drawn, *last)
@@ -136,6 +137,7 @@ class Report:
             page.sections.append(trust_sections.search_section(self.tasks))
         if any(task.refinement is not None for task in self.tasks):
             page.sections.append(sections.refinement_section(self.tasks, self.find))
+        page.sections += [sections.learning_section(self.learning)] if self.learning else []
         page.sections.append(sections.cost_section(self.tasks))
         page.sections += [sections.stages_section(self.stages)] if self.stages else []
         page.sections += [sections.phases_section(self.phases)] if self.phases else []
@@ -161,7 +163,7 @@ class Report:
             "alone: true frames encoded and decoded. One step: the first predicted frame."
         )
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
-        judged += [s for task in self.tasks for s in codec_complaints(task)]
+        judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
         judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
         text = " ".join((text, *self.notes))

@@ -23,7 +23,7 @@ from ups.eval.searches import SearchScores
 from ups.files import write_atomic
 from ups.types import Array, DataError
 
-RECONSTRUCTION = "reconstruction"
+RECONSTRUCTION, BEFORE = "reconstruction", "before"
 MANY = 64  # values of a parameter, above which what lies between them counts as trained
 FEW = 4  # trajectories, under which an interval means little and the verdict says so
 
@@ -118,6 +118,15 @@ class StageFact:
 
 
 @dataclass(frozen=True)
+class LearningCurve:
+    """How a stage of training went: its loss, and the scores of its validations, each `(step, value)`."""
+
+    stage: str
+    losses: tuple[tuple[int, float], ...]
+    scores: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
 
@@ -182,6 +191,20 @@ class TaskResult:
         if mine.score >= 1:
             return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
         return f"learnt{tail}", not lost
+
+    @property
+    def before(self) -> Entry | None:
+        """The simulator that training started from, where it knew the task."""
+        return next((b for b in self.baselines if b.evaluation.predictor == BEFORE), None)
+
+    @property
+    def got_worse(self) -> bool:
+        """Whether training made it worse: on the same samples, with 95 % confidence, by more than a twentieth."""
+        if self.before is None:
+            return False
+        mine, old = self.ours.evaluation, self.before.evaluation
+        sure = paired(mine.per_sample(), old.per_sample(), mine.protocol.label).low > 0
+        return sure and mine.score > 1.05 * old.score
 
     def persistence_for(self, entry: Entry) -> Entry | None:
         """The forecast that nothing changes on the very samples of `entry`; none for persistence and the codec."""

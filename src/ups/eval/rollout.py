@@ -29,7 +29,7 @@ THREADS = min(8, os.cpu_count() or 1)  # that measure errors while the next batc
 
 @dataclass(frozen=True)
 class EvalProtocol:
-    """What is given and what is predicted: so many true frames, then `steps` frames (None: to the end)."""
+    """What is given and predicted: so many true frames, then `steps` frames (None: to the end; 0: a steady state)."""
 
     id: str
     context: int
@@ -42,7 +42,7 @@ class EvalProtocol:
         if known is not None and known == self:
             return self.id
         predicted = "to the end" if self.steps is None else f"{self.steps} predicted"
-        return f"{self.id} ({self.context} given, {predicted})"
+        return f"{self.id} ({self.context} given, {predicted})" if self.steps != 0 else f"{self.id} (steady state)"
 
 
 PROTOCOLS = {
@@ -234,8 +234,8 @@ def evaluate(
         )
     errors = Errors.join(batches.errors)
     steps = errors.frames("nrmse").shape[1]
-    if protocol.steps is not None and protocol.steps > steps:  # the label says what was possible
-        protocol = dataclasses.replace(protocol, steps=steps)
+    if batches.task.steady or (protocol.steps or 0) > steps:  # the label says what was possible
+        protocol = dataclasses.replace(protocol, steps=0 if batches.task.steady else steps)
     params = np.concatenate(batches.params)
     facts = (np.concatenate(batches.dt), tuple(batches.ids), batches.mean_spectra(), batches.seconds)
     return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, tuple(batches.examples), params)

@@ -12,10 +12,13 @@ from ups.eval.ensembles import Fan
 from ups.eval.intervals import Number
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
-from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Drawn, Entry, LearningCurve, Record, StageFact, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
+from ups.types import Array
 
+DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
+FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
 Rows = tuple[tuple[str, ...], ...]
 
 
@@ -46,28 +49,61 @@ def codec_complaints(task: TaskResult) -> list[str]:
     return [sentence] if codec > step else []
 
 
+def losses_of_old(task: TaskResult) -> list[str]:
+    """A sentence where further training has made a task worse that the simulator it started from knew."""
+    if task.before is None or not task.got_worse:
+        return []
+    e, old = task.ours.evaluation, task.before.evaluation
+    return [
+        f"{e.task.name} got WORSE: nRMSE {number(e.score)}, where the simulator that training started from has "
+        f"{number(old.score)} on the same trajectories; train on more of its data, or for less time."
+    ]
+
+
+def spectrum_remark(truth: Array, predicted: Array) -> str:
+    """Where the power of a prediction departs from the truth's, wavenumber 1 first; what next to nothing of it is in
+    does not count."""
+    counted = truth > FAINT * truth.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.where(counted, predicted / truth, 1.0)
+    away = np.flatnonzero((ratio < 1 / DEPARTS) | (ratio > DEPARTS) | ~np.isfinite(ratio))
+    if not len(away):
+        return f"At no wavenumber does the prediction's power depart from the truth's by more than {DEPARTS} times."
+    first, share = int(away[0]), truth[away].sum() / truth.sum()
+    how = "less than half of" if ratio[first] < 1 else "more than twice"
+    return (
+        f"From wavenumber {first + 1} on the prediction departs: it holds {how} the truth's power there. Of "
+        f"all of the truth's power, {percent(share)} is at wavenumbers where it departs."
+    )
+
+
+def learning_section(curves: Sequence[LearningCurve]) -> Section:
+    """Loss and validation of every stage, step by step."""
+    section = Section("Learning curves", "The loss of training, and what its validations found, stage by stage.")
+    for curve in curves:
+        lines = []
+        for label, points in (("loss", curve.losses), ("validation score", curve.scores)):
+            if points:
+                steps, values = np.array(points, float).T
+                lines.append(Curve(label, steps, values))
+        section.pictures.append((f"Stage {curve.stage}.", chart(lines, "step", "loss and score")))
+    return section
+
+
 def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
     """One task: its verdict, error against time, spectrum, films, and a table of what lies beyond training."""
     ours = task.ours.evaluation
     words, good = task.verdict
-    section = Section(f"{ours.task.title} ({ours.task.name})", verdict=words, good=good)
-    given = f"{ours.protocol.context} given frame{'s'[: ours.protocol.context - 1]}"
-    count = "1 trajectory" if len(ours) == 1 else f"{len(ours)} trajectories"
-    section.text = f"{count} ({ours.split}), {given}, {ours.steps} predicted."
+    name, title = ours.task.name, ours.task.title
+    section = Section(name if title == name else f"{title} ({name})", verdict=words, good=good)
+    section.text = _what(ours)
     if task.reconstruction is not None:
         codec, step = task.reconstruction.evaluation.score, ours.one_step.value
         section.text += (
             f" Encoding and decoding alone costs {number(codec)}; the first predicted frame, {number(step)}."
         )
     entries = (task.ours, *task.baselines, task.persistence)
-    curves = []
-    for entry in entries:
-        e = entry.evaluation
-        curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
-    uneven = float(np.ptp(ours.dt)) > 1e-3 * float(np.max(ours.dt))
-    label = "time after the last given frame" + (" (steps differ: frames, at their mean time)" if uneven else "")
-    picture = chart(curves, label, "nRMSE")
-    section.pictures.append(("Error against time, with 95 % intervals.", picture))
+    section.pictures += [] if ours.task.steady else [_against_time(task, entries)]
     waves = np.arange(ours.spectra.shape[1])[1:]
     if len(waves):
         spectra = [Curve("truth", waves, ours.spectra[0, 1:].sum(-1), dashed=True)]
@@ -75,12 +111,34 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         alike = [e for e in shown if e.spectra.shape[1] == ours.spectra.shape[1]]
         spectra += [Curve(e.predictor, waves, e.spectra[1, 1:].sum(-1)) for e in alike]
         picture = chart(spectra, "wavenumber", "power", log_x=True)
-        section.pictures.append(("Spectrum at the last frame, mean over samples.", picture))
+        remark = spectrum_remark(ours.spectra[0, 1:].sum(-1), ours.spectra[1, 1:].sum(-1))
+        where = "Spectrum" if ours.task.steady else "Spectrum at the last frame"
+        section.pictures.append((f"{where}, mean over samples. {remark}", picture))
     section.pictures += [_against(task, name) for name in varied([e.evaluation for e in _ours(task)])]
     fans = [task.ensemble.fan if task.ensemble is not None else None]  # of the first sample alone
     section.films += [_film(ours, *shown) for shown in zip_longest(ours.examples, fans[: len(ours.examples)])]
     section.table = _beyond(task, find)
     return section
+
+
+def _what(ours: Evaluation) -> str:
+    """How much was judged, and what was given for it."""
+    if ours.task.steady:
+        return f"{len(ours)} steady state{'s'[: len(ours) - 1]} ({ours.split}), predicted from their inputs."
+    given = f"{ours.protocol.context} given frame{'s'[: ours.protocol.context - 1]}"
+    count = "1 trajectory" if len(ours) == 1 else f"{len(ours)} trajectories"
+    return f"{count} ({ours.split}), {given}, {ours.steps} predicted."
+
+
+def _against_time(task: TaskResult, entries: Sequence[Entry]) -> tuple[str, str]:
+    """A caption, and the error of each predictor against time."""
+    curves, ours = [], task.ours.evaluation
+    for entry in entries:
+        e = entry.evaluation
+        curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
+    uneven = float(np.ptp(ours.dt)) > 1e-3 * float(np.max(ours.dt))
+    label = "time after the last given frame" + (" (steps differ: frames, at their mean time)" if uneven else "")
+    return "Error against time, with 95 % intervals.", chart(curves, label, "nRMSE")
 
 
 def refinement_section(tasks: Sequence[TaskResult], find: Callable[..., Record]) -> Section:
@@ -235,7 +293,9 @@ def _film(ours: Evaluation, example: Example, fan: Fan | None) -> Film:
     times, channels = example.times, ours.task.channels
     if ours.task.ndim > 1:
         wide = None if fan is None else fan.spread
-        return film_forecast_maps(*values, times, channels, alt, mask=example.mask, spread=wide)
+        lows = [low for low, _ in ours.task.bounds]
+        x, y = ((low, low + length) for low, length in zip(lows[:2], example.box[:2], strict=True))
+        return film_forecast_maps(*values, times, channels, alt, mask=example.mask, spread=wide, bounds=(x, y))
     cells = example.truth.shape[1]
     x = ours.task.bounds[0][0] + (np.arange(cells) + 0.5) * example.box[0] / cells
     bands = None if fan is None else fan.bands

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
+from ups.jobs.whereabouts import directory_of
 from ups.models import Simulator, artifact
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
@@ -50,12 +52,30 @@ class Question:
 
 
 def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Report]:
-    """Judge the simulator of a run, write results.json and report.html, and return their folder and the report."""
+    """Judge the simulator of a run, write results.json and report.html, and return their folder and the report.
+
+    What its config names by a relative path is also found from the directory in which the run was started.
+    """
     folder = RunDir.at(run)
     folder.require_own_files()
     config = load_config(run_config(), folder.config)
     if not config.data:
         raise DataError(f"{folder.config}: names no data, so it is not what the run was trained with; put that back.")
+    try:
+        home = directory_of(folder, config)
+    except DataError:
+        if asked.file is None or asked.baselines:
+            raise
+        home = Path.cwd()  # nothing but the file is needed
+    if home != Path.cwd():
+        file, out = (path and Path(os.path.abspath(path)) for path in (asked.file, asked.out))
+        run, asked = Path(os.path.abspath(run)), replace(asked, file=file, out=out)
+    with chdir(home):
+        return _evaluated(RunDir.at(run), config, asked, screen)
+
+
+def _evaluated(folder: RunDir, config: RunConfig, asked: Question, screen: Screen) -> tuple[Path, Report]:
+    run = folder.folder
     simulator = load_simulator(run, asked.device)
     _check(config, simulator, asked)
     out = asked.out or _place(folder, config, asked)

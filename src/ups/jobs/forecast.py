@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,16 @@ import torch
 from ups.engine.ranks.dist import device_of
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.files import write_named
+from ups.jobs.contention import BUSY, Contention
 from ups.jobs.estimate import Costs, StageCost, costs
+from ups.jobs.making import making_seconds
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.types import ConfigError
 
 PATIENCE = 15.0  # seconds a trial may take unasked
+SPREAD = 1.5  # times the quickest steps that the slowest may take on a machine that is idle
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,15 @@ class Forecast:
     free: int | None  # of the device's memory, now
     microbatch: int | None  # the largest that fits, where the config's does not; 0: not even one sample does
     price: float | None  # of an hour
+    making: float = 0.0  # seconds for the data that the run makes itself
+    busy: float = 0.0  # share of the time in which others had the processors while this was timed
 
     @property
     def seconds(self) -> float | None:
-        """Training and evaluation; the making of the data is not in it."""
-        return sum(t.seconds for t in self.times.values()) + self.evaluation if self.evaluation is not None else None
+        """Making the data, training and evaluation."""
+        if self.evaluation is None:
+            return None
+        return self.making + sum(t.seconds for t in self.times.values()) + self.evaluation
 
     @property
     def money(self) -> float | None:
@@ -105,11 +112,21 @@ class Forecast:
         if self.seconds is not None and self.evaluation is not None:
             how = "real steps on random numbers" if self.measured else "FLOPs, bytes and what this device reaches"
             cost = "" if self.money is None else f", {self.money:.2f} at {self.price:g} an hour"
+            made = f"{duration(self.making)} of it making the data, " if self.making else ""
             lines.append(
-                f"time         {duration(self.seconds)}, {duration(self.evaluation)} of it evaluation, without making "
-                f"the data (from {how}){cost}"
+                f"time         {duration(self.seconds)}, {made}{duration(self.evaluation)} evaluation "
+                f"(from {how}){cost}"
             )
-        return [*lines, *(f"note: {note}" for note in c.notes), self.verdict]
+        return [*lines, *(f"note: {note}" for note in (*c.notes, *self._doubts())), self.verdict]
+
+    def _doubts(self) -> list[str]:
+        """A sentence where what was timed says little of an idle machine."""
+        spread = max((t.spread for t in self.taken.values()), default=1.0)
+        if self.busy <= BUSY and spread <= SPREAD:
+            return []
+        why = f"{self.busy:.0%} of the time its steps waited for a processor"
+        why = why if self.busy > BUSY else f"the same steps took up to {spread:.1f} times as long"
+        return [f"this machine is busy ({why}): the times are not to be trusted. Ask again when it is idle."]
 
     @property
     def verdict(self) -> str:
@@ -131,36 +148,49 @@ TOKENS = "tokens of all frames"
 
 
 def forecast(
-    config: RunConfig, device: str | None = None, measure: bool = False, price: float | None = None
+    config: RunConfig,
+    device: str | None = None,
+    measure: bool = False,
+    price: float | None = None,
+    activity: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005
 ) -> Forecast:
-    """What `config` would cost on `device` (that of the config by default). Nothing is made, trained or written."""
+    """What `config` would cost on `device` (that of the config by default). Nothing is made, trained or written;
+    `activity` is told what is being worked out."""
     kind, here = _device(device or config.device)
     if price is not None and price < 0:
         raise ConfigError(f"--price is {price:g}; an hour costs at least nothing.")
-    found = costs(config, kind)
-    free = _free(here) if here is not None else None
-    fits = free is None or found.needed <= free
+    activity(f"{config.name}: counting memory and FLOPs")
+    bill = costs(config, kind)
+    free = free_memory(here) if here is not None else None
+    fits = free is None or bill.needed <= free
+    if measure and (here is None or not fits):
+        why = f"there is no {kind} device here" if here is None else f"it needs {size(bill.needed)} and would not fit"
+        raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
+    largest = None if fits or free is None else _largest(config, kind, free, bill)
+    if here is None:
+        return Forecast(config.name, kind, bill, {}, False, None, {}, free, largest, price)
     times: dict[str, StageTime] = {}
     taken: dict[str, Timed] = {}
     evaluation = None
-    if measure and (here is None or not fits):
-        why = f"there is no {kind} device here" if here is None else f"it needs {size(found.needed)} and would not fit"
-        raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
-    if here is not None:
-        bf16 = any(config.stage(name).train.precision == "bf16" for name in config.plan)
-        roof = ceilings(here, bf16)
-        reckoned = {s.name: roof.seconds(s.work, s.captured) for s in found.stages}
-        steps = (2 * INTERVALS + 4) * len(config.data)
-        if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
-            taken = trial(config, outlines(config.data), here, PATIENCE)
-        for s in found.stages:
-            step = taken[s.name].seconds if taken else reckoned[s.name]
-            slower = step / reckoned[s.name]
-            times[s.name] = _by_the_clock(s, config.stage(s.name).train, step, slower, roof)
-            evaluation = roof.seconds(found.judging) * slower
-    name = torch.cuda.get_device_name(here) if here is not None and here.type == "cuda" else kind
-    largest = None if fits or free is None else _largest(config, kind, free, found)
-    return Forecast(config.name, name, found, times, bool(taken), evaluation, taken, free, largest, price)
+    activity(f"{config.name}: timing this machine")
+    contention = Contention()
+    bf16 = any(config.stage(name).train.precision == "bf16" for name in config.plan)
+    roof = ceilings(here, bf16)
+    reckoned = {s.name: roof.seconds(s.work, s.captured) for s in bill.stages}
+    steps = (2 * INTERVALS + 4) * len(config.data)
+    if measure or (fits and steps * sum(reckoned.values()) < PATIENCE):
+        activity(f"{config.name}: timing real steps of {' and '.join(config.plan)}")
+        taken = trial(config, outlines(config.data), here, PATIENCE)
+    for s in bill.stages:
+        step = taken[s.name].seconds if taken else reckoned[s.name]
+        slower = step / reckoned[s.name]
+        times[s.name] = _by_the_clock(s, config.stage(s.name).train, step, slower, roof)
+        evaluation = roof.seconds(bill.judging) * slower
+    activity(f"{config.name}: timing the making of the data")
+    making, busy = making_seconds(config.data), contention.share()
+    name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
+    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy)
+    return Forecast(config.name, name, bill, times, *judged)
 
 
 def _device(name: str) -> tuple[str, torch.device | None]:
@@ -171,7 +201,7 @@ def _device(name: str) -> tuple[str, torch.device | None]:
     return found.type, found
 
 
-def _free(device: torch.device) -> int:
+def free_memory(device: torch.device) -> int:
     """Bytes of memory that can still be had."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import h5py
 import numpy as np
 import torch
 
-from ups.data.trajectories import alike
+from ups.data.source import Facts, Source
+from ups.data.trajectories import Trajectories, alike
+from ups.data.write_well import write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.models import artifact
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
-from ups.types import ConfigError, DataError, Params
+from ups.tensors import Window
+from ups.types import Array, ConfigError, DataError, Params
 
 
 def rollout(
@@ -30,12 +33,16 @@ def rollout(
     device: str = "cpu",
     params: Params | None = None,
     say: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005
+    overwrite: bool = False,
 ) -> Path:
-    """Continue the first `samples` trajectories of a file by `steps` frames; write and return `out`."""
+    """Continue the first `samples` trajectories of a file by `steps` frames; write and return `out`: a file of The
+    Well's layout with the frames that were given and those after them."""
     if steps < 1 or samples < 1:
         raise ConfigError("steps and samples must be at least 1.")
     if out.exists() and source_path.exists() and out.samefile(source_path):
         raise ConfigError(f"{out}: is the input itself, which would be lost; choose another --out.")
+    if out.exists() and not overwrite:
+        raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
     simulator = load(run, device)
     context = simulator.context
     for sentence in artifact.strangers(simulator.origins):
@@ -63,17 +70,58 @@ def rollout(
         for step in (None,) if spec.steady else sorted(set(window.dt.tolist())):
             for sentence in simulator.outside(window.params, spec.name, step):
                 say(sentence)
-        found = predictor_of(simulator, device_of(device)).predict(window, steps).numpy()
-        clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
-        starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
-        times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, steps + 1)
-        coordinates = dict(zip(spec.axes, part.domain.coordinates, strict=False))
-    with writing(out, "choose another --out") as beside, h5py.File(beside, "w") as file:
-        file["prediction"] = found
-        # One row for all samples, or one for each where their times differ.
-        file["t-coordinate"] = times[0] if (times == times[0]).all() else times
-        for name, axis in coordinates.items():
-            file[f"{name}-coordinate"] = axis
-        file.attrs["channels"] = list(spec.channels)
-        file.attrs["simulator"] = str(simulator.provenance.get("config", ""))
+        frames = predictor_of(simulator, device_of(device)).predict(window, steps)
+        _check_finite(frames, source_path, part.ids)
+        continued = _continued(source_path, part, window, frames, params or {})
+    with writing(out, "choose another --out") as beside:
+        write_file(continued, beside, spec.name)
+        with h5py.File(beside, "a") as file:
+            file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
+            file.attrs["ups_given_frames"] = 0 if spec.steady else context
     return out
+
+
+def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:
+    """The given frames of a window and those predicted after them; of a steady task the latter alone."""
+    source, context, spec = part.source, window.context.shape[1], window.task
+    clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
+    starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
+    times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, frames.shape[1] + 1)
+    if not spec.steady:
+        times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
+        frames = torch.cat([window.context.to(frames), frames], 1)
+    settings = [{**source.params_of(row), **params} for row in part.rows]
+    facts = Facts(spec, settings[0], part.domain, times[0], tuple(part.ids))
+    return Continued(path, facts, frames.numpy(), times, settings, window.inputs.numpy())
+
+
+class Continued(Source):
+    """Trajectories in memory: the frames that were given, and those that a simulator predicts after them."""
+
+    def __init__(
+        self, path: Path, facts: Facts, values: Array, times: Array, params: Sequence[Params], inputs: Array
+    ) -> None:
+        super().__init__(path, facts)
+        self.values, self.clocks, self.settings, self.given = values, times, params, inputs
+
+    def _values(self, index: int, frames: slice) -> Array:
+        return np.asarray(self.values[index, frames])
+
+    def _inputs(self, index: int) -> Array:
+        return np.asarray(self.given[index])
+
+    def params_of(self, index: int) -> Params:
+        return self.settings[index]
+
+    def times_of(self, index: int) -> Array:
+        return np.asarray(self.clocks[index])
+
+
+def _check_finite(frames: torch.Tensor, path: Path, ids: Sequence[str]) -> None:
+    bad = ~frames.flatten(2).isfinite().all(-1)
+    if bool(bad.any()):
+        sample, frame = (int(i) for i in bad.nonzero()[0])
+        raise DataError(
+            f"{path}: the prediction of sample {ids[sample]} is not finite from frame {frame + 1} on; ask for fewer "
+            "--steps, or train the simulator longer."
+        )

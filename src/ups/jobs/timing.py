@@ -98,6 +98,7 @@ class Timed:
     seconds: float  # of one step
     allocated: int  # bytes torch had given out at the peak; 0 on a CPU
     reserved: int  # bytes torch had taken from the GPU; 0 on a CPU
+    spread: float = 1.0  # how many times longer the slowest timed steps took than the quickest
 
 
 def trial(config: RunConfig, sets: Sequence[Outline], device: torch.device, most: float) -> dict[str, Timed]:
@@ -137,6 +138,7 @@ def _steps(stage: Stage, batches: Invented, train: TrainConfig, device: torch.de
     )
     Trainer(short, stage, batches, Dist(device=device), report=tick).fit()
     speeds = [(b - a) / (n - m) for (m, a), (n, b) in itertools.pairwise(ticks)]
-    speed = statistics.median(speeds[-INTERVALS:]) if speeds else most
+    timed = speeds[-INTERVALS:] or [most]
+    speed, spread = statistics.median(timed), max(timed) / max(min(timed), 1e-9)
     taken = (torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)) if on_gpu else (0, 0)
-    return Timed(speed, *taken)
+    return Timed(speed, *taken, spread)

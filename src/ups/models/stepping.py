@@ -17,6 +17,7 @@ from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
 from ups.physics.laws import aims_of, guarding, repaired
+from ups.physics.solver import watcher
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
@@ -62,10 +63,11 @@ class Stepping:
 
     def frames(self, steps: int, draw: Draws | None = None) -> Tensor:
         """The frames of so many steps, `(B, steps, *S, C)`; with `draw` those of one member of an ensemble."""
-        z, frames = self.start(), []
+        z, frames, tell = self.start(), [], watcher()
         for i in range(steps):
             z, frame = self.step(z, i, None if draw is None else draw(i, z[:, -1]))
             frames.append(frame)
+            tell((i + 1) / steps)
         return torch.stack(frames, 1)
 
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:

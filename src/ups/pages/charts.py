@@ -18,19 +18,17 @@ from ups.pages.drawing import (
     balanced,
     captions,
     drawing,
-    heading,
     library,
-    map_picture,
     masked,
     moving,
+    opening,
     picked,
-    row_of,
     shade,
-    tile,
 )
+from ups.pages.maps import Board, Bounds, Panel
 from ups.types import Array
 
-FOUR = ("truth", "mean of the ensemble", "error", "spread")
+UNIT: Bounds = ((0.0, 1.0), (0.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Curve:
 def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False, log_y: bool = True) -> str:
     """Curves on a logarithmic vertical axis; what is not finite or not positive leaves a gap. `log_y=False`: on a plain
     axis from 0."""
-    figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=110)
+    figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=132)
     panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
     panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if log_y else "linear", xscale="log" if log_x else "linear")
     colours = itertools.cycle(ACCENTS)
@@ -89,13 +87,13 @@ def film_forecast_lines(
     shown = picked(len(times), frames)
     count = min(len(channels), 3)
     width = 3.6 * count + 3.6 * (count == 1)
-    figure = library("figure").Figure(figsize=(width, 3.6), dpi=80)
+    figure = library("figure").Figure(figsize=(width, 3.6), dpi=100)
     panels = figure.subplots(2, count, squeeze=False, sharex=True, height_ratios=(3, 1))
     figure.subplots_adjust(
         left=0.75 / width,
         right=1 - 0.1 / width,
         bottom=0.13,
-        top=0.93 if bands is None else 0.9,
+        top=0.9,
         hspace=0.25,
         wspace=0.35,
     )
@@ -121,10 +119,9 @@ def film_forecast_lines(
         for panel in (upper, lower):
             panel.grid(alpha=0.25)
             shade(panel, x, mask)
-    place = {"loc": "upper right"} if bands is None else {"loc": "lower right", "bbox_to_anchor": (1.0, 0.97)}
-    panels[0][0].legend(**place, frameon=False, ncols=2 if bands is None else 4, fontsize=8)
+    panels[0][0].legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), frameon=False, ncols=4, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
-    return Film(pictures, captions(times, shown), alt)
+    return Film(pictures, captions(times, shown), alt, opening(truth[..., 0], shown))
 
 
 def film_forecast_maps(
@@ -134,11 +131,12 @@ def film_forecast_maps(
     channels: Sequence[str],
     alt: str,
     frames: int = 31,
-    size: int = 220,
+    size: int = 240,
     mask: Array | None = None,
     spread: Array | None = None,
+    bounds: Bounds = UNIT,
 ) -> Film:
-    """2D: truth, prediction and error side by side, one row per channel; the scales stand in the caption.
+    """2D: truth, prediction and error side by side, one row per channel, with the axes of the box `bounds`.
 
     Of a 3D field `(T, X, Y, Z, C)` the middle plane is shown. The error has a scale of its own. Cells in which
     `mask (*S,)` is false are grey. `spread (T, *S, C)`, that of an ensemble whose mean is the prediction, is a fourth
@@ -158,22 +156,25 @@ def film_forecast_maps(
     errors = [_capped(forecast[..., c] - truth[..., c], high - low) for c, (low, high) in enumerate(scales)]
     worst = [float(np.abs(e).max()) or 1e-12 for e in errors]
     widest = [0.0 if spread is None else _largest(masked(spread[..., c], mask)) for c in range(count)]
-    pictures = []
+    second = "prediction" if spread is None else "mean of the ensemble"
+    rows = []
+    for c in range(count):
+        row = [Panel(f"{channels[c]}: truth", scales[c], bar=False), Panel(second, scales[c])]
+        row.append(Panel("error", (-worst[c], worst[c])))
+        rows.append([*row, *([Panel("spread", (0.0, widest[c]))] if spread is not None else [])])
+    board, pictures = Board(rows, bounds, size), []
     for t in shown:
-        rows = [heading(("truth", "prediction", "error") if spread is None else FOUR, size)]
-        for c in range(count):
-            tiles = [tile(values[t, ..., c], scales[c], size, mask) for values in (truth, forecast)]
-            tiles.append(tile(errors[c][t], (-worst[c], worst[c]), size, mask))
-            if spread is not None:
-                tiles.append(tile(spread[t, ..., c], (0.0, widest[c]), size, mask))
-            rows.append(row_of(tiles))
-        pictures.append(map_picture(rows))
+        fields = [[truth[t, ..., c], forecast[t, ..., c], errors[c][t]] for c in range(count)]
+        if spread is not None:
+            fields = [[*row, spread[t, ..., c]] for c, row in enumerate(fields)]
+        pictures.append(board.picture(fields, mask))
     facts = zip(channels, scales, worst, widest, strict=False)
     ranges = "; ".join(
         f"{name}: {low:.2g} to {high:.2g}, error ±{e:.2g}" + (f", spread up to {s:.2g}" if s else "")
         for name, (low, high), e, s in facts
     )
-    return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})")
+    start = opening(visible[0], shown)
+    return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})", start)
 
 
 def _fan(bands: Array | None, channel: int) -> list[tuple[Array, Array, float, str]]:

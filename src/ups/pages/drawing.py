@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ups.types import Array
 
@@ -21,7 +21,6 @@ INK, ACCENTS = "#1d2733", ("#0b6e99", "#c8553d", "#588157", "#7b5ea7")
 MAPS, LEVELS, GREYS = ("viridis", "RdBu_r"), 120, 16
 WHITE = LEVELS * len(MAPS) + GREYS - 1
 NOTHING, NOTHING_COLOUR = WHITE - 4, "#bbbbbb"  # grey, for cells that do not count
-GAP = 8  # white pixels between tiles
 QUICK = 4  # of zlib's nine levels: half the time of the usual six, a tenth larger
 
 
@@ -40,16 +39,32 @@ class Band(NamedTuple):
 
 @dataclass(frozen=True)
 class Film:
-    """Frames to be shown one at a time under a slider, with a caption for each."""
+    """Frames to be shown one at a time under a slider, with a caption for each; it opens at frame `start`."""
 
     frames: tuple[str, ...]
     captions: tuple[str, ...]
     alt: str
+    start: int = 0
 
 
 def picked(total: int, most: int) -> list[int]:
     """At most so many of `total` frames, evenly spread, the first and the last among them."""
     return sorted({round(i) for i in np.linspace(0, total - 1, min(most, total))})
+
+
+def opening(field: Array, shown: Sequence[int]) -> int:
+    """The place among the frames `shown` at which a film of a `field (T, *S)` opens: the first that varies at least
+    half as much in space as any other. Only what is larger than a sixteenth of an axis counts: a start may be noise."""
+    coarse = np.asarray(field, np.float64)[list(shown)]
+    for axis in range(1, coarse.ndim):
+        cells = coarse.shape[axis] // (block := max(1, coarse.shape[axis] // 16)) * block
+        cut = np.take(coarse, range(cells), axis).reshape(*coarse.shape[:axis], -1, block, *coarse.shape[axis + 1 :])
+        coarse = cut.mean(axis + 1)
+    flat = coarse.reshape(len(shown), -1)
+    seen = np.isfinite(flat)
+    means = np.where(seen, flat, 0.0).sum(1) / np.maximum(seen.sum(1), 1)
+    spread = np.where(seen, (flat - means[:, None]) ** 2, 0.0).sum(1)
+    return int(np.argmax(spread >= 0.25 * spread.max()))
 
 
 def captions(times: Array, shown: Sequence[int]) -> tuple[str, ...]:
@@ -105,17 +120,17 @@ def drawing(figure: Any) -> str:
     return _few_colours(canvas)
 
 
-def tile(values: Array, scale: tuple[float, float], size: int, mask: Array | None = None) -> Array:
-    """A field `(X, Y)` as places in the palette, `(size, size)`, y upwards; nan is drawn as the largest value, and
+def tile(values: Array, scale: tuple[float, float], size: int, mask: Array | None, height: int) -> Array:
+    """A field `(X, Y)` as places in the palette, `(height, size)`, y upwards; nan is drawn as the largest value, and
     cells in which `mask` is false in grey."""
     unit = (np.nan_to_num(values, nan=scale[1]) - scale[0]) / (scale[1] - scale[0] or 1.0)
     small = Image.fromarray(np.flipud(unit.T).clip(0, 1).astype(np.float32))
-    large = np.asarray(small.resize((size, size), Image.Resampling.BICUBIC)).clip(0, 1)
+    large = np.asarray(small.resize((size, height), Image.Resampling.BICUBIC)).clip(0, 1)
     places = np.asarray(LEVELS * MAPS.index(colour_map(scale)) + (large * (LEVELS - 1) + 0.5), np.uint8)
     if mask is None:
         return places
     cells = Image.fromarray(np.flipud(np.asarray(mask, bool).T).astype(np.uint8))
-    return np.where(np.asarray(cells.resize((size, size), Image.Resampling.NEAREST)) > 0, places, np.uint8(NOTHING))
+    return np.where(np.asarray(cells.resize((size, height), Image.Resampling.NEAREST)) > 0, places, np.uint8(NOTHING))
 
 
 def shade(panel: Any, x: Array, mask: Array | None) -> None:
@@ -131,26 +146,9 @@ def masked(values: Array, mask: Array | None) -> Array:
     return values if mask is None else np.where(mask, values, np.nan)
 
 
-def row_of(tiles: Sequence[Array]) -> Array:
-    """Tiles side by side."""
-    gap = np.full((len(tiles[0]), GAP), WHITE, np.uint8)
-    return np.concatenate([part for one in tiles for part in (gap, one)][1:], axis=1)
-
-
-@cache
-def heading(words: Sequence[str], size: int) -> Array:
-    """A word above each tile of a row, as places in the palette."""
-    strip = Image.new("L", (len(words) * size + GAP * (len(words) - 1), 18), "white")
-    pen = ImageDraw.Draw(strip)
-    for i, word in enumerate(words):
-        pen.text((i * (size + GAP) + 4, 3), word, fill=INK)
-    return (WHITE + 1 - GREYS + np.asarray(strip) // (256 // GREYS)).astype(np.uint8)
-
-
-def map_picture(rows: Sequence[Array]) -> str:
-    """Rows of equal width, given as places in the palette, one above the other."""
-    gap = np.full((GAP, rows[0].shape[1]), WHITE, np.uint8)
-    image = Image.fromarray(np.concatenate([part for row in rows for part in (row, gap)][:-1], axis=0))
+def map_picture(places: Array) -> str:
+    """A picture given as places in the palette."""
+    image = Image.fromarray(places)
     image.putpalette(_palette())
     return _uri(image)
 

@@ -14,15 +14,14 @@ from ups.pages.drawing import (
     captions,
     colour_map,
     library,
-    map_picture,
     masked,
     moving,
+    opening,
     picked,
     png,
-    row_of,
     shade,
-    tile,
 )
+from ups.pages.maps import Board, Panel
 from ups.types import Array, Trajectory
 
 
@@ -76,7 +75,8 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
     pictures = moving(figure, lines, ([field[t] for field in fields[: len(lines)]] for t in shown))
-    return Film(pictures, captions(first.times, shown), f"{first.task.title}: {len(lines)} samples moving in time")
+    alt, start = f"{first.task.title}: {len(lines)} samples moving in time", opening(fields[0], shown)
+    return Film(pictures, captions(first.times, shown), alt, start)
 
 
 def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
@@ -84,14 +84,14 @@ def film_maps(sample: Trajectory, frames: int = 41, size: int = 260) -> Film:
     shown = picked(len(sample.times), frames)
     mask = mask_of(sample)
     scales = [_typical(masked(sample.values[..., c], mask)) for c in range(len(sample.task.channels))]
-    pictures = []
-    for t in shown:
-        tiles = [tile(sample.values[t, ..., c], scale, size, mask) for c, scale in enumerate(scales)]
-        pictures.append(map_picture([row_of(tiles)]))
-    ranges = zip(sample.task.channels, scales, strict=True)
-    names = ", ".join(f"{name} ({low:.2g} to {high:.2g})" for name, (low, high) in ranges)
+    channels, box = sample.task.channels, sample.domain.bounds
+    panels = [Panel(name, scale) for name, scale in zip(channels, scales, strict=True)]
+    board = Board([panels], (box[0], box[1]), size, sample.task.axes)
+    pictures = [board.picture([[sample.values[t, ..., c] for c in range(len(channels))]], mask) for t in shown]
+    names = ", ".join(f"{name} ({low:.2g} to {high:.2g})" for name, (low, high) in zip(channels, scales, strict=True))
     alt = f"{sample.task.title}, sample {sample.id}: {names}"
-    return Film(tuple(pictures), captions(sample.times, shown), alt)
+    start = opening(masked(sample.values[..., 0], mask), shown)
+    return Film(tuple(pictures), captions(sample.times, shown), alt, start)
 
 
 def _limit(arrays: Sequence[Array]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -30,6 +31,11 @@ class Section:
     good: bool = True
     code: str = ""
     folded: bool = False
+
+    @property
+    def anchor(self) -> str:
+        """Its name in links within the page."""
+        return "-".join(re.findall(r"\w+", self.title.lower())) or "section"
 
 
 @dataclass

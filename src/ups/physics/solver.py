@@ -39,12 +39,18 @@ _watcher: ContextVar[Callable[[float], None]] = ContextVar("watcher", default=la
 
 @contextmanager
 def watched(callback: Callable[[float], None]) -> Iterator[None]:
-    """While this is open, `solve` tells `callback` which share of the saved times it has reached."""
+    """While this is open, `solve` tells `callback` which share of the saved times it has reached; so does whoever else
+    steps through time and calls `watcher()`."""
     token = _watcher.set(callback)
     try:
         yield
     finally:
         _watcher.reset(token)
+
+
+def watcher() -> Callable[[float], None]:
+    """What is to be told the share of a solution that is reached."""
+    return _watcher.get()
 
 
 def solve(

@@ -17,6 +17,8 @@ from ups.models.calibration import LIMIT, Calibration, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, signs_of
 from ups.run.datasets import DataSet, Say
+from ups.run.generate import Progress
+from ups.run.generate import Report as Following
 from ups.tensors import Window
 from ups.types import Array, TaskSpec
 
@@ -31,11 +33,19 @@ PLACES = 512  # of a frame at which it is compared
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
 
 
-def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device, say: Say) -> dict[str, Trust]:
-    """Per task, what is fitted on its validation part; `say` is told where nothing could be."""
+def _silent(_: object) -> None:
+    """Progress that nobody follows."""
+
+
+def trust_of(
+    simulator: Simulator, sets: Sequence[DataSet], device: torch.device, say: Say, following: Following = _silent
+) -> dict[str, Trust]:
+    """Per task, what is fitted on its validation part; `say` is told where nothing could be, `following` how far it
+    is."""
     simulator.to(device).eval()
     simulator.trust = trust = {}  # nothing of what was fitted before
-    for data in sets:
+    for i, data in enumerate(sets):
+        following(Progress(i, len(sets), "calibrating"))
         with torch.no_grad():
             trust[data.task.name] = _fitted(simulator, data, device)
         few = sum(len(part) for part in data.parts("valid"))
@@ -43,6 +53,7 @@ def trust_of(simulator: Simulator, sets: Sequence[DataSet], device: torch.device
             say(f"{data.task.name}: its ensembles were calibrated on {few} trajectories only; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
             say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
+    following(Progress(len(sets), len(sets), "calibrating"))
     return trust
 
 

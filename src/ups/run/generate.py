@@ -44,7 +44,7 @@ DTYPES = {"pdebench": "float32", "accurate": "float64"}
 class Progress:
     """How far a generation is: samples solved (parts of samples count), of how many, and the name of the file.
 
-    `kept` are those of them that are on the disk: what an interruption leaves. `note` is something to be said once: how
+    `kept` are those of them that are on the disk, where files are made: what an interruption leaves. `note` is something to be said once: how
     long it will take, or what is kept.
     """
 
@@ -52,7 +52,7 @@ class Progress:
     total: int
     name: str
     note: str = ""
-    kept: int = 0
+    kept: int | None = None
 
 
 Report = Callable[[Progress], None]

@@ -24,7 +24,7 @@ from ups.eval.fourier import INSTALL, available
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Entry, TaskResult
+from ups.eval.results import BEFORE, Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
 from ups.models import Simulator
@@ -34,18 +34,24 @@ from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
+from ups.physics.solver import watched
 from ups.run.calibrate import AT_ONCE
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
 from ups.run.gates_config import CHAMPION
+from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
+from ups.run.learning import learning_curves
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
 from ups.types import PhysicsError, TaskSpec
+
+# Percent of the judging of a task that is done after rollouts, the codec alone, ensembles and estimates of errors.
+ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
 
 
 def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
@@ -82,12 +88,18 @@ class Judge:
 
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
+        self._show(exam, 0)
         rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
         self.watch.taken()  # of exams before this one
-        main, *others = self._entries(exam, rivals)
+        with watched(lambda share: self._show(exam, ROLLOUTS * share)):
+            main, *others = self._entries(exam, rivals)
         laws = self.watch.taken()
+        self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
+        self._show(exam, TRUST)
+        search, refinement = self._search(exam), self._refinement(exam)
+        self._show(exam, ALL)
         further: list[Entry] = []
         unseen = list(exam.outside)
         for more in beyond:
@@ -106,8 +118,8 @@ class Judge:
             trained={} if data is None else data.values(),
             ensemble=ensemble,
             errors=errors,
-            search=self._search(exam),
-            refinement=self._refinement(exam),
+            search=search,
+            refinement=refinement,
             laws=laws,
             champion=self._champion(exam),
         )
@@ -118,6 +130,10 @@ class Judge:
         said = (tuple(self.warnings), self._notes(), on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
+    def _show(self, exam: Exam, done: float) -> None:
+        """How far the judging of one task is, in percent."""
+        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}"))
+
     def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
         """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
         simulator knows of its errors, None where nothing was fitted."""
@@ -125,8 +141,10 @@ class Judge:
         count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
         trust = sim.trust.get(task.name, Trust())
         scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
-        rows = AT_ONCE[self.device.type == "cuda"]
+        rows, done = AT_ONCE[self.device.type == "cuda"], 0
         for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
+            self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
+            done += len(window)
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
             truth, members = window.targets[:, :steps], None
             with torch.no_grad():
@@ -228,7 +246,7 @@ class Judge:
         if self.config.start_from is None:
             return []
         old = load(self.config.start_from)
-        return [(predictor_of(old, self.device, "before"), Cost())] if _knows(old, exam.part.task) else []
+        return [(predictor_of(old, self.device, BEFORE), Cost())] if _knows(old, exam.part.task) else []
 
     def _champion(self, exam: Exam) -> Entry | None:
         """The champion's simulator on the same trajectories, where it is wanted and knows the task."""
@@ -303,7 +321,7 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     if seen:
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
-    return dataclasses.replace(report, drawn=told(folder, known))
+    return dataclasses.replace(report, drawn=told(folder, known), learning=learning_curves(folder))
 
 
 def _knows(simulator: Simulator, task: TaskSpec) -> bool:

@@ -1,0 +1,131 @@
+"""`ups init`: a config for the data at hand that loads, can be estimated and trained, and replaces nothing unasked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import yaml
+
+from ups.cli import main
+from ups.config import load
+from ups.engine.memory import Work
+from ups.jobs import propose as module
+from ups.jobs.propose import holdings, propose
+from ups.jobs.timing import Ceilings
+from ups.run.check import check
+from ups.run.config import RunConfig, run_config
+from ups.run.data_config import GenerateConfig
+from ups.run.generate import generate
+from ups.types import ConfigError, DataError
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a known task, one of arrays that say nothing of themselves, and what they are."""
+    place = tmp_path_factory.mktemp("init")
+    settings = GenerateConfig(task="advection1d", samples=12, resolution=64, scheme="accurate", params={"beta": 0.4})
+    generate(settings, place, lambda progress: None)  # noqa: ARG005
+    waves = np.random.default_rng(0).normal(size=(2, 120, 16, 16)).astype(np.float32)
+    np.savez(place / "waves.npz", h=waves)
+    (place / "waves.yaml").write_text("name: waves\ndims: [sample, time, x, y]\nfields: {h: [h]}\ndt: 0.1\n")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def bill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bill of made-up sizes, for a config that could be trained: the true one takes seconds (tests of estimates)."""
+
+    def costs(config: RunConfig, device: str) -> SimpleNamespace:  # noqa: ARG001
+        check(config)
+        flops = {"small": 100, "tiny": 10}[config.model.part("operator").size] * config.stage("operator").batch
+        stage = SimpleNamespace(work=Work(0, 0, flops * 10**9, 0, 0), captured=False)
+        return SimpleNamespace(stages=[stage], needed=10**6, parameters={"total": 1000})
+
+    monkeypatch.setattr(module, "costs", costs)
+    monkeypatch.setattr(module, "ceilings", lambda device, bf16: Ceilings(1e12, 1e12, 0.0))  # noqa: ARG005
+
+
+def written(out: Path, *files: Path, task: str = "", minutes: float = 5.0) -> RunConfig:
+    path, remarks = propose(files, task, out, minutes, "cpu", False, lambda sentence: None)  # noqa: ARG005
+    assert any(line.startswith("Model: ") for line in remarks)
+    return load(run_config(), path)
+
+
+def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path) -> None:
+    (file,) = folder.glob("*.hdf5")
+    config = written(tmp_path / "config.yaml", file)
+    (entry,) = config.data.values()
+    assert entry.file == str(file)
+    assert entry.reduce.time == 201 // 41
+    assert config.operator.train.seconds == 300  # type: ignore[attr-defined]
+    text = (tmp_path / "config.yaml").read_text()
+    assert text.startswith(f"# ups run {tmp_path / 'config.yaml'}\n")
+    assert "Memory: about 1 MB." in text
+    assert "# the highest learning rate" in text or "# lr: the highest learning rate" in text
+
+
+def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:
+    config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
+    (entry,) = config.data.values()
+    assert entry.split.time == (0.7, 0.15, 0.15)
+
+
+def test_the_largest_model_and_batch_are_taken_that_time_and_memory_have_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """400 steps, each twice 16 × 100, 32 × 10, 16 × 10 or 8 × 10 thousandths of a second."""
+    room = ((1290, "small", 16), (1270, "tiny", 32), (129, "tiny", 16), (1, "tiny", 8))
+    for seconds, size, batch in room:
+        config = written(tmp_path / f"{seconds}.yaml", minutes=seconds / 60)
+        assert (config.model.part("operator").size, config.stage("operator").batch) == (size, batch)
+    monkeypatch.setattr(module, "free_memory", lambda device: 10**5)  # noqa: ARG005
+    written(tmp_path / "full.yaml")
+    assert "It does NOT fit: 1 MB are needed, and 100 kB free" in (tmp_path / "full.yaml").read_text()
+
+
+def test_several_files_of_one_task_are_one_data_set(folder: Path) -> None:
+    (file,) = folder.glob("*.hdf5")
+    (both,) = holdings([file, file], "")
+    assert (both.files, both.samples) == ((str(file), str(file)), 24)
+
+
+def test_bad_files_and_names_are_one_sentence_and_nothing_is_written(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    (tmp_path / "there.yaml").write_text("mine")
+    np.savez(tmp_path / "one.npz", h=np.ones((1, 16, 16)))
+    (tmp_path / "one.yaml").write_text("name: one\ndims: [sample, x, y]\nfields: {h: [h]}\n")
+    out = tmp_path / "out.yaml"
+    cases = [
+        ((tmp_path / "notes.txt", "--out", out), "nor anything else that can be read"),
+        ((tmp_path / "nowhere.h5", "--out", out), "there is no such file"),
+        (("--task", "burger", "--out", out), "there is no task 'burger'"),
+        ((tmp_path / "one.npz", "--task", tmp_path / "one.yaml", "--out", out), "1 steady states cannot be cut"),
+        (("--minutes", "-1", "--out", out), "training takes some time"),
+        (("--out", tmp_path / "there.yaml"), "is there already; choose another --out, or replace it with --overwrite"),
+    ]
+    for words, sentence in cases:
+        with pytest.raises(SystemExit) as ended:
+            main(["init", *map(str, words)])
+        error = capsys.readouterr().err
+        assert ended.value.code == 2
+        assert sentence in error
+        assert error.count("\n") == 1
+    assert not out.exists()
+    assert (tmp_path / "there.yaml").read_text() == "mine"
+    assert folder.exists()
+
+
+def test_every_remark_is_a_comment_and_the_rest_is_yaml(tmp_path: Path) -> None:
+    for task in ("darcy2d", "reacdiff2d"):
+        written(tmp_path / f"{task}.yaml", task=task)
+        plain = yaml.safe_load((tmp_path / f"{task}.yaml").read_text())
+        assert plain["data"][task]["task"] == task
+    with pytest.raises(ConfigError, match="is there already"):
+        written(tmp_path / "darcy2d.yaml", task="darcy2d")
+    with pytest.raises(DataError):
+        holdings([tmp_path / "darcy2d.yaml"], "")

@@ -1,0 +1,64 @@
+"""What a person sees while something takes its time: a word at once, progress in every wait, nothing unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import pytest
+
+from ups import screen
+from ups.engine.train import Progress as TrainingProgress
+from ups.run.generate import Progress
+from ups.screen import following, training_line, waiting
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen, "AT_FIRST", 0.02)
+    monkeypatch.setattr(screen, "EVERY", 0.05)
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_wait_says_what_it_is_for_and_again_how_long_it_has_been(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("reading a.h5") as change:
+        time.sleep(0.04)
+        change("fitting a.h5")
+        time.sleep(0.1)
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == "reading a.h5"
+    assert second == "fitting a.h5 (0 s so far)"
+    time.sleep(0.1)
+    assert capsys.readouterr().err == "", "a wait that is over says nothing more"
+
+
+def test_what_is_over_in_a_moment_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with waiting("reading a.h5"):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_wait_that_fails_ends_with_its_failure() -> None:
+    with pytest.raises(ValueError, match="broken"), waiting("reading a.h5"):
+        raise ValueError("broken")
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_job_with_progress_says_first_what_it_opens(capsys: pytest.CaptureFixture[str]) -> None:
+    with following("opening runs/a") as report:
+        time.sleep(0.04)
+        assert capsys.readouterr().err == "opening runs/a\n"
+        report(Progress(0, 4, "judging burgers1d"))
+        report(Progress(4, 4, "judging burgers1d"))
+    assert capsys.readouterr().err == "judging burgers1d: 0 of 4\njudging burgers1d: 4 of 4 in 0 s\n"
+
+
+def test_a_line_of_training_leaves_out_what_is_not_known_yet() -> None:
+    nothing = TrainingProgress("codec", 0, 0.0, 0.0, math.inf, math.nan, math.nan, 1e-3, math.nan, 0.0, 500_000_000)
+    assert training_line(nothing) == "codec:   0%  step 0  0.5 GB"
+    later = dataclasses.replace(nothing, step=20, fraction=0.1, eta=9.0, loss=0.5, samples_per_second=160.0)
+    assert training_line(later) == "codec:  10%  step 20  loss 0.5  160 samples/s  0.5 GB  9 s left"
+    diverged = dataclasses.replace(later, loss=math.nan, score=math.inf)
+    assert "loss nan  validation inf" in training_line(diverged), "what went wrong is shown"
