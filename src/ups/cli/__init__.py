@@ -18,6 +18,8 @@ from ups.cli.data import data
 from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
+from ups.cli.memory import compare, leaderboard, logs, runs, watch
+from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
 from ups.cli.run import run
 from ups.screen import following, show, training
@@ -43,6 +45,11 @@ app = App(
 for sub in (data, config, cache, bench):
     app.command(sub)
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(runs)
+app.command(show_run, name="show")
+for sub_command in (logs, watch, leaderboard):
+    app.command(sub_command)
+app.command(compare, usage="Usage: ups compare RUN RUN... [OPTIONS]")
 app.command(faults)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")

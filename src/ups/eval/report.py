@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ups.eval import results, sections, trust_sections
+from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, number, with_interval
 from ups.pages import Page, Section
@@ -98,10 +98,11 @@ class Report:
         return (*complaints, *self.warnings, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """`report.html` and `results.json` in `folder`, each replaced in one step."""
+        """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
         path, rows = folder / "results.json", results.rows_of(self.records)
         results.write_results(path, rows)
+        trajectories.write(folder, results.per_trajectory(self.tasks))
         return self.page(rows).write(folder / "report.html"), path
 
     def page(self, rows: Sequence[object] = ()) -> Page:

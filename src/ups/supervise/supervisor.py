@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import holder
+from ups.presence import signs_of_life
 from ups.rundir import Place, RunDir
 from ups.shortage import remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
@@ -141,6 +142,7 @@ class Supervisor:
                 self._relay,
                 self._given_up,
                 self._stays,
+                signs_of_life(self.run.lock) if self.job.node == 0 else lambda: None,
             )
             verdict = watch.run()
         finally:

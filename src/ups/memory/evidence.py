@@ -1,0 +1,141 @@
+"""What lies in a run's folder, read without trust: the end of its log, its budgets, its checkpoints, its heartbeats."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ups.engine.checkpoint.manifest import newest_whole
+from ups.heartbeat import Beat
+from ups.heartbeat import read as read_beat
+from ups.parsing import parse_json, read_text
+from ups.rundir import RunDir
+from ups.supervise.proc import identity, is_mine, of_runs, seen_by
+from ups.supervise.start_dir import StartDir
+
+END = 1 << 17  # bytes of a log that are looked at for its last rows
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training was when something was last written of it."""
+
+    stage: str
+    step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a stage is trained for."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+class Processes:
+    """The living processes of this machine's runs, looked up once for many folders."""
+
+    def __init__(self) -> None:
+        self.by_folder = of_runs()
+
+    def starts(self, folder: Path) -> list[StartDir]:
+        """The folders, in memory, of what runs now for a run."""
+        here = identity(folder)
+        ranks = {} if here is None else self.by_folder.get(here, {})
+        return [StartDir(seen_by(pid, variables["UPS_RUN"])) for pid, variables in sorted(ranks.items())]
+
+
+def whole_lines(content: bytes) -> Iterator[Row]:
+    """The rows of a log; half a line that a kill has left is passed over."""
+    for line in content.splitlines():
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def last_rows(log: Path) -> list[Row]:
+    """The last rows of a log, newest first; none where it cannot be read."""
+    try:
+        with open(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - END))
+            content = file.read(END)
+    except (OSError, ValueError):
+        return []
+    return list(whole_lines(content))[::-1]
+
+
+def stage_of(row: Row) -> str:
+    """The stage that a row of the log belongs to; empty where none is named."""
+    return next((name.partition("/")[0] for name in row if "/" in name), "")
+
+
+def place_of(rows: list[Row]) -> Place | None:
+    """Where the training was when the newest of these rows was written."""
+    for row in rows:
+        stage, step, time = stage_of(row), row.get("step"), row.get("time")
+        if stage and isinstance(step, int) and isinstance(time, int | float):
+            return Place(stage, step, float(time))
+    return None
+
+
+def budget_of(folder: RunDir, stage: str) -> Budget:
+    """What the config gives a stage. Read from its lines, as `dump` writes them: a parser takes a hundred times as
+    long, and there may be a thousand runs."""
+    try:
+        text = read_text(folder.config)
+    except (OSError, ValueError):
+        return Budget()
+    section = re.search(rf"^{re.escape(stage)}:\n((?:  .*\n)*)", text, re.M)
+    train = re.search(r"^  train:\n((?:    .*\n)*)", section[1], re.M) if section else None
+    values = dict(re.findall(r"^    (steps|seconds): ([\d.e+]+)$", train[1], re.M)) if train else {}
+    try:
+        steps, seconds = values.get("steps"), values.get("seconds")
+        return Budget(int(steps) if steps else None, float(seconds) if seconds else None)
+    except ValueError:
+        return Budget()
+
+
+def checkpoints_of(folder: RunDir) -> dict[str, int]:
+    """By stage the step of its newest checkpoint that has all its files, in their sizes."""
+    steps = {}
+    try:
+        stages = [path for path in folder.checkpoints().iterdir() if path.is_dir()]
+        for stage in stages:
+            if (newest := newest_whole(stage)) is not None:
+                steps[stage.name] = int(newest.name.removeprefix("step-"))
+    except OSError:
+        return steps
+    return steps
+
+
+def beats_of(starts: list[StartDir]) -> dict[int, Beat]:
+    """The last heartbeat of each rank, by rank."""
+    beats: dict[int, Beat] = {}
+    for start in starts:
+        for path in start.folder.glob("heartbeat-*"):
+            beat = read_beat(path)
+            if beat is not None and (beat.rank not in beats or beat.count > beats[beat.rank].count):
+                beats[beat.rank] = beat
+    return beats
+
+
+def leftover_starts(pid: int) -> list[StartDir]:
+    """What a killed supervisor of this machine has left in memory, by its number."""
+    folders = StartDir.parent().glob(f"ups-{pid}-*")
+    return [StartDir(folder) for folder in folders if is_mine(folder)]
+
+
+def json_problem(path: Path, problem: Exception) -> str:
+    """Why a file of a run says nothing, in words."""
+    reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+    return f"{path.name} cannot be read ({' '.join(str(reason).split())[:120]})"
