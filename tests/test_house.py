@@ -31,6 +31,7 @@ FLOORS = {
         "types",
     }
     | {"definition", "streams", "verdict"},
+    "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
     "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},

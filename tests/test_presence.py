@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.presence import SILENT, HeldError, Writer, hold, look, release, signs_of_life
+from ups.presence import SILENT, HeldError, SignsOfLife, Writer, hold, look, release
 
 
 def elsewhere(lock: Path, age: float) -> None:
@@ -77,10 +77,24 @@ def test_a_writer_on_another_machine_is_believed_while_it_gives_signs_of_life(tm
         hold(lock)
     elsewhere(lock, age=SILENT + 1)
     assert not look(lock).alive
-    signs_of_life(lock)()
+    SignsOfLife(lock)()
     assert look(lock).alive, "a sign of life counts from when it is given"
     elsewhere(lock, age=SILENT + 1)
     release(hold(lock))
+
+
+def test_a_lock_that_was_deleted_is_taken_anew_and_keeps_a_second_writer_out(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+    handle, alive = hold(lock), SignsOfLife(lock)
+    lock.unlink()
+    alive()
+    assert look(lock).alive
+    with pytest.raises(HeldError):
+        hold(lock)
+    alive.close()
+    release(handle)
+    assert not look(lock).held
+    SignsOfLife(None)()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"host": 1}', b"\xff" * 9000])

@@ -47,6 +47,7 @@ WORDS = {
     "bench cache": ("bench", "cache", "--samples", "few"),
     "bench rollout": ("bench", "rollout", "{folder}/nowhere"),
     "run": ("run", "{folder}/nowhere.yaml"),
+    "sweep": ("sweep", "{folder}/nowhere.yaml", "--seeds", "2"),
     "runs": ("runs", "{folder}"),
     "show": ("show", "{folder}"),
     "logs": ("logs", "{folder}"),

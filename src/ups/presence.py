@@ -9,7 +9,6 @@ import os
 import platform
 import stat
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -69,16 +68,16 @@ class Presence:
         return self.fresh if self.elsewhere else self.held
 
 
-def hold(lock: Path) -> int:
+def hold(lock: Path, what: str = "run") -> int:
     """Take a lock until this process ends, however it ends, or calls `release`; a HeldError where another has it."""
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
     try:
-        _take(handle, lock.parent)
+        _take(handle, lock.parent, what)
         before = _written(handle)
         age = max(0.0, time.time() - os.fstat(handle).st_mtime)
         if before is not None and not before.here and age < SILENT:
             raise HeldError(
-                f"{lock.parent}: process {before.pid} on {before.host} wrote this run {age:.0f} s ago, and its lock "
+                f"{lock.parent}: process {before.pid} on {before.host} wrote this {what} {age:.0f} s ago, and its lock "
                 f"may not be seen here; stop it there, or wait {SILENT:.0f} s after its last sign of life."
             )
         with contextlib.suppress(OSError):  # a full disk is told where something that matters does not fit
@@ -97,29 +96,41 @@ def release(handle: int) -> None:
     os.close(handle)
 
 
-def _take(handle: int, folder: Path) -> None:
+def _take(handle: int, folder: Path, what: str) -> None:
     for left in reversed(range(TRIES)):
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             if not left:
-                cause = "another process is writing this run; wait for it or stop it."
+                cause = f"another process is writing this {what}; wait for it or stop it."
                 raise HeldError(f"{folder}: {cause}") from None
             time.sleep(0.02)
 
 
-def signs_of_life(lock: Path) -> Callable[[], None]:
-    """A function to call often, which renews the sign of life in a lock now and then."""
-    due = [0.0]
+class SignsOfLife:
+    """To be called often: renews the sign of life in a lock now and then. A lock that somebody has deleted is taken
+    anew, until `close`, for without it a second writer would be let in. None: there is no lock to look after."""
 
-    def give() -> None:
-        if time.monotonic() >= due[0]:
-            due[0] = time.monotonic() + EVERY
-            with contextlib.suppress(OSError):  # a disk that does not take it has worse to tell
-                os.utime(lock)
+    def __init__(self, lock: Path | None) -> None:
+        self.lock, self.due = lock, 0.0
+        self.taken: int | None = None
 
-    return give
+    def __call__(self) -> None:
+        if self.lock is None or time.monotonic() < self.due:
+            return
+        self.due = time.monotonic() + EVERY
+        with contextlib.suppress(OSError, HeldError):  # a disk that does not take it has worse to tell
+            try:
+                os.utime(self.lock)
+            except FileNotFoundError:
+                self.close()
+                self.taken = hold(self.lock)
+
+    def close(self) -> None:
+        if self.taken is not None:
+            release(self.taken)
+            self.taken = None
 
 
 def look(lock: Path) -> Presence:

@@ -26,10 +26,10 @@ def compared(*folders: Path) -> Comparison:
 def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_most() -> None:
     """On few and many trajectories, with normal, heavy-tailed and skewed noise."""
     rng, cases = np.random.default_rng(0), 0
-    for n in (6, 9, 24):
+    for n in (6, 9, 12):
         for spread in ("normal", "heavy", "skewed"):
             wrong = 0
-            for _ in range(150):
+            for _ in range(100):
                 truth = rng.lognormal(0, 1, n)
                 noise = {
                     "normal": lambda n=n: rng.normal(0, 0.3, n),
@@ -37,9 +37,9 @@ def test_differences_that_are_noise_are_significant_in_one_of_twenty_cases_at_mo
                     "skewed": lambda n=n: rng.exponential(1, n),
                 }[spread]
                 wrong += difference(truth * np.exp(noise()), truth * np.exp(noise())).significant
-            assert wrong <= 17, f"{spread}, {n} trajectories: {wrong} of 150"  # 7.5 expected, 17 are beyond 3 sigma
+            assert wrong <= 13, f"{spread}, {n} trajectories: {wrong} of 100"  # 5 expected, 13 are beyond 3 sigma
             cases += wrong
-    assert 20 <= cases <= 100, "nor may it never dare"
+    assert 15 <= cases <= 70, "nor may it never dare"
 
 
 def test_the_interval_of_a_difference_holds_what_it_promises() -> None:
@@ -92,7 +92,7 @@ def test_a_change_that_is_noise_is_not_called_better_and_one_that_is_real_is(tmp
     sentences = result.sentences()
     assert "no significant difference between" in sentences[0]
     assert "operator.train.lr=0.003 (3 seeds) is better than operator.train.lr=0.001 (3 seeds)" in sentences[1]
-    assert sentences[1].endswith("significant over 6 seeds.")
+    assert sentences[1].endswith("significant over 6 runs.")
 
 
 def test_one_seed_each_is_said_and_the_settings_that_differ_are_shown(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_the_keys_that_change_no_result_are_those_of_the_config() -> None:
-    assert RunConfig.incidental | {"name"} == INCIDENTAL
+    assert not RunConfig.incidental - INCIDENTAL
 
 
 def test_a_leaderboard_sets_other_test_data_apart(tmp_path: Path) -> None:

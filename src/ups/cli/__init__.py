@@ -22,6 +22,7 @@ from ups.cli.memory import compare, leaderboard, logs, runs, watch
 from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
 from ups.cli.run import run
+from ups.cli.sweep import sweep
 from ups.screen import following, show, training
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
@@ -45,6 +46,7 @@ app = App(
 for sub in (data, config, cache, bench):
     app.command(sub)
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(sweep, usage="Usage: ups sweep CONFIG --over KEY=VALUE,VALUE [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(runs)
 app.command(show_run, name="show")
 for sub_command in (logs, watch, leaderboard):

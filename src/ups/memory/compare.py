@@ -34,7 +34,7 @@ class Pair:
     second: Side
     means: tuple[float, float]
     gap: Difference
-    seeds: int  # degrees of freedom by which the noise of seeds is known; 0: it is not
+    runs: int  # of both sides together; where there are more than two, the noise of seeds is known
 
     @property
     def sentence(self) -> str:
@@ -51,7 +51,7 @@ class Pair:
             return f"{on}: no significant difference between {better.name} and {worse.name} ({numbers})."
         share = f"{1 - low / high:.0%} lower" if math.isfinite(high) and high > 0 else "where the other diverges"
         words = f"{on}: {better.name} is better than {worse.name}, {share} ({numbers}), and that is significant"
-        return f"{words} over {self.seeds + 2} seeds." if self.seeds else f"{words} on these trajectories."
+        return f"{words} over {self.runs} runs." if self.runs > 2 else f"{words} on these trajectories."
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Comparison:
         if len(self.sides) == 1:
             return [*self._only_seeds(), *self.unpaired]
         sentences = [pair.sentence for pair in self.pairs]
-        if any(pair.gap.significant and not pair.seeds for pair in self.pairs):
+        if any(pair.gap.significant and pair.runs == 2 for pair in self.pairs):
             sentences.append(
                 "Each of these stands for one seed: that its simulator is better is sure, that its settings are is "
                 "not; give runs of other seeds too (`ups sweep --seeds 3`)."
@@ -180,10 +180,10 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
 def _pair(task: str, first: Side, second: Side, marks: Sequence[str], comparisons: int) -> Pair:
     tables = [_table(task, side, marks) for side in (first, second)]
     ours, theirs = (_mean(table) for table in tables)
-    gap, freedom = difference(ours, theirs, comparisons), sum(len(table) - 1 for table in tables)
-    if freedom:
-        gap = _with_seeds(gap, tables, freedom)
-    return Pair(task, first, second, (float(ours.mean()), float(theirs.mean())), gap, freedom)
+    gap, runs = difference(ours, theirs, comparisons), sum(len(table) for table in tables)
+    if runs > 2:
+        gap = _with_seeds(gap, tables)
+    return Pair(task, first, second, (float(ours.mean()), float(theirs.mean())), gap, runs)
 
 
 def _table(task: str, side: Side, marks: Sequence[str]) -> Array:
@@ -196,15 +196,24 @@ def _mean(table: Array) -> Array:
     return np.asarray(table.mean(0))
 
 
-def _with_seeds(gap: Difference, tables: Sequence[Array], freedom: int) -> Difference:
-    """A difference must stand out of the noise of seeds too: Student's interval with the spread of all sides pooled."""
+def _with_seeds(gap: Difference, tables: Sequence[Array]) -> Difference:
+    """A difference must stand out of the noise of seeds too: Welch's interval, or where one side has a single run
+    Student's, which takes its noise to be the other's."""
     from scipy.special import stdtr, stdtrit
 
     means = [table.mean(1) for table in tables]
     if not all(np.isfinite(mean).all() for mean in means):
         return gap
-    squares = sum(float(((mean - mean.mean()) ** 2).sum()) for mean in means)
-    error = math.sqrt(squares / freedom * sum(1 / len(mean) for mean in means))
+    counts = [len(mean) for mean in means]
+    spreads = [float(mean.var(ddof=1)) if len(mean) > 1 else math.nan for mean in means]
+    if min(counts) == 1:
+        spreads = [max(spread for spread in spreads if not math.isnan(spread))] * 2
+        freedom = float(max(counts) - 1)
+    else:
+        parts = [spread / count for spread, count in zip(spreads, counts, strict=True)]
+        each = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
+        freedom = sum(parts) ** 2 / each if each else float(sum(counts) - 2)
+    error = math.sqrt(sum(spread / count for spread, count in zip(spreads, counts, strict=True)))
     value = float(means[0].mean() - means[1].mean())
     half = float(stdtrit(freedom, 1 - gap.level / 2)) * error
     p = 2 * float(stdtr(freedom, -abs(value) / error)) if error else (1.0 if value == 0 else 0.0)

@@ -129,8 +129,8 @@ def beats_of(starts: list[StartDir]) -> dict[int, Beat]:
     return beats
 
 
-def leftover_starts(pid: int) -> list[StartDir]:
-    """What a killed supervisor of this machine has left in memory, by its number."""
+def starts_of(pid: int) -> list[StartDir]:
+    """What a supervisor of this machine keeps in memory, or has left there when it was killed, by its number."""
     folders = StartDir.parent().glob(f"ups-{pid}-*")
     return [StartDir(folder) for folder in folders if is_mine(folder)]
 

@@ -21,8 +21,8 @@ from ups.memory.evidence import (
     checkpoints_of,
     json_problem,
     last_rows,
-    leftover_starts,
     place_of,
+    starts_of,
 )
 from ups.parsing import read_record
 from ups.presence import Presence, look
@@ -33,7 +33,7 @@ from ups.verdict import read_json
 Word = Literal[
     "running", "finished", "gate missed", "failed", "stopped", "dead", "unclear", "unreadable", "empty", "foreign"
 ]
-STOPPED = ("PREEMPTED", "INTERRUPTED")
+STOPPED = ("PREEMPTED", "INTERRUPTED", "PAUSED")
 NOT_RUNS: tuple[Word, ...] = ("empty", "foreign")
 
 
@@ -86,6 +86,8 @@ def state_of(folder: Path, processes: Processes | None = None, name: str = "") -
             return other
         presence = look(run.lock)
         return _state(run, names, presence, processes or Processes(), blank)
+    except FileNotFoundError:
+        return replace(blank, word="empty", sentence="there is no such folder.")
     except OSError as error:
         return replace(blank, sentence=f"cannot be read ({error.strerror or error}).")
 
@@ -119,6 +121,8 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
         state = replace(state, stage=place.stage, step=place.step, of=budget.steps)
     presence = _with_log(presence, place)
     starts = processes.starts(run.folder)
+    if not starts and presence.held and presence.writer is not None and presence.writer.here:
+        starts = starts_of(presence.writer.pid)
     if presence.alive or (starts and not presence.elsewhere):
         return _running(state, presence, _beat(beats_of(starts)), place)
     if presence.held and presence.elsewhere and presence.writer is not None:
@@ -194,7 +198,7 @@ def _finished(state: RunState, run: RunDir) -> RunState:
 
 def _dead(state: RunState, run: RunDir, presence: Presence, place: Place | None, names: set[str]) -> RunState:
     """A run that nobody writes and that has said no word about its end: it was killed."""
-    left = leftover_starts(presence.writer.pid) if presence.writer is not None and presence.writer.here else []
+    left = starts_of(presence.writer.pid) if presence.writer is not None and presence.writer.here else []
     beat = _beat(beats_of(left))
     if beat and place and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
