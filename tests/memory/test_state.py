@@ -133,6 +133,9 @@ def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:
     for deep in range(3):
         run = finished(tmp_path / f"deep-{deep}")
         run.verdict.write_text("[" * 100_000 if deep else '{"a":' * 100_000)
+    hostile = finished(tmp_path / "a\nb\x1b[2J")
+    row = {"step": 1, "time": float("inf"), "o/loss": 1}
+    hostile.metrics.write_text(json.dumps(row) + "\n" + json.dumps({**row, "time": 1.0, "x\ny/loss": 1}) + "\n")
     (tmp_path / "loop").symlink_to(tmp_path)
     states = {state.name: state for state in runs_in(tmp_path)}
     assert all(state.sentence.endswith((".", "…")) or state.sentence for state in states.values())
@@ -140,7 +143,8 @@ def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:
     assert states["verdict.json-1"].word == "unclear"
     assert "verdict.json cannot be read" in states["verdict.json-1"].sentence
     assert states["lock-pipe"].word == "unreadable"
-    assert json.dumps([state.to_dict() for state in states.values()])
+    json.dumps([state.to_dict() for state in states.values()], allow_nan=False)
+    assert all("\n" not in cell for row in table_of(list(states.values())) for cell in row)
 
 
 def test_folders_that_hold_no_run_are_told_from_runs_and_sweeps_are_looked_into(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from ups.eval.trajectories import PerTrajectory
 from ups.eval.trajectories import read as read_trajectories
 from ups.memory.curves import LearningCurve, curves_of
 from ups.memory.errors import OURS, main_rows
+from ups.memory.evidence import one_line
 from ups.memory.runs import run_at
 from ups.memory.state import RunState, state_of
 from ups.parsing import parse_yaml, read_text
@@ -22,7 +23,7 @@ from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 
 # Keys that say how a run is called and carried out, not what is learnt; `seed` is noise, and no setting.
-INCIDENTAL = frozenset({"dist", "limits", "out", "device", "trackers", "second_copy", "gates", "name"})
+INCIDENTAL = frozenset({"dist", "limits", "out", "device", "trackers", "tracking", "second_copy", "gates", "name"})
 SEED = "seed"
 
 
@@ -71,8 +72,7 @@ def settings_of(run: RunDir) -> dict[str, Any]:
     try:
         values = parse_yaml(read_text(run.config))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DataError(f"{run.config}: cannot be read ({reason}); put it back.") from None
+        raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
     return dict(flat(values if isinstance(values, dict) else {}))
 
 

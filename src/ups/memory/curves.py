@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ups.memory.evidence import Row, stage_of, whole_lines
+from ups.memory.evidence import Row, end_of, rows_in, stage_of
 
 MOST = 1 << 28  # bytes of a log that are read, from its end
 HEIGHT, WIDTH = 6, 60  # of a chart, in letters
@@ -32,13 +31,7 @@ class LearningCurve:
 
 def curves_of(log: Path, names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:
     """The curves of every stage in a run's log; none where there is none that can be read."""
-    try:
-        with open(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST))
-            content = file.read(MOST)
-    except (OSError, ValueError):
-        return []
-    return curves_in(whole_lines(content), names)
+    return curves_in(rows_in(end_of(log, MOST).splitlines()), names)
 
 
 def curves_in(rows: Iterable[Row], names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:

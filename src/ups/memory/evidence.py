@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.engine.checkpoint.manifest import newest_whole
+from ups.engine.checkpoint.manifest import MANIFEST, listing
 from ups.heartbeat import Beat
 from ups.heartbeat import read as read_beat
 from ups.parsing import parse_json, read_text
@@ -51,9 +52,9 @@ class Processes:
         return [StartDir(seen_by(pid, variables["UPS_RUN"])) for pid, variables in sorted(ranks.items())]
 
 
-def whole_lines(content: bytes) -> Iterator[Row]:
+def rows_in(lines: Iterable[bytes]) -> Iterator[Row]:
     """The rows of a log; half a line that a kill has left is passed over."""
-    for line in content.splitlines():
+    for line in lines:
         try:
             row = parse_json(line)
         except ValueError:
@@ -62,16 +63,19 @@ def whole_lines(content: bytes) -> Iterator[Row]:
             yield row
 
 
-def last_rows(log: Path) -> list[Row]:
-    """The last rows of a log, newest first; none where it cannot be read."""
+def end_of(log: Path, most: int = END) -> bytes:
+    """The last bytes of a log; none where it cannot be read."""
     try:
         with open(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - END))
-            content = file.read(END)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)
     except (OSError, ValueError):
-        return []
-    return list(whole_lines(content))[::-1]
+        return b""
+
+
+def last_rows(log: Path) -> Iterator[Row]:
+    """The last rows of a log, newest first."""
+    return rows_in(reversed(end_of(log).splitlines()))
 
 
 def stage_of(row: Row) -> str:
@@ -79,12 +83,12 @@ def stage_of(row: Row) -> str:
     return next((name.partition("/")[0] for name in row if "/" in name), "")
 
 
-def place_of(rows: list[Row]) -> Place | None:
+def place_of(rows: Iterable[Row]) -> Place | None:
     """Where the training was when the newest of these rows was written."""
     for row in rows:
         stage, step, time = stage_of(row), row.get("step"), row.get("time")
-        if stage and isinstance(step, int) and isinstance(time, int | float):
-            return Place(stage, step, float(time))
+        if stage and isinstance(step, int) and isinstance(time, int | float) and math.isfinite(time):
+            return Place(one_line(stage), step, float(time))
     return None
 
 
@@ -106,12 +110,13 @@ def budget_of(folder: RunDir, stage: str) -> Budget:
 
 
 def checkpoints_of(folder: RunDir) -> dict[str, int]:
-    """By stage the step of its newest checkpoint that has all its files, in their sizes."""
+    """By stage the step of its newest published checkpoint. It had all its files when it got its name; a resume
+    verifies them, and goes back to an older one where they are damaged."""
     steps = {}
     try:
-        stages = [path for path in folder.checkpoints().iterdir() if path.is_dir()]
-        for stage in stages:
-            if (newest := newest_whole(stage)) is not None:
+        for stage in (path for path in folder.checkpoints().iterdir() if path.is_dir()):
+            newest = next((path for path in listing(stage) if (path / MANIFEST).is_file()), None)
+            if newest is not None:
                 steps[stage.name] = int(newest.name.removeprefix("step-"))
     except OSError:
         return steps
@@ -135,7 +140,13 @@ def starts_of(pid: int) -> list[StartDir]:
     return [StartDir(folder) for folder in folders if is_mine(folder)]
 
 
+def one_line(text: str, most: int = 300) -> str:
+    """Words that a stranger may have written, fit for a line of a table."""
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[:most]} …"
+
+
 def json_problem(path: Path, problem: Exception) -> str:
     """Why a file of a run says nothing, in words."""
     reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
-    return f"{path.name} cannot be read ({' '.join(str(reason).split())[:120]})"
+    return f"{path.name} cannot be read ({one_line(str(reason), 120)})"

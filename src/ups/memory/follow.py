@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 
 def live_line(run: RunDir, state: RunState) -> str:
     """Where a run is, with its newest numbers."""
-    rows = last_rows(run.metrics)
+    rows = list(last_rows(run.metrics))
     loss, score, speed = (_newest(rows, state.stage, name) for name in (LOSS, SCORE, "samples_per_second"))
     words = [f"{state.word}: {state.sentence}" if state.sentence.rstrip(".") != state.word else state.sentence]
     if state.word == "running":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ups.memory.errors import number
-from ups.memory.evidence import Processes
+from ups.memory.evidence import Processes, one_line
 from ups.memory.state import NOT_RUNS, RunState, ago, is_run, state_of
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -69,8 +69,8 @@ def _row(state: RunState) -> tuple[str, ...]:
     took = "–" if state.seconds is None else ago(state.seconds)
     sign = f"{ago(max(0.0, time.time() - state.changed))} ago" if state.changed else "–"
     words = "" if state.sentence == f"{state.word}." else state.sentence
-    words = words if len(words) <= WIDEST else f"{words[:WIDEST]} …"
-    return (state.name, state.word, errors or "–", took, state.device or "–", sign, words)
+    words = one_line(words, WIDEST)
+    return (one_line(state.name), state.word, errors or "–", took, state.device or "–", sign, words)
 
 
 def _folders(top: Path) -> Iterator[tuple[Path, str]]:

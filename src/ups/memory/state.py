@@ -21,6 +21,7 @@ from ups.memory.evidence import (
     checkpoints_of,
     json_problem,
     last_rows,
+    one_line,
     place_of,
     starts_of,
 )
@@ -113,9 +114,9 @@ def _no_run(run: RunDir, names: set[str], blank: RunState) -> RunState | None:
 
 
 def _state(run: RunDir, names: set[str], presence: Presence, processes: Processes, blank: RunState) -> RunState:
-    rows = last_rows(run.metrics)
-    place = place_of(rows)
-    state = replace(blank, changed=_changed(run, place), **_cost(run, place))
+    place = place_of(last_rows(run.metrics))
+    kept = {} if run.stages.name in names else checkpoints_of(run)
+    state = replace(blank, changed=_changed(run, place), **_cost(run, kept))
     if place is not None:
         budget = budget_of(run, place.stage)
         state = replace(state, stage=place.stage, step=place.step, of=budget.steps)
@@ -131,7 +132,7 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
         return replace(state, word="unclear", sentence=words, host=host)
     if run.verdict.name in names:
         return _ended(state, run)
-    return _dead(state, run, presence, place, names)
+    return _dead(state, run, presence, place, names, kept)
 
 
 def _with_log(presence: Presence, place: Place | None) -> Presence:
@@ -170,8 +171,7 @@ def _ended(state: RunState, run: RunDir) -> RunState:
     except (OSError, ValueError) as error:
         words = f"ended, but how is not known: {json_problem(run.verdict, error)}; --resume it."
         return replace(state, word="unclear", sentence=words, resumable=True)
-    ending, cause = str(verdict.get("verdict", "")), " ".join(str(verdict.get("cause", "")).split())
-    cause = cause if len(cause) <= 300 else f"{cause[:300]} …"
+    ending, cause = one_line(str(verdict.get("verdict", ""))), one_line(str(verdict.get("cause", "")))
     if ending == "SUCCESS":
         return _finished(state, run)
     if ending.startswith("GATE"):
@@ -190,13 +190,15 @@ def _finished(state: RunState, run: RunDir) -> RunState:
     try:
         errors = errors_of(run.folder)
     except DataError as error:
-        words = f"finished, but its errors are not there: {error}"
+        words = f"finished, but its errors are not there: {one_line(str(error))}"
         return replace(state, word="finished", sentence=words)
     missing = "" if run.artifact("simulator").is_file() else "finished, but its simulator is gone: --resume it."
     return replace(state, word="finished", sentence=missing or "finished.", errors=errors)
 
 
-def _dead(state: RunState, run: RunDir, presence: Presence, place: Place | None, names: set[str]) -> RunState:
+def _dead(
+    state: RunState, run: RunDir, presence: Presence, place: Place | None, names: set[str], kept: Mapping[str, int]
+) -> RunState:
     """A run that nobody writes and that has said no word about its end: it was killed."""
     left = starts_of(presence.writer.pid) if presence.writer is not None and presence.writer.here else []
     beat = _beat(beats_of(left))
@@ -211,7 +213,6 @@ def _dead(state: RunState, run: RunDir, presence: Presence, place: Place | None,
     if run.results.name in names or run.stages.name in names:
         words = f"dead after its training, before its verdict{how}; resumable."
         return replace(state, word="dead", sentence=words, resumable=True)
-    kept = checkpoints_of(run)
     if state.step is None and not kept:
         return replace(state, word="dead", sentence=f"dead before its first step{how}; resumable.", resumable=True)
     if not state.stage or kept.get(state.stage, -1) > (state.step or 0):  # its log is gone, or older
@@ -242,15 +243,13 @@ def _beat(beats: Mapping[int, Any]) -> tuple[int, str] | None:
     return None if first is None else (int(first.step), str(first.phase))
 
 
-def _cost(run: RunDir, place: Place | None) -> dict[str, Any]:
+def _cost(run: RunDir, kept: Mapping[str, int]) -> dict[str, Any]:
     """Seconds of training over all starts, and on what. Of a stage that is not finished its newest checkpoint tells."""
     facts = read_json(run.environment)
-    stages = read_json(run.stages)
-    spent = [row.get("seconds") for row in stages.values() if isinstance(row, dict)]
-    if not spent and place is not None:
-        spent = [_checkpoint_seconds(run, stage, step) for stage, step in checkpoints_of(run).items()]
+    spent = [row.get("seconds") for row in read_json(run.stages).values() if isinstance(row, dict)]
+    spent = spent or [_checkpoint_seconds(run, stage, step) for stage, step in kept.items()]
     known = [float(value) for value in spent if isinstance(value, int | float)]
-    return {"seconds": sum(known) if known else None, "device": str(facts.get("device") or "")}
+    return {"seconds": sum(known) if known else None, "device": one_line(str(facts.get("device") or ""), 40)}
 
 
 def _checkpoint_seconds(run: RunDir, stage: str, step: int) -> float | None:
