@@ -16,6 +16,7 @@ import pytest
 
 from memory_runs import begun, ended, finished, logged
 from ups.memory.runs import run_at, runs_in, summary_of, table_of
+from ups.memory.show import facts_of
 from ups.memory.state import state_of
 from ups.presence import SILENT, Writer, hold, release
 from ups.types import DataError
@@ -109,6 +110,33 @@ def test_where_a_run_died_is_known_in_every_phase(tmp_path: Path) -> None:
     logged(run, "operator", (600,))
     run.stages.write_text("{}")
     assert state_of(run.folder).sentence == "dead after its training, before its verdict; resumable."
+
+
+def test_the_record_of_phases_says_where_a_run_is_or_was_killed(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    handle = hold(run.lock)
+
+    def phase(name: str, event: str, **facts: float | str) -> None:
+        with (run.folder / "phases.jsonl").open("a") as file:
+            file.write(json.dumps({"phase": name, "part": "", "event": event, "clock": time.time(), **facts}) + "\n")
+
+    phase("data", "begin")
+    assert state_of(run.folder).sentence == "phase data."
+    phase("data", "end", seconds=2.0, result="done")
+    phase("train", "begin")
+    logged(run, "operator", (250,))
+    assert state_of(run.folder).sentence == "step 250 of 600 of stage operator."
+    checkpoint = run.checkpoints("operator") / "step-000000240"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text("{}")
+    phase("train", "end", seconds=9.0, result="done")
+    phase("evaluate", "begin")
+    assert state_of(run.folder).sentence == "phase evaluate."
+    os.close(handle)
+    state = state_of(run.folder)
+    assert state.sentence == "dead in phase evaluate; resumable from step 240 of stage operator."
+    words = dict(facts_of(run)[1])["phases"]
+    assert words == "data (2.0 s), train (9.0 s), evaluate (under way)"
 
 
 def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ups.supervise.proc import identity, is_mine, of_runs, seen_by
 from ups.supervise.start_dir import StartDir
 
 END = 1 << 17  # bytes of a log that are looked at for its last rows
+JOURNAL = "phases.jsonl"  # a line for the beginning and the end of each phase of a run
 Row = dict[str, Any]
 
 
@@ -29,6 +30,15 @@ class Place:
     stage: str
     step: int
     time: float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The phase that a run was in when its record was last written to. `under_way`: it had not ended."""
+
+    name: str
+    time: float
+    under_way: bool
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,20 @@ def place_of(rows: Iterable[Row]) -> Place | None:
         stage, step, time = stage_of(row), row.get("step"), row.get("time")
         if stage and isinstance(step, int) and isinstance(time, int | float) and math.isfinite(time):
             return Place(one_line(stage), step, float(time))
+    return None
+
+
+def phases_of(folder: RunDir) -> Iterator[Row]:
+    """The last rows of the record of a run's phases, newest first; none where it keeps no such record."""
+    return last_rows(folder.folder / JOURNAL)
+
+
+def phase_of(folder: RunDir) -> Phase | None:
+    """Where a run is among its phases, or was when it was killed."""
+    for row in phases_of(folder):
+        name, time = row.get("phase"), row.get("clock")
+        if isinstance(name, str) and isinstance(time, int | float) and math.isfinite(time):
+            return Phase(one_line(name, 40), float(time), row.get("event") == "begin")
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from ups.memory.candidate import settings_of
 from ups.memory.curves import curves_of, drawn
 from ups.memory.errors import TaskError, errors_of, number
+from ups.memory.evidence import one_line, phases_of
 from ups.memory.state import RunState, ago, state_of
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -30,7 +31,7 @@ def facts_of(run: RunDir) -> tuple[RunState, Rows]:
         [("config", problem)] if problem else [("trains", _what(settings)), ("seed", str(settings.get("seed", "–")))]
     )
     rows += [("begun", _begun(environment)), ("on", _where(environment, state)), ("took", _took(run, state))]
-    rows += list(_ended(run))
+    rows += [("phases", _phases(run)), *_ended(run)]
     return state, tuple((name, value) for name, value in rows if value)
 
 
@@ -89,6 +90,17 @@ def _took(run: RunDir, state: RunState) -> str:
     parts = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in longest if seconds >= 0.05)
     whole = f"the last start {ago(sum(phases.values()))} in all: {parts}" if phases else ""
     return "; ".join(word for word in (trained, whole) if word)
+
+
+def _phases(run: RunDir) -> str:
+    """The phases of the run in their order, each as it ended last."""
+    ends: dict[str, str] = {}
+    for row in phases_of(run):
+        name, result = one_line(f"{row.get('phase')} {row.get('part') or ''}", 40), row.get("result")
+        seconds = row.get("seconds")
+        took = f"{seconds:.1f} s" if isinstance(seconds, int | float) else "under way"
+        ends.setdefault(name, took if result in (None, "done") else f"{took}, {one_line(str(result), 20)}")
+    return ", ".join(f"{name} ({words})" for name, words in reversed(ends.items()))
 
 
 def _ended(run: RunDir) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from ups.memory.errors import TaskError, errors_of
 from ups.memory.evidence import (
     Budget,
+    Phase,
     Place,
     Processes,
     beats_of,
@@ -22,6 +23,7 @@ from ups.memory.evidence import (
     json_problem,
     last_rows,
     one_line,
+    phase_of,
     place_of,
     starts_of,
 )
@@ -34,6 +36,7 @@ from ups.verdict import read_json
 Word = Literal[
     "running", "finished", "gate missed", "failed", "stopped", "dead", "unclear", "unreadable", "empty", "foreign"
 ]
+TRAIN = "train"  # the phase whose steps the log tells
 STOPPED = ("PREEMPTED", "INTERRUPTED", "PAUSED")
 NOT_RUNS: tuple[Word, ...] = ("empty", "foreign")
 
@@ -125,7 +128,7 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
     if not starts and presence.held and presence.writer is not None and presence.writer.here:
         starts = starts_of(presence.writer.pid)
     if presence.alive or (starts and not presence.elsewhere):
-        return _running(state, presence, _beat(beats_of(starts)), place)
+        return _running(state, presence, _beat(beats_of(starts)), place, phase_of(run))
     if presence.held and presence.elsewhere and presence.writer is not None:
         host, age = presence.writer.host, ago(presence.age or 0.0)
         words = f"not known: {host} holds its lock, but its last sign of life is {age} old; look on {host}."
@@ -143,7 +146,9 @@ def _with_log(presence: Presence, place: Place | None) -> Presence:
     return replace(presence, age=min(presence.age, written)) if place.time >= presence.writer.began else presence
 
 
-def _running(state: RunState, presence: Presence, beat: tuple[int, str] | None, place: Place | None) -> RunState:
+def _running(
+    state: RunState, presence: Presence, beat: tuple[int, str] | None, place: Place | None, phase: Phase | None
+) -> RunState:
     writer = presence.writer
     where = ""
     if writer is not None and not writer.here:
@@ -153,6 +158,8 @@ def _running(state: RunState, presence: Presence, beat: tuple[int, str] | None, 
         where = " (its lock is gone, its processes are there)"
     state = replace(state, word="running", host="" if writer is None else writer.host)
     began = 0.0 if writer is None else writer.began
+    if phase is not None and phase.under_way and phase.name != TRAIN and phase.time >= began:
+        return replace(state, sentence=f"phase {phase.name}{where}.")
     if beat is not None and beat[1] in ("judge", "idle"):
         return replace(state, sentence=f"judging what was trained{where}.")
     if place is None or place.time < began:
@@ -210,17 +217,29 @@ def _dead(
     if not read_json(run.environment).get("fingerprint"):
         words = f"dead before it had begun{how}; run it again with --overwrite."
         return replace(state, word="dead", sentence=words)
+    phase = phase_of(run)
+    if phase is not None and phase.under_way and phase.name != TRAIN:
+        last = _newest(run, kept)
+        begin = f" from step {kept[last]} of stage {last}" if last else ""
+        return replace(
+            state, word="dead", sentence=f"dead in phase {phase.name}{how}; resumable{begin}.", resumable=True
+        )
     if run.results.name in names or run.stages.name in names:
         words = f"dead after its training, before its verdict{how}; resumable."
         return replace(state, word="dead", sentence=words, resumable=True)
     if state.step is None and not kept:
         return replace(state, word="dead", sentence=f"dead before its first step{how}; resumable.", resumable=True)
     if not state.stage or kept.get(state.stage, -1) > (state.step or 0):  # its log is gone, or older
-        last = max(kept, key=lambda stage: (run.checkpoints(stage).stat().st_mtime, stage))
+        last = _newest(run, kept)
         state = replace(state, stage=last, step=kept[last], of=budget_of(run, last).steps)
     step = kept.get(state.stage)
     begin = f"from step {step}" if step is not None else "from the beginning of the stage"
     return replace(state, word="dead", sentence=f"dead at {at(state)}{how}; resumable {begin}.", resumable=True)
+
+
+def _newest(run: RunDir, kept: Mapping[str, int]) -> str:
+    """The stage whose checkpoints were written last; empty where there is none."""
+    return max(kept, key=lambda stage: (run.checkpoints(stage).stat().st_mtime, stage), default="")
 
 
 def at(state: RunState) -> str:

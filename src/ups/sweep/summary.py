@@ -93,7 +93,7 @@ def table_of(found: Sequence[Settings]) -> Rows:
         values = dict(one.overrides)
         errors = [_error(one, task) for task in tasks]
         spent = [state.seconds for state in one.states if state.seconds is not None]
-        states = _states(one.states) if seeds or one.states[0].word != "finished" else "finished"
+        states = _states(one.states) if seeds else f"{one.states[0].name}: {one.states[0].word}"
         rows.append((*(values.get(key, "–") for key in keys), *errors, ago(sum(spent)) if spent else "–", states))
     return tuple(rows)
 
