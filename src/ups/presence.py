@@ -36,7 +36,8 @@ class Writer:
 
     @classmethod
     def me(cls) -> Writer:
-        return cls(platform.node(), boot(), os.getpid(), round(time.time(), 3))
+        began = round(time.time() - 0.01, 3)  # before anything that is written with the same rounding
+        return cls(platform.node(), boot(), os.getpid(), began)
 
     @property
     def here(self) -> bool:
@@ -156,7 +157,8 @@ def look(lock: Path) -> Presence:
 def _written(handle: int) -> Writer | None:
     try:
         values = parse_json(os.pread(handle, LARGEST, 0) or b"null")
-        return Writer(str(values["host"]), str(values["boot"]), int(values["pid"]), float(values["began"]))
+        host = " ".join(str(values["host"]).split())[:64]
+        return Writer(host, str(values["boot"]), int(values["pid"]), float(values["began"]))
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -13,7 +13,7 @@ optuna = pytest.importorskip("optuna", reason="needs the extra `sweep`")
 from ups.memory.errors import TaskError  # noqa: E402
 from ups.memory.state import RunState  # noqa: E402
 from ups.sweep.axes import Point, axes_of  # noqa: E402
-from ups.sweep.study import Study  # noqa: E402
+from ups.sweep.study import Study, require  # noqa: E402
 from ups.types import ConfigError, DataError  # noqa: E402
 
 AXES = axes_of(["lr=log:1e-4..1e-1", "size=tiny,small"])
@@ -56,6 +56,12 @@ def test_trials_that_a_kill_has_left_are_taken_up_with_their_own_values(tmp_path
     states = [trial.state.name for trial in again.study.trials]
     assert states == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
     assert len(points) == 6
+
+
+def test_where_optuna_is_not_installed_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=r"universal-physics-stack\[sweep\]"):
+        require()
 
 
 def test_a_study_of_other_values_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

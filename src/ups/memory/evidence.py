@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.engine.checkpoint.manifest import MANIFEST, listing
+from ups.files import holder
 from ups.heartbeat import Beat
 from ups.heartbeat import read as read_beat
 from ups.parsing import parse_json, read_text
@@ -158,10 +159,11 @@ def beats_of(starts: list[StartDir]) -> dict[int, Beat]:
     return beats
 
 
-def starts_of(pid: int) -> list[StartDir]:
-    """What a supervisor of this machine keeps in memory, or has left there when it was killed, by its number."""
-    folders = StartDir.parent().glob(f"ups-{pid}-*")
-    return [StartDir(folder) for folder in folders if is_mine(folder)]
+def starts_of(pid: int, alive: bool) -> list[StartDir]:
+    """What a supervisor of this machine keeps in memory, by its number, or has left there when it was killed: then
+    nobody holds it, and another process of the same number is not taken for it."""
+    starts = [StartDir(folder) for folder in StartDir.parent().glob(f"ups-{pid}-*") if is_mine(folder)]
+    return [start for start in starts if (holder(start.lock) is not None) == alive]
 
 
 def one_line(text: str, most: int = 300) -> str:

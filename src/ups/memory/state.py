@@ -126,7 +126,7 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
     presence = _with_log(presence, place)
     starts = processes.starts(run.folder)
     if not starts and presence.held and presence.writer is not None and presence.writer.here:
-        starts = starts_of(presence.writer.pid)
+        starts = starts_of(presence.writer.pid, alive=True)
     if presence.alive or (starts and not presence.elsewhere):
         return _running(state, presence, _beat(beats_of(starts)), place, phase_of(run))
     if presence.held and presence.elsewhere and presence.writer is not None:
@@ -207,7 +207,7 @@ def _dead(
     state: RunState, run: RunDir, presence: Presence, place: Place | None, names: set[str], kept: Mapping[str, int]
 ) -> RunState:
     """A run that nobody writes and that has said no word about its end: it was killed."""
-    left = starts_of(presence.writer.pid) if presence.writer is not None and presence.writer.here else []
+    left = starts_of(presence.writer.pid, alive=False) if presence.writer is not None and presence.writer.here else []
     beat = _beat(beats_of(left))
     if beat and place and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
