@@ -53,6 +53,7 @@ def settled(folder: Path) -> RunState:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("everything", [True, False], ids=["all of it", "the supervisor alone"])
 def test_a_run_killed_in_any_phase_is_dead_where_it_was_and_resumes_to_its_end(
     tmp_path: Path, everything: bool

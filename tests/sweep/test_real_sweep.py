@@ -48,6 +48,7 @@ def test_mistakes_are_said_before_work_is_spent(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_was_ended_in_the_middle_goes_on_and_finishes(tmp_path: Path, number: int) -> None:
     words = command(tmp_path, "--over", "operator.train.lr=1e-3,1e-5", "--jobs", "2")
@@ -68,12 +69,12 @@ def test_a_sweep_that_was_ended_in_the_middle_goes_on_and_finishes(tmp_path: Pat
         state = state_of(folder / name)
         assert state.word == "stopped", f"{state.word}: {state.sentence}"
         assert "--resume goes on" in state.sentence
-    done = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     assert "lr-1e-3: resumed" in done.stderr
     assert {state.name: state.word for state in runs_in(folder)} == dict.fromkeys(names, "finished")
     assert "nRMSE advection1d" in done.stdout
     assert (folder / "sweep.html").stat().st_size > 10_000
-    again = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=120)
+    again = subprocess.run(words, env=ENV, capture_output=True, text=True, check=False, timeout=200)
     assert (again.returncode, again.stdout) == (0, done.stdout)
     assert "resumed" not in again.stderr

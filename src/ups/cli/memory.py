@@ -144,7 +144,7 @@ def watch(run: Path, *, every: float = 1.0) -> int:
 
         def draw(state: RunState, words: str) -> None:
             size = shutil.get_terminal_size((80, 24))
-            charts = curve_lines(folder, size.columns)[: max(0, size.lines - 4)]
+            charts = curve_lines(folder, size.columns, state.stage)[: max(0, size.lines - 4)]
             lines = (f"{state.name}: {words}", "", *charts)
             screen.update(Group(*(Text(printable(text)) for text in lines)), refresh=True)
 

@@ -45,9 +45,10 @@ def errors_table(run: RunDir) -> tuple[Rows, str]:
     return (head, *(_error_row(e) for e in errors.values())), ""
 
 
-def curve_lines(run: RunDir, width: int) -> list[str]:
-    """The learning curves, one below the other."""
-    charts = [drawn(curve, width=max(20, min(100, width - 14))) for curve in curves_of(run.metrics)]
+def curve_lines(run: RunDir, width: int, first: str = "") -> list[str]:
+    """The learning curves, one below the other; those of the stage `first` before the others."""
+    curves = sorted(curves_of(run.metrics), key=lambda curve: curve.stage != first)
+    charts = [drawn(curve, width=max(20, min(100, width - 14))) for curve in curves]
     return [line for chart in charts for line in (*chart, "")]
 
 
