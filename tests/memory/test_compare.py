@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from memory_runs import begun, ended, finished
+from ups.eval.pairs import difference
 from ups.memory.candidate import INCIDENTAL, candidates
 from ups.memory.compare import Comparison, compare
 from ups.memory.compare_page import page_of, write_page
 from ups.memory.leaderboard import leaderboard
-from ups.memory.pairs import difference
 from ups.memory.runs import runs_in
 from ups.run.config import RunConfig
 from ups.types import ConfigError, DataError

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ups.eval.pairs import LEVEL, Difference, difference
 from ups.memory.candidate import SEED, Candidate, about_results, differing
 from ups.memory.errors import number
-from ups.memory.pairs import LEVEL, Difference, difference
 from ups.types import Array, ConfigError, DataError
 
 Rows = tuple[tuple[str, ...], ...]
