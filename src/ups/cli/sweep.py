@@ -62,7 +62,7 @@ def sweep(
         raise ConfigError("no config was named; write `ups sweep CONFIG --over KEY=VALUE,VALUE`.")
     named = tuple(word.strip() for word in (devices or "").split(",") if word.strip())
     request = Request(file, over, flags, out, jobs, named, random, optuna, seed, seeds)
-    code, folder, found = carry_out(request, say, sys.argv)
-    print(printable(table(table_of(found))))
-    print(printable("\n".join((*sentences_of(folder, found), str(folder / PAGE)))))
+    code, folder, settings = carry_out(request, say, sys.argv)
+    print(printable(table(table_of(settings))))
+    print(printable("\n".join((*sentences_of(folder, settings), str(folder / PAGE)))))
     return code

@@ -41,8 +41,8 @@ class Candidate:
     @property
     def side(self) -> str:
         """Equal for runs that differ by their seed alone."""
-        kept = {key: value for key, value in self.settings.items() if key != SEED and about_results(key)}
-        return json.dumps(kept, sort_keys=True, default=str)
+        settings = {key: value for key, value in self.settings.items() if key != SEED and about_results(key)}
+        return json.dumps(settings, sort_keys=True, default=str)
 
     @cached_property
     def curves(self) -> list[LearningCurve]:

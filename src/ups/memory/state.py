@@ -118,8 +118,8 @@ def _no_run(run: RunDir, names: set[str], blank: RunState) -> RunState | None:
 
 def _state(run: RunDir, names: set[str], presence: Presence, processes: Processes, blank: RunState) -> RunState:
     place = place_of(last_rows(run.metrics))
-    kept = {} if run.stages.name in names else checkpoints_of(run)
-    state = replace(blank, changed=_changed(run, place), **_cost(run, kept))
+    checkpoints = {} if run.stages.name in names else checkpoints_of(run)
+    state = replace(blank, changed=_changed(run, place), **_cost(run, checkpoints))
     if place is not None:
         budget = budget_of(run, place.stage)
         state = replace(state, stage=place.stage, step=place.step, of=budget.steps)
@@ -135,7 +135,7 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
         return replace(state, word="unclear", sentence=words, host=host)
     if run.verdict.name in names:
         return _ended(state, run)
-    return _dead(state, run, presence, place, names, kept)
+    return _dead(state, run, presence, place, names, checkpoints)
 
 
 def _with_log(presence: Presence, place: Place | None) -> Presence:
@@ -204,7 +204,12 @@ def _finished(state: RunState, run: RunDir) -> RunState:
 
 
 def _dead(
-    state: RunState, run: RunDir, presence: Presence, place: Place | None, names: set[str], kept: Mapping[str, int]
+    state: RunState,
+    run: RunDir,
+    presence: Presence,
+    place: Place | None,
+    names: set[str],
+    checkpoints: Mapping[str, int],
 ) -> RunState:
     """A run that nobody writes and that has said no word about its end: it was killed."""
     left = starts_of(presence.writer.pid, alive=False) if presence.writer is not None and presence.writer.here else []
@@ -219,27 +224,27 @@ def _dead(
         return replace(state, word="dead", sentence=words)
     phase = phase_of(run)
     if phase is not None and phase.under_way and phase.name != TRAIN:
-        last = _newest(run, kept)
-        begin = f" from step {kept[last]} of stage {last}" if last else ""
+        last = _newest(run, checkpoints)
+        begin = f" from step {checkpoints[last]} of stage {last}" if last else ""
         return replace(
             state, word="dead", sentence=f"dead in phase {phase.name}{how}; resumable{begin}.", resumable=True
         )
     if run.results.name in names or run.stages.name in names:
         words = f"dead after its training, before its verdict{how}; resumable."
         return replace(state, word="dead", sentence=words, resumable=True)
-    if state.step is None and not kept:
+    if state.step is None and not checkpoints:
         return replace(state, word="dead", sentence=f"dead before its first step{how}; resumable.", resumable=True)
-    if not state.stage or kept.get(state.stage, -1) > (state.step or 0):  # its log is gone, or older
-        last = _newest(run, kept)
-        state = replace(state, stage=last, step=kept[last], of=budget_of(run, last).steps)
-    step = kept.get(state.stage)
+    if not state.stage or checkpoints.get(state.stage, -1) > (state.step or 0):  # its log is gone, or older
+        last = _newest(run, checkpoints)
+        state = replace(state, stage=last, step=checkpoints[last], of=budget_of(run, last).steps)
+    step = checkpoints.get(state.stage)
     begin = f"from step {step}" if step is not None else "from the beginning of the stage"
     return replace(state, word="dead", sentence=f"dead at {at(state)}{how}; resumable {begin}.", resumable=True)
 
 
-def _newest(run: RunDir, kept: Mapping[str, int]) -> str:
+def _newest(run: RunDir, checkpoints: Mapping[str, int]) -> str:
     """The stage whose checkpoints were written last; empty where there is none."""
-    return max(kept, key=lambda stage: (run.checkpoints(stage).stat().st_mtime, stage), default="")
+    return max(checkpoints, key=lambda stage: (run.checkpoints(stage).stat().st_mtime, stage), default="")
 
 
 def at(state: RunState) -> str:
@@ -262,11 +267,11 @@ def _beat(beats: Mapping[int, Any]) -> tuple[int, str] | None:
     return None if first is None else (int(first.step), str(first.phase))
 
 
-def _cost(run: RunDir, kept: Mapping[str, int]) -> dict[str, Any]:
+def _cost(run: RunDir, checkpoints: Mapping[str, int]) -> dict[str, Any]:
     """Seconds of training over all starts, and on what. Of a stage that is not finished its newest checkpoint tells."""
     facts = read_json(run.environment)
     spent = [row.get("seconds") for row in read_json(run.stages).values() if isinstance(row, dict)]
-    spent = spent or [_checkpoint_seconds(run, stage, step) for stage, step in kept.items()]
+    spent = spent or [_checkpoint_seconds(run, stage, step) for stage, step in checkpoints.items()]
     known = [float(value) for value in spent if isinstance(value, int | float)]
     return {"seconds": sum(known) if known else None, "device": one_line(str(facts.get("device") or ""), 40)}
 

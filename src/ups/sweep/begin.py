@@ -66,8 +66,8 @@ def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) 
     watched = _Remembering(queue, lambda point: remember(folder, (point,), command))
     job = Sweep(folder, watched, slots, words, say, changed)
     stopped = job.carry_out()
-    found = write(folder, remember(folder, (), command))
-    return _code(stopped, job.ended, say), folder, found
+    settings = write(folder, remember(folder, (), command))
+    return _code(stopped, job.ended, say), folder, settings
 
 
 class _Remembering:
@@ -125,10 +125,10 @@ def _points(request: Request, axes: Sequence[Axis], seeds: Sequence[int]) -> lis
 def _check_points(request: Request, axes: Sequence[Axis], points: Sequence[Point] | None, base: RunConfig) -> None:
     """Load the config of every point, and check one of them through: a mistake is one before any is begun."""
     ends = [{axis.key: value} for axis in axes for value in _ends(axis)]
-    settings = [dict(point.flags) for point in points] if points is not None else ends
-    for flags in settings:
+    flag_sets = [dict(point.flags) for point in points] if points is not None else ends
+    for flags in flag_sets:
         load(run_config(), request.config, {**request.flags, **flags})
-    first = settings[0] if settings else {}
+    first = flag_sets[0] if flag_sets else {}
     try:
         check(load(run_config(), request.config, {**request.flags, **first}))
     except UpsError as error:

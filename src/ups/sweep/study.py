@@ -96,7 +96,7 @@ class Study:
         number_of = self.trials[point.name]
         values = self.values.setdefault(number_of, {})
         values[point.name] = state.error if state.word in ("finished", "gate missed") else math.nan
-        if len(values) < max(1, len(self.seeds)) or self._told(number_of):
+        if len(values) < max(1, len(self.seeds)) or self._closed(number_of):
             return
         mean = sum(values.values()) / len(values)
         if math.isfinite(mean):
@@ -108,7 +108,7 @@ class Study:
         """Whether a trial has a value for each axis, and for no other key."""
         return set(trial.params) == {axis.key for axis in self.axes}
 
-    def _told(self, number_of: int) -> bool:
+    def _closed(self, number_of: int) -> bool:
         trials = self.study.get_trials(deepcopy=False)
         return bool(trials[number_of].state != self.states.RUNNING)
 

@@ -66,7 +66,7 @@ def recorded(folder: Path) -> list[Point]:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{folder / RECORD}: is damaged ({error}); move it away, and the runs are found again."
+            f"{folder / RECORD}: is damaged ({error}); move it away, and the runs are seen again."
         ) from None
     return points
 
@@ -77,19 +77,19 @@ def settings_of(folder: Path, points: Sequence[Point]) -> list[Settings]:
     groups: dict[tuple[tuple[str, str], ...], list[RunState]] = {}
     for point in points:
         groups.setdefault(point.overrides, []).append(state_of(folder / point.name, processes, point.name))
-    found = [Settings(overrides, tuple(states)) for overrides, states in groups.items()]
-    return sorted(found, key=lambda one: one.error)
+    rows = [Settings(overrides, tuple(states)) for overrides, states in groups.items()]
+    return sorted(rows, key=lambda one: one.error)
 
 
-def table_of(found: Sequence[Settings]) -> Rows:
+def table_of(settings: Sequence[Settings]) -> Rows:
     """A row for each combination, the header first: its values, the errors of each task, and how its runs stand."""
-    keys = list(dict.fromkeys(key for one in found for key, _ in one.overrides))
+    keys = list(dict.fromkeys(key for one in settings for key, _ in one.overrides))
     names = short_names(keys)
-    tasks = list(dict.fromkeys(task for one in found for state in one.states for task in state.errors))
-    seeds = any(len(one.states) > 1 for one in found)
+    tasks = list(dict.fromkeys(task for one in settings for state in one.states for task in state.errors))
+    seeds = any(len(one.states) > 1 for one in settings)
     head = (*(names[key] for key in keys), *(f"nRMSE {task}" for task in tasks), "trained", "runs")
     rows = [head]
-    for one in found:
+    for one in settings:
         values = dict(one.overrides)
         errors = [_error(one, task) for task in tasks]
         spent = [state.seconds for state in one.states if state.seconds is not None]
@@ -98,10 +98,10 @@ def table_of(found: Sequence[Settings]) -> Rows:
     return tuple(rows)
 
 
-def sentences_of(folder: Path, found: Sequence[Settings]) -> list[str]:
+def sentences_of(folder: Path, settings: Sequence[Settings]) -> list[str]:
     """Which settings are best, and whether that is significant; what failed, and why."""
     sentences = []
-    best = [one for one in found if math.isfinite(one.error)][:BEST]
+    best = [one for one in settings if math.isfinite(one.error)][:BEST]
     folders = [folder / s.name for one in best for s in one.states if s.errors and _has_trajectories(folder / s.name)]
     if len(folders) > 1:
         comparison = compare(candidates(folders))
@@ -111,21 +111,21 @@ def sentences_of(folder: Path, found: Sequence[Settings]) -> list[str]:
             sentences += comparison.sentences()
         elif any(len(side.runs) == 1 for side in comparison.sides):
             sentences.append("Settings with one seed each: --seeds 3 says how much of it is noise.")
-    states = [state for one in found for state in one.states]
+    states = [state for one in settings for state in one.states]
     for word in ("failed", "gate missed", "dead", "stopped", "unclear", "unreadable"):
         sentences += [f"{state.name}: {word}: {state.sentence}" for state in states if state.word == word]
     return sentences
 
 
-def page_of(folder: Path, found: Sequence[Settings]) -> Page:
+def page_of(folder: Path, settings: Sequence[Settings]) -> Page:
     """The page of a sweep: best settings, all of them, learning curves, what failed."""
-    sentences = sentences_of(folder, found)
-    good = all(state.word == "finished" for one in found for state in one.states)
+    sentences = sentences_of(folder, settings)
+    good = all(state.word == "finished" for one in settings for state in one.states)
     page = Page(f"Sweep: {folder.name}", "Settings in the order of their error on unseen trajectories. ")
     page.lead += "Several seeds of one setting are shown as their mean with its 95 % interval."
     page.sections = [Section("Result", verdict="\n".join(sentences) or "Nothing has ended yet.", good=good)]
-    page.sections.append(Section("Settings", table=table_of(found)))
-    finished = [folder / s.name for one in found for s in one.states if s.errors][:DRAWN]
+    page.sections.append(Section("Settings", table=table_of(settings)))
+    finished = [folder / s.name for one in settings for s in one.states if s.errors][:DRAWN]
     if finished:
         page.sections += curve_sections(candidates(finished))
     page.foot = "This page needs no network."
@@ -134,9 +134,9 @@ def page_of(folder: Path, found: Sequence[Settings]) -> Page:
 
 def write(folder: Path, points: Sequence[Point]) -> list[Settings]:
     """The page of a sweep as it stands; what it shows."""
-    found = settings_of(folder, points)
-    page_of(folder, found).write(folder / PAGE)
-    return found
+    settings = settings_of(folder, points)
+    page_of(folder, settings).write(folder / PAGE)
+    return settings
 
 
 def _error(one: Settings, task: str) -> str:

@@ -60,7 +60,7 @@ class Sweep:
     def __post_init__(self) -> None:
         self.stops = StopRequests()
         self.exhausted = False
-        self.said = time.monotonic()
+        self.reported = time.monotonic()
 
     def carry_out(self) -> int | None:
         """Run all of it; the signal that ended it before its time, None where none did."""
@@ -86,7 +86,7 @@ class Sweep:
         self._start_waiting()
         while len(self.children) < len(self.slots) and (point := self.queue.next()) is not None:
             self._begin(point)
-        if time.monotonic() - self.said > EVERY:
+        if time.monotonic() - self.reported > EVERY:
             self._progress()
         return bool(self.children or self.waiting)
 
@@ -171,7 +171,7 @@ class Sweep:
         return f"{len(self.ended)} of {self.queue.total} done"
 
     def _progress(self) -> None:
-        self.said = time.monotonic()
+        self.reported = time.monotonic()
         processes = Processes()
         for name in (child.point.name for child in self.children):
             state = state_of(self.folder / name, processes)
