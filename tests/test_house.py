@@ -17,7 +17,10 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams", "verdict"},
+    | {"definition", "streams", "verdict"}
+    | {"sweep", "memory"},
+    "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
+    "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
@@ -25,15 +28,15 @@ FLOORS = {
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
-    | {"definition", "masks", "streams", "pages"}
+    | {"definition", "masks", "streams", "pages", "presence"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"physics", "masks", "types"},
     "eval": {"pages", "types"},
     "engine": {"wire", "heartbeat", "verdict", "shortage", "types"},
-    "supervise": {"rundir", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
+    "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
     "tracking": {"rundir", "types"},
-    "rundir": {"provenance", "config", "verdict", "types"},
+    "rundir": {"provenance", "presence", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},
     "physics": {"types"},
@@ -48,6 +51,7 @@ FLOORS = {
     "tensors": {"types"},
     "files": {"types"},
     "wire": {"types"},
+    "presence": {"types"},
     "streams": set(),
     "later": set(),
     "parsing": set(),
@@ -182,7 +186,7 @@ def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom ups.cli import app\n"
         "data = ('data', 'data generate', 'data info', 'data validate', 'data import')\n"
-        "for words in ('', *data, 'config show', 'bench', 'demo'):\n"
+        "for words in ('', *data, 'config show', 'bench', 'demo', 'runs', 'show', 'compare'):\n"
         "    app([*words.split(), '--help'], result_action='return_value')\n"
         "assert 'torch' not in sys.modules, 'help imported torch'\n"
     )

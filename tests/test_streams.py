@@ -48,6 +48,13 @@ WORDS = {
     "bench rollout": ("bench", "rollout", "{folder}/nowhere"),
     "init": ("init", "{bad}", "--out", "{folder}/config.yaml"),
     "run": ("run", "{folder}/nowhere.yaml"),
+    "sweep": ("sweep", "{folder}/nowhere.yaml", "--seeds", "2"),
+    "runs": ("runs", "{folder}"),
+    "show": ("show", "{folder}"),
+    "logs": ("logs", "{folder}"),
+    "watch": ("watch", "{folder}"),
+    "leaderboard": ("leaderboard", "{folder}"),
+    "compare": ("compare", "{folder}", "{folder}"),
     "faults": ("faults", "--ranks", "few"),
     "doctor": ("doctor", "--limit", "0"),
     "estimate": ("estimate", "{folder}/nowhere.yaml"),
@@ -56,7 +63,7 @@ WORDS = {
     "rollout": ("rollout", "{folder}/nowhere", "--input", "{file}", "--steps", "1", "--out", "{folder}/out.h5"),
 }
 # These make nothing but text: that a disk did not take it is worth an exit code. A reader that left has had enough.
-TEXTS = {"data tasks", "data info", "config show", "config schema"}
+TEXTS = {"data tasks", "data info", "config show", "config schema", "runs", "leaderboard"}
 EXPECTED = {"data validate": 1, **dict.fromkeys((*TEXTS, "data generate", "data import", "data split", "cache gc"), 0)}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -22,15 +21,12 @@ import yaml
 from ups.config import Config, dump, fingerprint, load
 from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
+from ups.presence import hold, release
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict, read_json
 
 DEEPEST = 20  # folders below each other in a run's
-
-
-class HeldError(ConfigError):
-    """Another process is writing the run."""
 
 
 class Place:
@@ -65,6 +61,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.metrics = folder / "metrics.jsonl"
         self.report = folder / "report.html"
         self.results = folder / "results.json"
+        self.trajectories = folder / "trajectories.json"  # the error on each test trajectory
         self.stages = folder / "stages.json"
         self.statistics = folder / "statistics.json"  # of the training data
         self.data = folder / "data.json"  # what its data files hold
@@ -204,7 +201,7 @@ class RunDir(AbstractContextManager["RunDir"]):
 
     def close(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            release(self._lock)
             self._lock = None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -222,11 +219,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         """An exclusive lock that the system releases when the process ends, however it ends."""
         if laid_by_another(self.folder):
             raise DataError(f"{self.folder}: another user has made it where anyone could; choose another name.")
-        self._lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HeldError(f"{self.folder}: another process is writing this run; wait for it or stop it.") from None
+        self._lock = hold(self.lock)
 
     def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
         names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
@@ -255,7 +248,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             )
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
-        later = (self.journal, self.evaluation)
+        later = (self.trajectories, self.journal, self.evaluation)
         for path in (*facts, *words, *later, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: is a folder, where the run keeps a file; move it away.")

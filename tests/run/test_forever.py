@@ -24,12 +24,13 @@ from safetensors.torch import load_file
 import ups
 from ups.cli import main
 from ups.config import load
+from ups.presence import HeldError
 from ups.run import forever
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.forever import LONGEST, MENDED_BY_TIME, requeue, run_forever
 from ups.run.run import run_alone
-from ups.rundir import HeldError, RunDir
+from ups.rundir import RunDir
 from ups.supervise.proc import owned
 from ups.types import ConfigError
 from ups.verdict import Ending

@@ -19,8 +19,11 @@ from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.init import init
+from ups.cli.memory import compare, leaderboard, logs, runs, watch
+from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
 from ups.cli.run import code_of, run
+from ups.cli.sweep import sweep
 from ups.screen import following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
@@ -45,6 +48,12 @@ for sub in (data, config, cache, bench):
     app.command(sub)
 app.command(init, usage="Usage: ups init [FILES ...] [OPTIONS]")
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(sweep, usage="Usage: ups sweep CONFIG --over KEY=VALUE,VALUE [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
+app.command(runs)
+app.command(show_run, name="show")
+for sub_command in (logs, watch, leaderboard):
+    app.command(sub_command)
+app.command(compare, usage="Usage: ups compare RUN RUN... [OPTIONS]")
 app.command(faults)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")

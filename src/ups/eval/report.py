@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.eval import results, sections, trust_sections
+from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
@@ -114,10 +114,11 @@ class Report:
         return (*complaints, *self.warnings, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
-        """`report.html` and `results.json` in `folder`, each replaced in one step."""
+        """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
         folder.mkdir(parents=True, exist_ok=True)
         path, rows = folder / "results.json", results.rows_of(self.records)
         results.write_results(path, rows)
+        trajectories.write(folder, results.per_trajectory(self.tasks))
         return self.page(rows).write(folder / "report.html"), path
 
     def page(self, rows: Sequence[object] = ()) -> Page:

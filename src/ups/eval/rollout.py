@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ups.eval.intervals import Number, intervals, strict
 from ups.eval.metrics import Errors, measure, summary
 from ups.eval.spectra import spectrum
+from ups.eval.trajectories import mark_of
 from ups.tensors import Losses, Window
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
@@ -142,7 +143,7 @@ class Evaluation:
     `dt (N,)`, or `(N, T)` where steps differ. Samples that diverged (a non-finite frame, or an error of over 100 times
     the truth) count in every mean. `spectra` holds the mean power per wavenumber of truth and prediction at the last
     frame, `(2, wavenumbers, C)`, over the samples that did not diverge. `seconds` is spent in prediction alone.
-    `params (N, P)` are the parameters of each sample, in the order of `numbers_of(task)`.
+    `params (N, P)` are the parameters of each sample, in the order of `numbers_of(task)`; `marks` what each sample is.
     """
 
     task: TaskSpec
@@ -156,6 +157,7 @@ class Evaluation:
     seconds: float
     examples: tuple[Example, ...] = ()
     params: Array = field(default_factory=lambda: np.zeros((0, 0)))
+    marks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.errors)
@@ -229,16 +231,14 @@ def evaluate(
                 batches.add(window, frames, pool)
         batches.settle(0)
     if batches.task is None:
-        raise DataError(
-            f"there is no window to evaluate {predictor.name} on; the split '{split}' is empty or too short."
-        )
+        raise DataError(f"there is no window to evaluate {predictor.name} on; '{split}' is empty or too short.")
     errors = Errors.join(batches.errors)
     steps = errors.frames("nrmse").shape[1]
     if batches.task.steady or (protocol.steps or 0) > steps:  # the label says what was possible
         protocol = dataclasses.replace(protocol, steps=0 if batches.task.steady else steps)
-    params = np.concatenate(batches.params)
     facts = (np.concatenate(batches.dt), tuple(batches.ids), batches.mean_spectra(), batches.seconds)
-    return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, tuple(batches.examples), params)
+    last = (tuple(batches.examples), np.concatenate(batches.params), tuple(batches.marks))
+    return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, *last)
 
 
 def reconstruct(
@@ -264,7 +264,7 @@ class _Batches:
         self.task: TaskSpec | None = None
         self.shape: tuple[int, ...] = ()
         self.measuring: deque[Future[tuple[Errors, Array | None]]] = deque()
-        self.errors, self.examples, self.ids = list[Errors](), list[Example](), list[str]()
+        self.errors, self.examples, self.ids, self.marks = list[Errors](), list[Example](), list[str](), list[str]()
         self.spectra, self.dt, self.params = list[tuple[Array, int]](), list[Array](), list[Array]()
 
     def check(self, window: Window) -> None:
@@ -286,6 +286,7 @@ class _Batches:
         self.dt.append(dt)
         self.params.append(_numpy(window.params))
         self.ids += window.ids
+        self.marks += [mark_of(window, i) for i in range(len(window))]
         self.measuring.append(pool.submit(_measured, predicted, window.targets, dt, mask))
         self.settle(THREADS)
 
@@ -316,8 +317,7 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
             yield group
             group = []
         group.append(window)
-    if group:
-        yield group
+    yield from [group] if group else []
 
 
 def _measured(predicted: Tensor, truth: Tensor, dt: Array, mask: Array | None) -> tuple[Errors, Array | None]:
@@ -327,9 +327,9 @@ def _measured(predicted: Tensor, truth: Tensor, dt: Array, mask: Array | None) -
     errors = measure(frames, true, dt, mask=mask)
     if mask is not None:
         frames = np.where(np.expand_dims(mask, (1, -1)), frames, true)
-    good = ~errors.diverged
-    both = np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])]) if good.any() else None
-    return errors, both
+    if not (good := ~errors.diverged).any():
+        return errors, None
+    return errors, np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])])
 
 
 def _cut(window: Window, protocol: EvalProtocol) -> Window:

@@ -13,6 +13,7 @@ import numpy as np
 from ups.pages.drawing import (
     ACCENTS,
     INK,
+    LINES,
     Band,
     Film,
     balanced,
@@ -49,7 +50,7 @@ def chart(curves: Sequence[Curve], xlabel: str, ylabel: str, log_x: bool = False
     figure = library("figure").Figure(figsize=(7.2, 3.1), dpi=132)
     panel = figure.add_axes((0.115, 0.16, 0.87, 0.81))  # a layout that is computed takes longer than the drawing
     panel.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if log_y else "linear", xscale="log" if log_x else "linear")
-    colours = itertools.cycle(ACCENTS)
+    colours = itertools.cycle(LINES)
     for curve in curves:
         colour, style = (INK, "--") if curve.dashed else (next(colours), "-")
         y = _positive(curve.y) if log_y else curve.y

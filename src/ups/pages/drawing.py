@@ -17,6 +17,8 @@ from PIL import Image
 from ups.types import Array
 
 INK, ACCENTS = "#1d2733", ("#0b6e99", "#c8553d", "#588157", "#7b5ea7")
+# Lines of a chart, as many as can be told from each other.
+LINES = (*ACCENTS, "#d99a2b", "#2a9d8f", "#8c564b", "#d977b2", "#7f7f7f", "#1f4e79", "#9aa51e", "#6b1d1d")
 # A map is drawn in colours of one palette: so many of each colour map, then greys from black to white.
 MAPS, LEVELS, GREYS = ("viridis", "RdBu_r"), 120, 16
 WHITE = LEVELS * len(MAPS) + GREYS - 1

@@ -14,10 +14,11 @@ from typing import Protocol
 
 from ups.eval.results import read_results
 from ups.later import torch
+from ups.presence import HeldError
 from ups.run.config import RunConfig
 from ups.run.load import load
 from ups.run.supervised import progress
-from ups.rundir import HeldError, RunDir
+from ups.rundir import RunDir
 from ups.supervise.forked_functions import failure_of, run
 from ups.types import DataError
 from ups.verdict import Ending, classify

@@ -44,8 +44,8 @@ DTYPES = {"pdebench": "float32", "accurate": "float64"}
 class Progress:
     """How far a generation is: samples solved (parts of samples count), of how many, and the name of the file.
 
-    `kept` are those of them that are on the disk, where files are made: what an interruption leaves. `note` is something to be said once: how
-    long it will take, or what is kept.
+    `kept` are those of them that are on the disk, where files are made: what an interruption leaves. `note` is
+    something to be said once: how long it will take, or what is kept.
     """
 
     done: float

@@ -70,18 +70,23 @@ def owned(name: str, value: str) -> dict[int, dict[str, str]]:
 
 
 def of_run(folder: Path) -> dict[int, dict[str, str]]:
-    """This user's processes that a supervisor has started for the run in `folder`, and their UPS_ variables.
+    """This user's processes that a supervisor has started for the run in `folder`, and their UPS_ variables."""
+    mine = identity(folder)
+    return {} if mine is None else of_runs().get(mine, {})
+
+
+def of_runs() -> dict[tuple[int, int], dict[int, dict[str, str]]]:
+    """The same of every run, by the identity of its folder.
 
     Anybody may name a folder in UPS_HOME; the other two variables are a supervisor's. It is the folder itself that
     counts (device and inode), as each process sees it: in another mount namespace the same path is another folder.
     """
-    mine = _identity(folder)
-    processes = {}
+    runs: dict[tuple[int, int], dict[int, dict[str, str]]] = {}
     for pid, variables in _environments():
         started = variables.keys() >= {"UPS_HOME", "UPS_RUN", "UPS_TOKEN"} and is_mine(Path(f"/proc/{pid}"))
-        if started and alive(pid) and mine is not None and _identity(seen_by(pid, variables["UPS_HOME"])) == mine:
-            processes[pid] = variables
-    return processes
+        if started and alive(pid) and (home := identity(seen_by(pid, variables["UPS_HOME"]))) is not None:
+            runs.setdefault(home, {})[pid] = variables
+    return runs
 
 
 def is_mine(path: Path) -> bool:
@@ -154,7 +159,8 @@ def _environments() -> Iterator[tuple[int, dict[str, str]]]:
             yield int(name), variables
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def identity(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a file or folder; None where it is not there."""
     try:
         status = path.stat()
     except OSError:

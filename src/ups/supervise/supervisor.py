@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import holder
+from ups.presence import SignsOfLife
 from ups.rundir import Place, RunDir
 from ups.shortage import remedy
 from ups.supervise.job import Job, Start, environment, refuse_nesting
@@ -129,7 +130,7 @@ class Supervisor:
 
     def _one_start(self, number: int) -> tuple[Verdict, float | None]:
         """How a start of the ranks ended, and after how many seconds a failure was noticed."""
-        files = StartDir.create(number)
+        files, alive = StartDir.create(number), SignsOfLife(self.run.lock if self.job.node == 0 else None)
         try:
             watch = RankWatch(
                 self._start(files, number),
@@ -141,9 +142,11 @@ class Supervisor:
                 self._relay,
                 self._given_up,
                 self._stays,
+                alive,
             )
             verdict = watch.run()
         finally:
+            alive.close()
             with contextlib.suppress(OSError):
                 files.remove()
         if verdict.ending in (Ending.CRASH, Ending.RANK_DIED) and (refusal := self._refusal()):

@@ -35,6 +35,7 @@ class RankWatch:
 
     It ends when all ranks are gone, when a failure was seen and the others had time to say what they saw, when a rank
     is over its time limit, when a request to stop was not followed in time, or when `given_up` gives a verdict.
+    `alive` is called all the while.
     """
 
     def __init__(
@@ -48,9 +49,10 @@ class RankWatch:
         relay: Callable[[bytes], None] | None,
         given_up: Callable[[], Verdict | None],
         stays: Stays | None = None,
+        alive: Callable[[], None] = lambda: None,
     ) -> None:
         self._start, self._success, self._launcher, self._limits = start, success, launcher, limits
-        self._stops, self._say, self._given_up = stops, say, given_up
+        self._stops, self._say, self._given_up, self._alive = stops, say, given_up, alive
         self._relay = LogRelay(start.logs / "rank-0.log", relay)
         self._stays = stays or Stays()
         self._silence = Silence(limits, whole=start.job.nodes == 1, stays=self._stays)
@@ -98,6 +100,7 @@ class RankWatch:
             over = self._launcher.poll() is not None
             self._look()
             self._relay.show()
+            self._alive()
             now = time.monotonic()
             over_since = (over_since or now) if over else None
             # A rank whose parent was killed is noticed a little later than the others.

@@ -1,0 +1,97 @@
+"""trajectories.json: the error on every single test trajectory, by which two runs are compared in pairs; no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ups.files import write_atomic
+from ups.parsing import read_record
+from ups.types import DataError
+
+if TYPE_CHECKING:
+    from ups.tensors import Window
+
+FILE = "trajectories.json"
+ABOUT = (
+    "nRMSE of each trajectory, with its mean and 95 % interval. Trajectories of one mark are the same to the bit: the "
+    "same frames given, the same to predict."
+)
+
+
+@dataclass(frozen=True)
+class PerTrajectory:
+    """The errors of one predictor on one part of a task, trajectory by trajectory.
+
+    `marks` say which trajectories these are, by what is in them: two runs may be compared where these agree.
+    """
+
+    task: str
+    split: str
+    predictor: str
+    protocol: str
+    value: float
+    low: float
+    high: float
+    ids: tuple[str, ...]
+    marks: tuple[str, ...]
+    nrmse: tuple[float, ...]
+
+    @property
+    def by_mark(self) -> dict[str, float]:
+        return dict(zip(self.marks, self.nrmse, strict=True))
+
+
+def mark_of(window: Window, row: int) -> str:
+    """A hash of what is asked of a sample: the last frame given, the last to predict, and how many there are."""
+    digest = hashlib.blake2b(repr((window.task.name, window.context.shape[1:], window.targets.shape[1:])).encode())
+    for values in (window.context[row, -1], window.targets[row, -1], window.params[row]):
+        digest.update(values.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def write(folder: Path, rows: Iterable[PerTrajectory]) -> Path:
+    """The file in a folder, replaced in one step."""
+    lines = (json.dumps(asdict(row) | _words(row), ensure_ascii=False, allow_nan=False) for row in rows)
+    write_atomic(folder / FILE, f'{{"about": {json.dumps(ABOUT)}, "rows": [\n' + ",\n".join(lines) + "\n]}\n")
+    return folder / FILE
+
+
+def read(folder: Path) -> list[PerTrajectory]:
+    """What stands in the file of a folder; a DataError where it is not there, damaged, or contradicts itself."""
+    path = folder / FILE
+    try:
+        return [_row(values) for values in read_record(path)["rows"]]
+    except FileNotFoundError:
+        raise DataError(f"{path}: is not there; `ups evaluate {folder}` writes it.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: is damaged ({error}); `ups evaluate {folder}` writes it again.") from None
+
+
+def _row(values: Any) -> PerTrajectory:
+    task, split, predictor, protocol = (str(values[name]) for name in ("task", "split", "predictor", "protocol"))
+    value, low, high = (float(values[name]) for name in ("value", "low", "high"))
+    ids, marks = (tuple(str(word) for word in values[name]) for name in ("ids", "marks"))
+    nrmse = tuple(float(error) for error in values["nrmse"])
+    if not len(ids) == len(marks) == len(nrmse):
+        raise ValueError("its lists are of different lengths")
+    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse)
+
+
+def _words(row: PerTrajectory) -> dict[str, Any]:
+    """Its numbers as JSON can say them, which has no infinity."""
+    return {
+        **{name: _word(getattr(row, name)) for name in ("value", "low", "high")},
+        "nrmse": [_word(value) for value in row.nrmse],
+    }
+
+
+def _word(value: float) -> float | str:
+    if math.isfinite(value):
+        return float(f"{value:.8g}")
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,119 @@
+"""A run as one of several to compare: its settings, its errors trajectory by trajectory, and its learning curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ups.eval.trajectories import PerTrajectory
+from ups.eval.trajectories import read as read_trajectories
+from ups.memory.curves import LearningCurve, curves_of
+from ups.memory.errors import OURS, main_rows
+from ups.memory.evidence import one_line
+from ups.memory.runs import run_at
+from ups.memory.state import RunState, state_of
+from ups.parsing import parse_yaml, read_text
+from ups.rundir import RunDir
+from ups.types import ConfigError, DataError
+
+# Keys that say how a run is called and carried out, not what is learnt; `seed` is noise, and no setting.
+INCIDENTAL = frozenset({"dist", "limits", "out", "device", "trackers", "tracking", "second_copy", "gates", "name"})
+SEED = "seed"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One run. `settings` are all keys of its config, dotted; `errors` those of its simulator by task."""
+
+    name: str
+    folder: RunDir
+    state: RunState
+    settings: Mapping[str, Any]
+    errors: Mapping[str, PerTrajectory]
+    problem: str = ""  # why it has no errors
+
+    @property
+    def side(self) -> str:
+        """Equal for runs that differ by their seed alone."""
+        settings = {key: value for key, value in self.settings.items() if key != SEED and about_results(key)}
+        return json.dumps(settings, sort_keys=True, default=str)
+
+    @cached_property
+    def curves(self) -> list[LearningCurve]:
+        return curves_of(self.folder.metrics)
+
+
+def about_results(key: str) -> bool:
+    """Whether a dotted key can change what is learnt."""
+    return key.partition(".")[0] not in INCIDENTAL
+
+
+def candidates(folders: Sequence[Path]) -> list[Candidate]:
+    """The runs in these folders, named so that no two names are alike; a ConfigError where one stands there twice."""
+    runs = [run_at(folder) for folder in folders]
+    places = [run.folder.resolve() for run in runs]
+    for place in places:
+        if places.count(place) > 1:
+            raise ConfigError(f"{place}: is named twice; a run is compared with others, not with itself.")
+    depth = 1
+    while len({_name(place, depth) for place in places}) < len(places):
+        depth += 1
+    return [_candidate(run, _name(place, depth)) for run, place in zip(runs, places, strict=True)]
+
+
+def settings_of(run: RunDir) -> dict[str, Any]:
+    """The config of a run with dotted keys; a DataError where it is damaged."""
+    try:
+        values = parse_yaml(read_text(run.config))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
+    return dict(flat(values if isinstance(values, dict) else {}))
+
+
+def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested groups, by dotted key."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def differing(runs: Sequence[Candidate]) -> list[tuple[str, ...]]:
+    """A row for each key in which settings differ: the key, then the value of each run; names and places left out."""
+    keys = dict.fromkeys(key for run in runs for key in run.settings)
+    rows = []
+    for key in (key for key in keys if key not in ("name", "out")):
+        cells = [_words(run.settings, key) for run in runs]
+        if len(set(cells)) > 1:
+            rows.append((key, *cells))
+    return rows
+
+
+def _words(settings: Mapping[str, Any], key: str) -> str:
+    if key not in settings:
+        return "–"
+    text = json.dumps(settings[key], ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else f"{text[:60]} …"
+
+
+def _candidate(run: RunDir, name: str) -> Candidate:
+    state, problem = state_of(run.folder, name=name), ""
+    errors: dict[str, PerTrajectory] = {}
+    try:
+        errors = main_rows(read_trajectories(run.folder), OURS)
+    except DataError as error:
+        problem = str(error)
+        if state.word not in ("finished", "gate missed"):
+            problem = f"{name}: {state.word}, so it has not been judged: {state.sentence}"
+    return Candidate(name, run, state, settings_of(run), errors, problem)
+
+
+def _name(place: Path, depth: int) -> str:
+    return "/".join(place.parts[-depth:])

@@ -1,0 +1,91 @@
+"""The errors of a run on its test trajectories, by task: from trajectories.json, or of older runs from results.json."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ups.eval.trajectories import PerTrajectory
+from ups.eval.trajectories import read as read_trajectories
+from ups.parsing import parse_json, read_text
+from ups.types import DataError
+
+OURS = "ups"
+LARGEST = 2**26
+
+
+@dataclass(frozen=True)
+class TaskError:
+    """The headline of one task: nRMSE with its 95 % interval over `n` trajectories. `exam` names the question: the
+    same trajectories under the same protocol; empty where the run has not recorded which trajectories they were."""
+
+    task: str
+    value: float
+    low: float
+    high: float
+    n: int
+    protocol: str
+    exam: str = ""
+    persistence: float | None = None
+
+    @property
+    def words(self) -> str:
+        return f"{number(self.value)} ({number(self.low)} – {number(self.high)})"
+
+
+def number(value: float) -> str:
+    """Four digits, as the report writes them."""
+    return f"{value:.4g}" if math.isfinite(value) else "diverged" if value > 0 else "–"
+
+
+def errors_of(folder: Path) -> dict[str, TaskError]:
+    """The error of each task; a DataError where the run has none that can be read."""
+    try:
+        rows = read_trajectories(folder)
+    except DataError as error:
+        if (older := _older(folder)) is not None:
+            return older
+        raise error from None
+    ours = main_rows(rows, OURS)
+    still = {row.task: row.value for row in main_rows(rows, "persistence").values()}
+    return {
+        task: TaskError(
+            task, row.value, row.low, row.high, len(row.nrmse), row.protocol, exam_of(row), still.get(row.task)
+        )
+        for task, row in ours.items()
+    }
+
+
+def main_rows(rows: list[PerTrajectory], predictor: str) -> dict[str, PerTrajectory]:
+    """By task the first row of a predictor: that of the test part, which comes before what lies beyond it."""
+    tasks: dict[str, PerTrajectory] = {}
+    for row in rows:
+        if row.predictor == predictor:
+            tasks.setdefault(row.task, row)
+    return tasks
+
+
+def exam_of(row: PerTrajectory) -> str:
+    """A name for the question that a row answers: equal for equal trajectories, whatever their order."""
+    words = "\n".join((row.protocol, *sorted(row.marks)))
+    return hashlib.sha256(words.encode()).hexdigest()[:8] if all(row.marks) else ""
+
+
+def _older(folder: Path) -> dict[str, TaskError] | None:
+    """What results.json says; None where it is not there or damaged."""
+    errors: dict[str, TaskError] = {}
+    still: dict[str, float] = {}
+    try:
+        for row in parse_json(read_text(folder / "results.json", LARGEST)):
+            if (row["metric"], row["mode"], row["axis"]) != ("nrmse", "strict", ""):
+                continue
+            task, (value, low, high) = str(row["task"]), (float(row[name]) for name in ("value", "low", "high"))
+            if row["predictor"] == OURS and task not in errors:
+                errors[task] = TaskError(task, value, low, high, int(row["n"]), str(row["protocol"]))
+            elif row["predictor"] == "persistence":
+                still.setdefault(task, value)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {task: replace(error, persistence=still.get(task)) for task, error in errors.items()}

@@ -1,0 +1,178 @@
+"""What lies in a run's folder, read without trust: the end of its log, its budgets, its checkpoints, its heartbeats."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ups.engine.checkpoint.manifest import MANIFEST, listing
+from ups.files import holder
+from ups.heartbeat import Beat
+from ups.heartbeat import read as read_beat
+from ups.parsing import parse_json, read_text
+from ups.rundir import RunDir
+from ups.supervise.proc import identity, is_mine, of_runs, seen_by
+from ups.supervise.start_dir import StartDir
+
+END = 1 << 17  # bytes of a log that are looked at for its last rows
+JOURNAL = "phases.jsonl"  # a line for the beginning and the end of each phase of a run
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training was when something was last written of it."""
+
+    stage: str
+    step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The phase that a run was in when its record was last written to. `under_way`: it had not ended."""
+
+    name: str
+    time: float
+    under_way: bool
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a stage is trained for."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
+class Processes:
+    """The living processes of this machine's runs, looked up once for many folders."""
+
+    def __init__(self) -> None:
+        self.by_folder = of_runs()
+
+    def starts(self, folder: Path) -> list[StartDir]:
+        """The folders, in memory, of what runs now for a run."""
+        here = identity(folder)
+        ranks = {} if here is None else self.by_folder.get(here, {})
+        return [StartDir(seen_by(pid, variables["UPS_RUN"])) for pid, variables in sorted(ranks.items())]
+
+
+def rows_in(lines: Iterable[bytes]) -> Iterator[Row]:
+    """The rows of a log; half a line that a kill has left is passed over."""
+    for line in lines:
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def end_of(log: Path, most: int = END) -> bytes:
+    """The last bytes of a log; none where it cannot be read."""
+    try:
+        with open(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)
+    except (OSError, ValueError):
+        return b""
+
+
+def last_rows(log: Path) -> Iterator[Row]:
+    """The last rows of a log, newest first."""
+    return rows_in(reversed(end_of(log).splitlines()))
+
+
+def stage_of(row: Row) -> str:
+    """The stage that a row of the log belongs to; empty where none is named."""
+    return next((name.partition("/")[0] for name in row if "/" in name), "")
+
+
+def place_of(rows: Iterable[Row]) -> Place | None:
+    """Where the training was when the newest of these rows was written."""
+    for row in rows:
+        stage, step, time = stage_of(row), row.get("step"), row.get("time")
+        if stage and isinstance(step, int) and isinstance(time, int | float) and math.isfinite(time):
+            return Place(one_line(stage), step, float(time))
+    return None
+
+
+def phases_of(folder: RunDir) -> Iterator[Row]:
+    """The last rows of the record of a run's phases, newest first; none where it keeps no such record."""
+    return last_rows(folder.folder / JOURNAL)
+
+
+def phase_of(folder: RunDir) -> Phase | None:
+    """Where a run is among its phases, or was when it was killed."""
+    for row in phases_of(folder):
+        name, time = row.get("phase"), row.get("clock")
+        if isinstance(name, str) and isinstance(time, int | float) and math.isfinite(time):
+            return Phase(one_line(name, 40), float(time), row.get("event") == "begin")
+    return None
+
+
+def budget_of(folder: RunDir, stage: str) -> Budget:
+    """What the config gives a stage. Read from its lines, as `dump` writes them: a parser takes a hundred times as
+    long, and there may be a thousand runs."""
+    try:
+        text = read_text(folder.config)
+    except (OSError, ValueError):
+        return Budget()
+    section = re.search(rf"^{re.escape(stage)}:\n((?:  .*\n)*)", text, re.M)
+    train = re.search(r"^  train:\n((?:    .*\n)*)", section[1], re.M) if section else None
+    values = dict(re.findall(r"^    (steps|seconds): ([\d.e+]+)$", train[1], re.M)) if train else {}
+    try:
+        steps, seconds = values.get("steps"), values.get("seconds")
+        return Budget(int(steps) if steps else None, float(seconds) if seconds else None)
+    except ValueError:
+        return Budget()
+
+
+def checkpoints_of(folder: RunDir) -> dict[str, int]:
+    """By stage the step of its newest published checkpoint. It had all its files when it got its name; a resume
+    verifies them, and goes back to an older one where they are damaged."""
+    steps = {}
+    try:
+        for stage in (path for path in folder.checkpoints().iterdir() if path.is_dir()):
+            newest = next((path for path in listing(stage) if (path / MANIFEST).is_file()), None)
+            if newest is not None:
+                steps[stage.name] = int(newest.name.removeprefix("step-"))
+    except OSError:
+        return steps
+    return steps
+
+
+def beats_of(starts: list[StartDir]) -> dict[int, Beat]:
+    """The last heartbeat of each rank, by rank."""
+    beats: dict[int, Beat] = {}
+    for start in starts:
+        for path in start.folder.glob("heartbeat-*"):
+            beat = read_beat(path)
+            if beat is not None and (beat.rank not in beats or beat.count > beats[beat.rank].count):
+                beats[beat.rank] = beat
+    return beats
+
+
+def starts_of(pid: int, alive: bool) -> list[StartDir]:
+    """What a supervisor of this machine keeps in memory, by its number, or has left there when it was killed: then
+    nobody holds it, and another process of the same number is not taken for it."""
+    starts = [StartDir(folder) for folder in StartDir.parent().glob(f"ups-{pid}-*") if is_mine(folder)]
+    return [start for start in starts if (holder(start.lock) is not None) == alive]
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """Words that a stranger may have written, fit for a line of a table."""
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[:most]} …"
+
+
+def json_problem(path: Path, problem: Exception) -> str:
+    """Why a file of a run says nothing, in words."""
+    reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
+    return f"{path.name} cannot be read ({one_line(str(reason), 120)})"

@@ -1,0 +1,1 @@
+"""Sweeps: many runs of one config with different settings, side by side, in one folder."""

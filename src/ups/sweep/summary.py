@@ -1,0 +1,171 @@
+"""What a sweep has found: its points in a table and a page, seeds taken together as mean and interval."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.eval.trajectories import FILE as TRAJECTORIES
+from ups.files import write_atomic
+from ups.memory.candidate import candidates
+from ups.memory.compare import compare
+from ups.memory.compare_page import curve_sections
+from ups.memory.errors import number
+from ups.memory.evidence import Processes
+from ups.memory.state import RunState, ago, state_of
+from ups.pages import Page, Section
+from ups.parsing import read_record
+from ups.sweep.axes import Point, short_names
+from ups.types import DataError
+
+RECORD, PAGE = "sweep.json", "sweep.html"
+Rows = tuple[tuple[str, ...], ...]
+BEST = 6  # settings that are compared with each other
+DRAWN = 12  # runs whose curves are drawn
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All runs of one combination of values."""
+
+    overrides: tuple[tuple[str, str], ...]
+    states: tuple[RunState, ...]
+
+    def values(self, task: str) -> list[float]:
+        return [state.errors[task].value for state in self.states if task in state.errors]
+
+    @property
+    def error(self) -> float:
+        """The mean over tasks and seeds, to sort by; infinite where none has ended well."""
+        errors = [state.error for state in self.states if state.errors]
+        return sum(errors) / len(errors) if errors else math.inf
+
+
+def remember(folder: Path, points: Iterable[Point], command: Sequence[str]) -> list[Point]:
+    """Add points to those that the record of a sweep holds already; all of them."""
+    known = {point.name: point for point in recorded(folder)}
+    known |= {point.name: point for point in points}
+    rows = {p.name: {"overrides": dict(p.overrides), "seed": p.seed} for p in known.values()}
+    text = json.dumps({"command": list(command), "points": rows}, indent=2, ensure_ascii=False)
+    write_atomic(folder / RECORD, text + "\n")
+    return list(known.values())
+
+
+def recorded(folder: Path) -> list[Point]:
+    """The points in the record of a sweep; none where there is no record yet. A DataError where it is damaged."""
+    try:
+        rows = read_record(folder / RECORD)["points"]
+        points = []
+        for name, row in rows.items():
+            overrides = tuple((str(key), str(value)) for key, value in row["overrides"].items())
+            points.append(Point(str(name), overrides, None if row["seed"] is None else int(row["seed"])))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{folder / RECORD}: is damaged ({error}); move it away, and the runs are seen again."
+        ) from None
+    return points
+
+
+def settings_of(folder: Path, points: Sequence[Point]) -> list[Settings]:
+    """The combinations of values with the states of their runs, the best first."""
+    processes = Processes()
+    groups: dict[tuple[tuple[str, str], ...], list[RunState]] = {}
+    for point in points:
+        groups.setdefault(point.overrides, []).append(state_of(folder / point.name, processes, point.name))
+    rows = [Settings(overrides, tuple(states)) for overrides, states in groups.items()]
+    return sorted(rows, key=lambda one: one.error)
+
+
+def table_of(settings: Sequence[Settings]) -> Rows:
+    """A row for each combination, the header first: its values, the errors of each task, and how its runs stand."""
+    keys = list(dict.fromkeys(key for one in settings for key, _ in one.overrides))
+    names = short_names(keys)
+    tasks = list(dict.fromkeys(task for one in settings for state in one.states for task in state.errors))
+    seeds = any(len(one.states) > 1 for one in settings)
+    head = (*(names[key] for key in keys), *(f"nRMSE {task}" for task in tasks), "trained", "runs")
+    rows = [head]
+    for one in settings:
+        values = dict(one.overrides)
+        errors = [_error(one, task) for task in tasks]
+        spent = [state.seconds for state in one.states if state.seconds is not None]
+        states = _states(one.states) if seeds else f"{one.states[0].name}: {one.states[0].word}"
+        rows.append((*(values.get(key, "–") for key in keys), *errors, ago(sum(spent)) if spent else "–", states))
+    return tuple(rows)
+
+
+def sentences_of(folder: Path, settings: Sequence[Settings]) -> list[str]:
+    """Which settings are best, and whether that is significant; what failed, and why."""
+    sentences = []
+    best = [one for one in settings if math.isfinite(one.error)][:BEST]
+    folders = [folder / s.name for one in best for s in one.states if s.errors and _has_trajectories(folder / s.name)]
+    if len(folders) > 1:
+        comparison = compare(candidates(folders))
+        first = comparison.sides[0]
+        sentences += [pair.sentence for pair in comparison.pairs if pair.first is first]
+        if len(comparison.sides) == 1:
+            sentences += comparison.sentences()
+        elif any(len(side.runs) == 1 for side in comparison.sides):
+            sentences.append("Settings with one seed each: --seeds 3 says how much of it is noise.")
+    states = [state for one in settings for state in one.states]
+    for word in ("failed", "gate missed", "dead", "stopped", "unclear", "unreadable"):
+        sentences += [f"{state.name}: {word}: {state.sentence}" for state in states if state.word == word]
+    return sentences
+
+
+def page_of(folder: Path, settings: Sequence[Settings]) -> Page:
+    """The page of a sweep: best settings, all of them, learning curves, what failed."""
+    sentences = sentences_of(folder, settings)
+    good = all(state.word == "finished" for one in settings for state in one.states)
+    page = Page(f"Sweep: {folder.name}", "Settings in the order of their error on unseen trajectories. ")
+    page.lead += "Several seeds of one setting are shown as their mean with its 95 % interval."
+    page.sections = [Section("Result", verdict="\n".join(sentences) or "Nothing has ended yet.", good=good)]
+    page.sections.append(Section("Settings", table=table_of(settings)))
+    finished = [folder / s.name for one in settings for s in one.states if s.errors][:DRAWN]
+    if finished:
+        page.sections += curve_sections(candidates(finished))
+    page.foot = "This page needs no network."
+    return page
+
+
+def write(folder: Path, points: Sequence[Point]) -> list[Settings]:
+    """The page of a sweep as it stands; what it shows."""
+    settings = settings_of(folder, points)
+    page_of(folder, settings).write(folder / PAGE)
+    return settings
+
+
+def _error(one: Settings, task: str) -> str:
+    """The error of a task: of one run with its interval over trajectories, of several their mean over seeds."""
+    values = one.values(task)
+    if len(values) == 1:
+        return next(state.errors[task].words for state in one.states if task in state.errors)
+    if not values or not all(map(math.isfinite, values)):
+        return number(math.inf) if values else "–"
+    mean = sum(values) / len(values)
+    half = _half(values, mean)
+    return f"{number(mean)} ({number(mean - half)} – {number(mean + half)}, {len(values)} seeds)"
+
+
+def _half(values: Sequence[float], mean: float) -> float:
+    """Half of Student's 95 % interval of a mean."""
+    from scipy.special import stdtrit
+
+    n = len(values)
+    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    return float(stdtrit(n - 1, 0.975)) * spread / math.sqrt(n)
+
+
+def _states(states: Sequence[RunState]) -> str:
+    counts: Mapping[str, int] = {
+        word: sum(s.word == word for s in states) for word in dict.fromkeys(s.word for s in states)
+    }
+    return ", ".join(f"{count} {word}" for word, count in counts.items())
+
+
+def _has_trajectories(folder: Path) -> bool:
+    return (folder / TRAJECTORIES).is_file()

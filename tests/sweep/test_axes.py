@@ -1,0 +1,125 @@
+"""What a sweep varies: every combination once, names that last, ranges that keep to their ends, mistakes in a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from memory_runs import finished
+from ups.sweep.axes import Point, axes_of, drawn, grid, points_of, safe, short_names, split
+from ups.sweep.devices import slots_of
+from ups.sweep.summary import recorded, remember, sentences_of, settings_of, table_of
+from ups.types import ConfigError, DataError
+
+
+def test_a_grid_has_every_combination_once_with_names_that_last() -> None:
+    axes = axes_of(["operator.train.lr=1e-3,3e-3", "model.operator.size=tiny,small"])
+    points = points_of(grid(axes), [0, 1])
+    assert len(points) == 8
+    assert points[0] == Point(
+        "lr-1e-3_size-tiny_seed-0", (("operator.train.lr", "1e-3"), ("model.operator.size", "tiny")), 0
+    )
+    assert points[-1].flags == {"operator.train.lr": "3e-3", "model.operator.size": "small", "seed": "1"}
+    more = points_of(grid(axes_of(["operator.train.lr=1e-3,3e-3,1e-2", "model.operator.size=tiny,small"])), [0, 1])
+    assert {point.name for point in points} < {point.name for point in more}
+    assert [point.name for point in points_of(grid([]), [3, 4])] == ["seed-3", "seed-4"]
+
+
+def test_values_keep_the_commas_of_their_brackets() -> None:
+    assert split("[1,2],{a: 1, b: 2},'x,y',3") == ["[1,2]", "{a: 1, b: 2}", "'x,y'", "3"]
+    assert short_names(["codec.train.lr", "operator.train.lr", "seed"]) == {
+        "codec.train.lr": "codec.train.lr",
+        "operator.train.lr": "operator.train.lr",
+        "seed": "seed",
+    }
+    assert safe("a/../b = [1, 2]") == "a-..-b-1-2"
+    assert len(safe("x" * 500)) <= 100
+    assert safe("x" * 500) != safe("x" * 501)
+
+
+def test_chance_keeps_to_ranges_and_is_the_same_for_the_same_seed() -> None:
+    axes = axes_of(["lr=log:1e-4..1e-2", "width=int:1..8", "drop=0..0.5", "size=a,b"])
+    points = drawn(axes, 400, 0)
+    assert points == drawn(axes, 400, 0)
+    assert points != drawn(axes, 400, 1)
+    rates = np.log10([float(point["lr"]) for point in points])
+    assert rates.min() >= -4
+    assert rates.max() <= -2
+    assert abs(rates.mean() + 3) < 0.1, "evenly in the logarithm"
+    assert {int(point["width"]) for point in points} == set(range(1, 9))
+    assert all(0 <= float(point["drop"]) <= 0.5 for point in points)
+    assert len(drawn(axes_of(["size=a,b,c"]), 10, 0)) == 3, "no more than there are"
+    points_of(points)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["lr"], "is no axis"),
+        (["=1"], "is no axis"),
+        (["lr="], "is no axis"),
+        (["lr=1,1"], "has a value twice"),
+        (["lr=1,,2"], "has an empty value"),
+        (["lr=1", "lr=2"], "stands there twice"),
+        (["name=a,b"], "each run has a name of its own"),
+        (["device=cpu,cuda"], "--devices says it"),
+        (["lr=log:0..1"], "begins above 0"),
+        (["lr=2..1"], "goes upwards"),
+        (["lr=a..b"], "from a number to a number"),
+        (["lr=int:0.5..2"], "has whole ends"),
+    ],
+)
+def test_what_is_no_axis_is_refused_in_a_sentence(words: Sequence[str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        axes_of(words)
+
+
+def test_a_range_needs_chance() -> None:
+    with pytest.raises(ConfigError, match="add --random N"):
+        grid(axes_of(["lr=log:1e-4..1e-2"]))
+
+
+def test_one_run_on_each_device_and_cores_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    assert [slot.device for slot in slots_of(("cuda:0", "cuda:1"), None, "auto", 2)] == ["cuda:0", "cuda:1"]
+    assert [dict(slot.variables) for slot in slots_of((), 4, "cpu", 0)] == [{"OMP_NUM_THREADS": "2"}] * 4
+    assert [slot.device for slot in slots_of((), 2, "auto", 4)] == ["cuda:0", "cuda:1"]
+    assert [slot.device for slot in slots_of((), None, "auto", 0)] == ["cpu"]
+    for devices, jobs, sentence in (
+        (("cuda:0", "cuda:0"), None, "names cuda:0 twice"),
+        (("cuda:7",), None, "there is no cuda:7 here; this machine has 2"),
+        (("tpu",), None, "is no device"),
+        (("cuda:0",), 2, "take one run each"),
+        ((), 0, "at least 1 run"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            slots_of(devices, jobs, "auto", 2)
+
+
+def test_seeds_are_taken_together_as_mean_and_interval_the_best_first(tmp_path: Path) -> None:
+    rng, base = np.random.default_rng(0), np.linspace(0.1, 0.3, 8)
+    points = points_of(grid(axes_of(["operator.train.lr=1e-3,3e-3"])), [0, 1, 2])
+    for point in points:
+        lr = float(point.flags["operator.train.lr"])
+        errors = base * (2 if lr == 1e-3 else 1) * (1 + 0.02 * rng.normal())
+        finished(tmp_path / point.name, {"advection1d": errors}, seed=point.seed, operator__train__lr=lr)
+    assert recorded(tmp_path) == []
+    assert remember(tmp_path, points, ["ups"]) == points
+    assert recorded(tmp_path) == points
+    found = settings_of(tmp_path, recorded(tmp_path))
+    rows = table_of(found)
+    assert [row[0] for row in rows] == ["lr", "3e-3", "1e-3"]
+    values = [state.error for state in found[0].states]
+    mean, half = np.mean(values), 4.302653 * np.std(values, ddof=1) / math.sqrt(3)
+    assert rows[1][1] == f"{mean:.4g} ({mean - half:.4g} – {mean + half:.4g}, 3 seeds)"
+    assert rows[1][-1] == "3 finished"
+    (sentence,) = sentences_of(tmp_path, found)
+    assert "operator.train.lr=0.003 (3 seeds) is better than operator.train.lr=0.001 (3 seeds)" in sentence
+    (tmp_path / "sweep.json").write_text('{"points": [')
+    with pytest.raises(DataError, match=r"sweep\.json: is damaged"):
+        recorded(tmp_path)
