@@ -17,7 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams", "verdict"},
+    | {"definition", "streams", "tracking", "verdict"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
@@ -32,7 +32,7 @@ FLOORS = {
     "eval": {"pages", "types"},
     "engine": {"wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
-    "tracking": {"rundir", "types"},
+    "tracking": {"rundir", "config", "verdict", "types"},
     "rundir": {"provenance", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},

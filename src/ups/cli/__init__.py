@@ -20,6 +20,7 @@ from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.numbers import Whole
 from ups.cli.run import run
+from ups.cli.track import track
 from ups.screen import following, show, training
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
@@ -44,6 +45,7 @@ for sub in (data, config, cache, bench):
     app.command(sub)
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(faults)
+app.command(track)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 

@@ -32,9 +32,8 @@ from ups.run.phases import Phases
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import Place, RunDir
-from ups.tracking import Tracker, open_trackers
+from ups.tracking import Jsonl, mirrored
 from ups.tracking import require as require_trackers
-from ups.verdict import Ending, classify
 
 
 class Seat(Protocol):
@@ -66,14 +65,14 @@ class Alone:
 class Run:
     """A run from its folder to its report, the same in one process, in a rank and in the supervisor's hands.
 
-    As a context it closes what it has opened; trackers are closed with how it ended.
+    As a context it closes what it has opened.
     """
 
     def __init__(self, config: RunConfig, folder: RunDir, screen: Screen) -> None:
         self.config, self.folder, self.screen = config, folder, screen
         self.identity, self.place = Identity(folder, screen.say), Place(folder.folder)
         self.phases = Phases.of_this_process()
-        self.trackers: list[Tracker] = []
+        self.trackers: list[Jsonl] = []  # the log, in the process that writes it
         self.simulator: Simulator | None = None  # once it is trained
         self._opened = ExitStack()
 
@@ -83,8 +82,8 @@ class Run:
     ) -> Run:
         """A run in its folder, which this process holds; none is made for a run that could not be finished."""
         require_baselines(config.evaluation.baselines)
-        require_trackers(config.trackers)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
+        require_trackers(config.tracking, screen.say)
         if resume and RunDir(place).is_of(config):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
@@ -101,9 +100,8 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        ending = Ending.SUCCESS if error is None else classify(error).ending
         while self.trackers:
-            self.trackers.pop().close(ending.name)
+            self.trackers.pop().close()
         self._opened.close()
 
     def carry_out(self, seat: Seat) -> Report | None:
@@ -152,7 +150,7 @@ class Run:
         dist.handshake(facts)
         digests = self.identity.agreed(dist, files_of(config, self.sets))
         if dist.leads:
-            self.trackers = open_trackers(config.trackers, folder.folder, self.screen.say)
+            self.trackers = [Jsonl(folder.folder, self.screen.say)]
         with self.phases("build"):
             simulator = self.untrained(dist)
         training = Training(
@@ -278,7 +276,7 @@ def run_alone(
     """The whole of a run in this process; its folder and its report. `before` it something took so many seconds."""
     run = Run.open(config, screen, resume=resume, overwrite=overwrite)
     run.phases.before(*before)
-    with run.folder, run:
+    with mirrored(run.folder.folder, config.tracking, screen.say), run.folder, run:
         report = run.carry_out(Alone())
         assert report is not None
         run.folder.succeed(stages=run.folder.read(run.folder.stages))
