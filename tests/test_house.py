@@ -18,6 +18,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition", "streams", "tracking", "verdict"},
+    "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},

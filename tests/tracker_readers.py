@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import multiprocessing
 import os
 import struct
 from collections.abc import Iterator
@@ -70,8 +71,14 @@ def tensorboard_shown(folder: Path) -> Shown:
 
 
 def mlflow_shown(uri: str, id: str, project: str = "ups") -> Shown:
-    """By MLflow's own client; there must be exactly one run."""
+    """By MLflow's own client, in a process of its own, for it remembers what was there."""
     pytest.importorskip("mlflow", reason="needs the `mlflow` extra")
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_mlflow_shown, (uri, id, project))
+
+
+def _mlflow_shown(uri: str, id: str, project: str) -> Shown:
+    """There must be exactly one run."""
     os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"
     from mlflow import MlflowClient
 

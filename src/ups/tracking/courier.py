@@ -25,6 +25,7 @@ PAUSE, LONGEST = 1.0, 60.0  # seconds before one that failed is started again; d
 PATIENCE = 120.0  # seconds without a row sent, while there are some, after which one counts as hung
 ORPHANED = 60.0  # seconds for the mirrors of a run whose owner was killed
 LOG = 8192  # bytes that are kept of what a library prints
+ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # the last line of a traceback
 SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL")
 
 
@@ -117,9 +118,9 @@ class Feeder:
         elif code in (0, feed.BUSY):
             self.finished = True
         else:
-            lines = self.printed.decode(errors="replace").split("\n")
-            reason = next((line.strip() for line in reversed(lines) if line.strip()), f"it ended with code {code}")
-            self._failed(now, reason)
+            lines = [line for line in self.printed.decode(errors="replace").splitlines() if line.strip()]
+            errors = [line for line in lines if ERROR.match(line)] or lines or [f"it ended with code {code}"]
+            self._failed(now, errors[-1].strip())
 
     def end(self) -> None:
         """The run has ended: what is left is sent at once, and then how it ended."""

@@ -100,24 +100,29 @@ def _row(number: int, line: bytes) -> Row | None:
 
 @dataclass
 class Overruled:
-    """What of a log no longer holds: a stage whose step goes back has lost the later steps, and takes them again.
+    """What of a log no longer holds: a stage whose step goes back, or that says the same again, has begun another life
+    and takes again the steps after a checkpoint. What was said of later steps in earlier lives no longer holds.
 
-    Of a step that is there in two lives of a stage, the later value of each name is true. Told every row in its order.
+    Of a step that is there in two lives, the later value of each name is true. Told every row in its order.
     """
 
     lives: dict[str, tuple[int, int]] = field(default_factory=dict)  # by stage: life, last step
     _rows: dict[str, dict[int, list[tuple[int, int, set[str]]]]] = field(default_factory=dict)
 
     def goes_back(self, row: Row) -> bool:
-        """Whether a row is of an earlier step than the last one of its stage."""
-        return row.step < self.lives.get(row.stage, (0, -1))[1]
+        """Whether a row begins another life of its stage. Notes may come again in one."""
+        life, last = self.lives.get(row.stage, (0, -1))
+        here = self._rows.get(row.stage, {}).get(row.step, ())
+        names = set(row.values) - {f"{row.stage}/note"}
+        return row.step < last or any(names & held for _, of, held in here if of == life)
 
     def add(self, row: Row) -> None:
         stage, names = row.stage, set(row.values)
         life, _ = self.lives.get(stage, (0, -1))
-        steps = self._rows.setdefault(stage, {})
         if self.goes_back(row):
             life += 1
+        steps = self._rows.setdefault(stage, {})
+        if row.step < self.lives.get(stage, (0, -1))[1]:
             for step in [step for step in steps if step > row.step]:
                 del steps[step]
         for _, earlier, held in steps.setdefault(row.step, []):

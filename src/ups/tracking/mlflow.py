@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import urllib.error
 import urllib.request
 from base64 import b64encode
@@ -30,7 +31,8 @@ STATUS = {Ending.SUCCESS.name: "FINISHED", Ending.INTERRUPTED.name: "KILLED", En
 class Mlflow(Mirror):
     """Numbers are metrics with the step of their stage, words are tags, the config is parameters.
 
-    A resumed run is found again by its tag `ups.run`; the tag `ups.rows` says which lines of the log it holds.
+    On a server a resumed run is found again by its tag `ups.run`, and the tag `ups.rows` says which lines of the log it
+    holds; files in the run's folder are written anew.
     """
 
     client: Any = None
@@ -50,7 +52,10 @@ class Mlflow(Mirror):
 
     def open(self) -> None:
         facts = self.facts
-        uri = uri_of(facts.settings) or (facts.folder / "mlflow").resolve().as_uri()
+        uri, own = uri_of(facts.settings), facts.folder / "mlflow"
+        if not uri:  # a kill can leave files there that MLflow itself no longer reads, so they are written anew
+            shutil.rmtree(own, ignore_errors=True)
+            uri = own.resolve().as_uri()
         os.environ.update({name: value for name, value in PATIENCE.items() if name not in os.environ})
         if uri.startswith("file:") or "://" not in uri:
             os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"

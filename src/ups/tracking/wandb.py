@@ -18,6 +18,9 @@ from ups.tracking.mirror import Conclusion, Mirror
 from ups.tracking.settings import TrackingConfig
 from ups.types import ConfigError
 
+# W&B would keep a log of its own in the home folder, and lay a link to it into the run's, which has no links.
+NOWHERE = "/dev/null/none"
+
 
 @dataclass
 class Wandb(Mirror):
@@ -52,6 +55,7 @@ class Wandb(Mirror):
 
     def open(self) -> None:
         facts, settings = self.facts, self.facts.settings
+        os.environ["WANDB_CACHE_DIR"] = NOWHERE
         library = import_module("wandb")
         offline = wanted_mode(settings) == "offline" or not has_login()
         place = facts.folder / "wandb"
@@ -104,7 +108,7 @@ class Wandb(Mirror):
         for kind, paths in self.facts.products().items():
             product = library.Artifact(f"{kind}-{self.facts.id}", type=kind)
             for path in paths:
-                product.add_file(str(path), policy="immutable")  # in its place, not copied to the home folder
+                product.add_file(str(path), policy="immutable", skip_cache=True)  # from its place, without a copy
             self.run.log_artifact(product)
             for page in (path for path in paths if path.suffix == ".html"):
                 self.run.summary[kind] = library.Html(page.read_text(), inject=False)
