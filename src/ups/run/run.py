@@ -176,7 +176,7 @@ class Run:
             with self.phases(f"stage {name}"):
                 stage = kind(simulator, config.stage(name))
                 parent = self.parent
-                known = parent.codec.tasks if parent is not None and kind.makes in parent.parts else ()
+                known = parent.codec.tasks if parent is not None and kind.makes in parent.learnt else ()
                 learnt[name], weights = training.learn(stage, known)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
