@@ -33,7 +33,7 @@ FLOORS = {
     "eval": {"pages", "types"},
     "engine": {"wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
-    "tracking": {"rundir", "config", "verdict", "types"},
+    "tracking": {"supervise", "rundir", "config", "verdict", "types"},
     "rundir": {"provenance", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},

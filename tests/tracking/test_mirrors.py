@@ -8,7 +8,10 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -156,6 +159,23 @@ def test_the_mirror_of_the_page_works_as_it_is_written(tmp_path: Path) -> None:
         assert database.execute("SELECT value FROM metrics WHERE name = 'ending'").fetchall() == [("SUCCESS",)]
 
 
+@contextmanager
+def refusing() -> Iterator[str]:
+    """The address of a server that wants a login."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 def test_bad_requests_are_one_sentence_before_work_is_spent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(ConfigError, match=r"^there is no tracker 'tensorbord'; did you mean 'tensorboard'\?"):
@@ -174,6 +194,11 @@ def test_bad_requests_are_one_sentence_before_work_is_spent(monkeypatch: pytest.
     require(TrackingConfig(to=("mlflow",), uri="http://127.0.0.1:9"), said.append)
     assert len(said) == 1
     assert "does not answer" in said.pop()
+    with refusing() as url:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", url.replace("//", "//me:a-secret@"))
+        with pytest.raises(ConfigError, match=r"refuses us \(401\); set MLFLOW_TRACKING_USERNAME") as caught:
+            require(TrackingConfig(to=("mlflow",)), said.append)
+    assert "a-secret" not in str(caught.value)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # noqa: ARG005
     with pytest.raises(ConfigError, match=r"pip install 'universal-physics-stack\[tensorboard\]'"):
         require(TrackingConfig(to=("tensorboard",)), said.append)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from ups.stages import STAGES
 from ups.tensors import Window
 
 
-class Steps(IterableDataset[Window]):
-    """The windows of this rank from a step on: batch n is a pure function of n."""
+class Stream(IterableDataset[Window]):
+    """Windows, made when they are asked for."""
 
-    def __init__(self, windows: Windows, first: int, last: int) -> None:
-        self.windows, self.first, self.last = windows, first, last
+    def __init__(self, make: Callable[[], Iterable[Window]]) -> None:
+        self.make = make
 
     def __iter__(self) -> Iterator[Window]:
-        return (self.windows.batch(step) for step in range(self.first, self.last))
+        return iter(self.make())
 
 
 class StageData(LightningDataModule):
@@ -71,11 +71,14 @@ class StageData(LightningDataModule):
         return windows_of(config, sets, config.stage(self.name), dist, validations=validations)
 
     def train_dataloader(self) -> Any:
-        steps = self.config.stage(self.name).train.steps or 0
-        return DataLoader(Steps(self.windows(), self.trainer.global_step, steps), batch_size=None)
+        """Batch n is a pure function of n: a training that goes on begins with the batch of its step."""
+        windows, steps = self.windows(), self.config.stage(self.name).train.steps or 0
+        first = self.trainer.global_step
+        return DataLoader(Stream(lambda: map(windows.batch, range(first, steps))), batch_size=None)
 
     def val_dataloader(self) -> Any:
-        return DataLoader(list(self.windows().validation(0)), batch_size=None)  # type: ignore[arg-type]
+        windows = self.windows()
+        return DataLoader(Stream(lambda: windows.validation(self.trainer.global_step)), batch_size=None)
 
     def teardown(self, stage: str) -> None:  # noqa: ARG002
         self._opened.close()

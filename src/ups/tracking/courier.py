@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ups.files import write_atomic
 from ups.rundir import RunDir
+from ups.supervise.rank_parent import die_with_parent
 from ups.tracking import feed
 from ups.tracking.log_reader import whole_lines
 from ups.tracking.mirror import Receipt, RunFacts
@@ -37,7 +38,7 @@ class Forked:
         self.output, spoken = os.pipe()
         os.set_blocking(self.output, False)
         self.process = multiprocessing.get_context("fork").Process(
-            target=_feed, args=(folder, name, owner, theirs, spoken)
+            target=_feed, args=(folder, name, owner, os.getpid(), theirs, spoken)
         )
         self.process.start()
         for pipe in (theirs, spoken):
@@ -69,8 +70,9 @@ class Forked:
         os.close(self.output)
 
 
-def _feed(folder: Path, name: str, owner: int, heard: int, spoken: int) -> None:
+def _feed(folder: Path, name: str, owner: int, courier: int, heard: int, spoken: int) -> None:
     os.setsid()
+    die_with_parent(signal.SIGKILL, courier)
     for pipe, number in ((heard, 0), (spoken, 1), (spoken, 2)):
         os.dup2(pipe, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # those to the others

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import select
-import signal
 from pathlib import Path
 
 from ups.rundir import RunDir
@@ -16,7 +14,6 @@ from ups.tracking.mirror import Conclusion, Mirror, Receipt, RunFacts
 
 LOOK = 1.0  # seconds between two looks at the log
 AGAIN, BUSY = 75, 76  # exit codes: start me again; another process feeds this mirror
-PR_SET_PDEATHSIG = 1
 
 
 def feed(mirror: Mirror, receipt: Path) -> bool:
@@ -64,7 +61,6 @@ def _send(mirror: Mirror, log: LogReader, rows: list[Row], held: Receipt, path: 
 
 def main(folder: Path, name: str, owner: int) -> int:
     """Feed the mirror `name` of the run in `folder`."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not without the courier
     run = RunDir(folder)
     lock = os.open(run.tracking(f"{name}.lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
+from urllib.parse import urlsplit
 
 from ups.tracking.log_reader import Row
-from ups.tracking.mirror import Conclusion, Mirror, flat
+from ups.tracking.mirror import KILLED, Conclusion, Mirror, flat
 from ups.tracking.settings import TrackingConfig
 from ups.types import ConfigError
-from ups.verdict import Ending
 
 RUN, ROWS = "ups.run", "ups.rows"  # tags: the run's own id, and how many lines of its log are there
 BATCH, LONG = 100, 5000  # what MLflow takes at once: parameters and tags; characters of each
 ANSWER = 5.0  # seconds that a server has to say whether it lets us in
 PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}  # we try again ourselves
-STATUS = {Ending.SUCCESS.name: "FINISHED", Ending.INTERRUPTED.name: "KILLED", Ending.PREEMPTED.name: "KILLED"}
+STATUS = {"SUCCESS": "FINISHED", **dict.fromkeys((KILLED, "INTERRUPTED", "PREEMPTED", "PAUSED"), "KILLED")}
 
 
 @dataclass
@@ -89,8 +89,7 @@ class Mlflow(Mirror):
         for kind, paths in self.facts.products().items():
             for path in paths:
                 self.client.log_artifact(self.id, str(path), kind)
-        status = STATUS.get(conclusion.ending, "KILLED" if conclusion.ending == "KILLED" else "FAILED")
-        self.client.set_terminated(self.id, status)
+        self.client.set_terminated(self.id, STATUS.get(conclusion.ending, "FAILED"))
 
     def _experiment(self) -> str:
         project = self.facts.settings.project
@@ -138,16 +137,17 @@ def uri_of(settings: TrackingConfig) -> str:
 
 def _require_login(uri: str, say: Callable[[str], None]) -> None:
     """A ConfigError where a server refuses us; a sentence where it does not answer: that may change."""
+    parts = urlsplit(uri)
+    server = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}".rstrip("/")
     body = json.dumps({"max_results": 1}).encode()
-    address = f"{uri.rstrip('/')}/api/2.0/mlflow/experiments/search"
+    address = f"{server}/api/2.0/mlflow/experiments/search"
     question = urllib.request.Request(address, body, {"Content-Type": "application/json"})
-    user, token = os.environ.get("MLFLOW_TRACKING_USERNAME"), os.environ.get("MLFLOW_TRACKING_TOKEN")
-    if user is not None:
-        password = os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    user = os.environ.get("MLFLOW_TRACKING_USERNAME") or parts.username
+    password = os.environ.get("MLFLOW_TRACKING_PASSWORD") or parts.password or ""
+    if user:
         question.add_header("Authorization", "Basic " + b64encode(f"{user}:{password}".encode()).decode())
-    elif token is not None:
+    elif token := os.environ.get("MLFLOW_TRACKING_TOKEN"):
         question.add_header("Authorization", f"Bearer {token}")
-    server = re.sub(r"//[^/]*@", "//", uri)
     try:
         urllib.request.urlopen(question, timeout=ANSWER).close()
     except urllib.error.HTTPError as error:
