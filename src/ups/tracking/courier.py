@@ -24,7 +24,6 @@ from ups.tracking.mirror import Receipt, RunFacts
 LOOK = 0.2  # seconds between two looks at the processes
 PAUSE, LONGEST = 1.0, 60.0  # seconds before one that failed is started again; doubled each time
 PATIENCE = 120.0  # seconds without a row sent, while there are some, after which one counts as hung
-ORPHANED = 60.0  # seconds for the mirrors of a run whose owner was killed
 LOG = 8192  # bytes that are kept of what a library prints
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # the last line of a traceback
 SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL")
@@ -154,8 +153,8 @@ class Feeder:
 
     def _hangs(self, now: float) -> bool:
         position = Receipt.read(self.receipt).position
-        if position != self.position or (position >= whole_lines(self.folder.metrics) and not self.over):
-            self.position, self.moved = position, now
+        if self.over or position != self.position or position >= whole_lines(self.folder.metrics):
+            self.position, self.moved = position, now  # after the end files are sent, and the courier has its limit
         return now - self.moved > PATIENCE
 
 
@@ -173,8 +172,9 @@ def hiding(environ: Mapping[str, str]) -> Callable[[bytes], bytes]:
     return hide
 
 
-def carry(facts: RunFacts, names: tuple[str, ...], over: Callable[[float], bool]) -> None:
-    """Keep the mirrors fed until the run is over (`over(seconds)` waits for that), and until they know how it ended."""
+def carry(facts: RunFacts, names: tuple[str, ...], limit: float, over: Callable[[float], bool]) -> None:
+    """Keep the mirrors fed until the run is over (`over(seconds)` waits for that) and they know how it ended, for no
+    more than `limit` seconds after its end."""
     folder, hide = facts.run, hiding(os.environ)
     feeders = [Feeder(folder, name, facts.owner, hide) for name in names]
     deadline = float("inf")
@@ -185,7 +185,7 @@ def carry(facts: RunFacts, names: tuple[str, ...], over: Callable[[float], bool]
             if deadline < float("inf"):
                 time.sleep(LOOK)
             elif over(LOOK):
-                deadline = time.monotonic() + max(facts.settings.wait, ORPHANED)
+                deadline = time.monotonic() + limit
                 for feeder in feeders:
                     feeder.end()
     finally:
@@ -193,11 +193,12 @@ def carry(facts: RunFacts, names: tuple[str, ...], over: Callable[[float], bool]
             feeder.stop()
 
 
-def main(folder: Path, owner: int, names: tuple[str, ...]) -> None:
+def main(folder: Path, owner: int, limit: float, names: tuple[str, ...]) -> None:
     """The courier of the run in `folder`; the end of its standard input says that the run is over."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    carry(RunFacts.read(folder, owner), names, lambda seconds: bool(select.select([0], [], [], seconds)[0]))
+    facts = RunFacts.read(folder, owner)
+    carry(facts, names, limit, lambda seconds: bool(select.select([0], [], [], seconds)[0]))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), tuple(sys.argv[3:]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), tuple(sys.argv[4:]))

@@ -19,6 +19,7 @@ from ups.tracking.mirror import Conclusion, Receipt
 from ups.tracking.settings import TrackingConfig
 
 WAIT = 10.0  # seconds for a delivery by the way
+ORPHANED = 60.0  # seconds that the courier of a run goes on when its owner was killed
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None])
         yield
     finally:
         if courier is not None:
+            if courier.poll() is not None:  # somebody has killed it
+                courier = _courier_of(folder, settings, say) or courier
             _ended(courier, settings.wait)
         if settings.to and RunDir(folder).config.is_file():
             for delivery in deliveries(folder):
@@ -67,7 +70,7 @@ def deliver(folder: Path, wait: float = WAIT) -> list[Delivery]:
     if not names or is_live(folder):
         return states
     with contextlib.suppress(OSError):  # no process to be had: it is tried the next time
-        _ended(_start(folder, 0, names), wait)
+        _ended(_start(folder, 0, wait, names), wait)
     return deliveries(folder)
 
 
@@ -123,15 +126,15 @@ def _courier_of(folder: Path, settings: TrackingConfig, say: Callable[[str], Non
     """A courier for the run that this process carries out; None, with a sentence, where there can be none now."""
     try:
         write_settings(folder, settings)
-        return _start(folder, os.getpid(), settings.to)
+        return _start(folder, os.getpid(), max(settings.wait, ORPHANED), settings.to)
     except OSError as error:
         say(f"{folder}: {', '.join(settings.to)} cannot be told of the run now ({error.strerror or error}); "
             f"training goes on, and `ups track {folder}` tells them later.")  # fmt: skip
         return None
 
 
-def _start(folder: Path, owner: int, names: Sequence[str]) -> subprocess.Popen[bytes]:
-    words = [sys.executable, "-m", "ups.tracking.courier", str(folder.resolve()), str(owner), *names]
+def _start(folder: Path, owner: int, limit: float, names: Sequence[str]) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "ups.tracking.courier", str(folder.resolve()), str(owner), str(limit), *names]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
 
@@ -142,8 +145,8 @@ def _ended(courier: subprocess.Popen[bytes], wait: float) -> None:
     try:
         courier.stdin.close()
         courier.wait(wait)
-    except subprocess.TimeoutExpired:
-        pass
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass  # what is missing is sent later
     finally:
         courier.kill()
         courier.wait()
