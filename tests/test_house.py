@@ -17,10 +17,11 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # Each room may import those listed, and itself. Only downwards; a new room is a new line here.
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
-    | {"definition", "streams", "verdict"}
+    | {"definition", "streams", "tracking", "verdict"}
     | {"sweep", "memory"},
     "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
     "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
+    "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
     "screen": {"run", "engine"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
@@ -35,7 +36,7 @@ FLOORS = {
     "eval": {"pages", "types"},
     "engine": {"wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
-    "tracking": {"rundir", "types"},
+    "tracking": {"supervise", "rundir", "config", "verdict", "types"},
     "rundir": {"provenance", "presence", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},

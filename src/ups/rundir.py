@@ -122,6 +122,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         """What can be made again: data and latents."""
         return self.folder / "cache" / name
 
+    def tracking(self, name: str) -> Path:
+        """What the courier keeps: for each mirror how far it has come, its lock, and what its library printed."""
+        return self.folder / "tracking" / name
+
     def attempt_logs(self, number: int) -> Path:
         """The folder for the logs of one start of the ranks."""
         return self.logs / f"attempt-{number}"

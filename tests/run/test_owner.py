@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 
-from ups.config import load
+from ups.config import fingerprint, load
 from ups.data.trajectories import Trajectories
 from ups.engine.train import Progress
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.phases import Phases
 from ups.run.run import Alone, Run, run_alone
-from ups.tracking import TRACKERS, Tracker
+from ups.tracking import TrackingConfig
+from ups.types import ConfigError
 
 TINY = """
 name: tiny
@@ -30,49 +30,43 @@ device: cpu
 """
 
 
-class Listening(Tracker):
-    """Remembers what it was told."""
-
-    place: ClassVar[str] = "listening"
-    endings: ClassVar[list[str]] = []
-    steps: ClassVar[list[int]] = []
-
-    def write(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
-        self.steps.append(step)
-
-    def finish(self, ending: str) -> None:
-        self.endings.append(ending)
-
-
-@pytest.fixture
-def listening(monkeypatch: pytest.MonkeyPatch) -> type[Listening]:
-    monkeypatch.setitem(TRACKERS, "listening", Listening)
-    monkeypatch.setattr(Listening, "endings", [])
-    monkeypatch.setattr(Listening, "steps", [])
-    return Listening
-
-
 def settings(folder: Path, **changes: object) -> RunConfig:
     (folder / "tiny.yaml").write_text(TINY)
     return load(run_config(), folder / "tiny.yaml", {"out": str(folder), **changes})
 
 
-def test_a_tracker_is_told_every_step_and_how_it_ended(tmp_path: Path, listening: type[Listening]) -> None:
-    run_alone(settings(tmp_path, trackers=["listening", "csv"]), Screen.silent())
-    assert listening.endings == ["SUCCESS"]
-    assert {1, 2, 3, 4} <= set(listening.steps)
-    assert (tmp_path / "tiny" / "csv" / "operator.csv").read_text().count("\n") > 4
+def table(folder: Path, stage: str) -> list[dict[str, str | None]]:
+    with (folder / "tiny" / "csv" / f"{stage}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
-def test_a_tracker_of_a_run_that_was_stopped_is_told_so(tmp_path: Path, listening: type[Listening]) -> None:
+def test_a_tracker_is_told_every_step_and_how_it_ended(tmp_path: Path) -> None:
+    run_alone(settings(tmp_path, tracking=["csv"]), Screen.silent())
+    assert {"1", "2", "3", "4"} <= {row["step"] for row in table(tmp_path, "operator")}
+    assert [row["ending"] for row in table(tmp_path, "run")] == ["SUCCESS"]
+
+
+def test_a_tracker_of_a_run_that_was_stopped_is_told_so(tmp_path: Path) -> None:
     def stop(progress: Progress) -> None:
         if progress.stage == "operator" and progress.step == 2:
             raise KeyboardInterrupt
 
     silent = Screen.silent()
     with pytest.raises(KeyboardInterrupt):
-        run_alone(settings(tmp_path, trackers=["listening"]), Screen(silent.say, silent.following, stop))
-    assert listening.endings == ["INTERRUPTED"]
+        run_alone(settings(tmp_path, tracking=["csv"]), Screen(silent.say, silent.following, stop))
+    assert [row["ending"] for row in table(tmp_path, "run")] == ["INTERRUPTED"]
+
+
+def test_the_old_name_of_tracking_is_understood_and_makes_no_other_run(tmp_path: Path) -> None:
+    old = settings(tmp_path, trackers=["csv", "jsonl"])
+    assert old.tracking == TrackingConfig(to=("csv",))
+    assert fingerprint(old) == fingerprint(settings(tmp_path))
+    with pytest.raises(ConfigError, match="'trackers' is the old name of 'tracking', and both are given"):
+        settings(tmp_path, trackers=["csv"], tracking=["csv"])
+    with pytest.raises(ConfigError, match=r"there is no tracker 'wanda'; did you mean 'wandb'\?"):
+        settings(tmp_path, tracking=["wanda"])
+    with pytest.raises(ConfigError, match="uri holds a password"):
+        settings(tmp_path, **{"tracking.uri": "http://me:secret@host"})
 
 
 def test_statistics_are_measured_once_and_other_data_are_measured_anew(

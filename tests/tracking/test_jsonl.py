@@ -18,7 +18,7 @@ def test_every_line_is_on_disk_when_log_returns(tmp_path: Path) -> None:
         assert len(lines) == step + 1
     row = json.loads(lines[-1])
     assert (row["step"], row["loss"], row["note"]) == (2, 0.5 / 3, "ä")
-    log.close("SUCCESS")
+    log.close()
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
@@ -50,5 +50,5 @@ def test_a_full_disk_is_said_once_and_counted(tmp_path: Path) -> None:
         log.log(step, {"loss": 1.0})
     assert len(said) == 1
     assert "training goes on" in said[0]
-    log.close("SUCCESS")
+    log.close()
     assert said[1:] == [f"{path}: 5 lines could not be written."]

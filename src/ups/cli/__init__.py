@@ -24,6 +24,7 @@ from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
 from ups.cli.run import code_of, run
 from ups.cli.sweep import sweep
+from ups.cli.track import track
 from ups.screen import following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError
@@ -55,6 +56,7 @@ for sub_command in (logs, watch, leaderboard):
     app.command(sub_command)
 app.command(compare, usage="Usage: ups compare RUN RUN... [OPTIONS]")
 app.command(faults)
+app.command(track)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 

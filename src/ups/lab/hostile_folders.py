@@ -30,7 +30,7 @@ class Replaced(Disturbance):
     content: str
 
     def settings(self, place: CaseDir) -> dict[str, Any]:  # noqa: ARG002
-        return {"trackers": ["csv"]} if self.file.startswith("csv/") else {}
+        return {"tracking": ["csv"]} if self.file.startswith("csv/") else {}
 
     def path(self, place: CaseDir) -> Path:
         kind, _, name = self.file.rpartition("/")

@@ -69,6 +69,12 @@ class Simulator(Answers):
         """Frames that it looks back on."""
         return int(self.operator.config.context)
 
+    @property
+    def learnt(self) -> frozenset[str]:
+        """The parts that have been trained, as their origins say; all, where nothing says which."""
+        named = frozenset(name for name in self.parts if self.origins.get(name, {}).get("provenance"))
+        return named or frozenset(self.parts)
+
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         """Record what the training data of a task are like, in every part."""
         for part in self.parts.values():
@@ -135,7 +141,11 @@ class Simulator(Answers):
 
     def save(self, path: str | Path, provenance: Mapping[str, Any] | None = None) -> Path:
         """Write the artifact to `path` (a file, or a folder to put it in) and return the file's path."""
-        header = {
+        return artifact.write(Path(path), self.header(provenance), self.state_dict())
+
+    def header(self, provenance: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What an artifact says of its weights."""
+        return {
             "parts": {name: {"config": asdict(p.config), **self.origins[name]} for name, p in self.parts.items()},
             "simulator": asdict(self.config),
             "tasks": [asdict(task) for task in self.tasks],
@@ -145,7 +155,6 @@ class Simulator(Answers):
             "program": __version__,
             "provenance": {**self.provenance, **(provenance or {})},
         }
-        return artifact.write(Path(path), header, self.state_dict())
 
     @classmethod
     def load(

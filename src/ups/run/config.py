@@ -20,7 +20,7 @@ from ups.run.params import single
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
-from ups.tracking import TRACKERS
+from ups.tracking import MIRRORS, TrackingConfig
 
 
 class ModelConfig(Config):
@@ -106,7 +106,7 @@ class CacheConfig(Config):
 class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "trackers", "second_copy", "gates"})
+    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""
@@ -130,8 +130,8 @@ class RunConfig(Config):
     """A run folder or a simulator to train further: its tasks keep what they know, and new ones are added."""
     plan: tuple[str, ...] = ("codec", "operator")
     """The stages, in the order in which they are trained; each has a section of its own name."""
-    trackers: tuple[str, ...] = ()
-    """What is told of the training beside metrics.jsonl, which is always written: csv, tensorboard."""
+    tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+    """Where the run is shown beside metrics.jsonl, which is always written: `[csv, tensorboard, wandb, mlflow]`."""
     second_copy: str | None = None
     """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is taken when that
     in the run's folder is damaged or gone."""
@@ -200,11 +200,21 @@ class RunConfig(Config):
             raise ValueError("a plan names at least one stage, and each of them once.")
         return plan
 
-    @field_validator("trackers")
+    @model_validator(mode="before")
     @classmethod
-    def _trackers_there_are(cls, trackers: tuple[str, ...]) -> tuple[str, ...]:
-        known("tracker", trackers, TRACKERS)
-        return trackers
+    def _by_its_old_name(cls, values: Any) -> Any:
+        """`trackers`, as runs of earlier versions have written it."""
+        if not isinstance(values, dict) or "trackers" not in values:
+            return values
+        if "tracking" in values:
+            raise ValueError("'trackers' is the old name of 'tracking', and both are given; keep tracking.")
+        return {"tracking" if key == "trackers" else key: value for key, value in values.items()}
+
+    @field_validator("tracking")
+    @classmethod
+    def _trackers_there_are(cls, tracking: TrackingConfig) -> TrackingConfig:
+        known("tracker", tracking.to, MIRRORS)
+        return tracking
 
     @field_validator("dist")
     @classmethod

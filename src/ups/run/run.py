@@ -38,15 +38,14 @@ from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import Place, RunDir
-from ups.tracking import Tracker, open_trackers
+from ups.tracking import Jsonl, mirrored
 from ups.tracking import require as require_trackers
-from ups.verdict import Ending, classify
 
 
 class Run:
     """A run from its folder to its report, the same in one process, in a rank and in the supervisor's hands.
 
-    As a context it closes what it has opened; trackers are closed with how it ended.
+    As a context it closes what it has opened.
     """
 
     def __init__(
@@ -59,10 +58,10 @@ class Run:
     ) -> None:
         self.config, self.folder, self.screen = config, folder, screen
         self.preflight, self.span = preflight or Preflight(), span or Span()
-        self.journal, self.ending = Journal(folder.journal), Ending.SUCCESS
+        self.journal = Journal(folder.journal)
         self.identity, self.place = Identity(folder, screen.say), Place(folder.folder)
         self.phases = Phases.of_this_process()
-        self.trackers: list[Tracker] = []
+        self.trackers: list[Jsonl] = []  # the log, in the process that writes it
         self.simulator: Simulator | None = None  # once it is trained
         self._opened = ExitStack()
 
@@ -80,8 +79,8 @@ class Run:
         """A run in its folder, which this process holds; none is made for a run that could not be finished."""
         began = time.perf_counter()
         require_baselines(config.evaluation.baselines)
-        require_trackers(config.trackers)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
+        require_trackers(config.tracking, screen.say)
         if resume and RunDir(place).is_of(config):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
@@ -102,9 +101,8 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        ending = self.ending if error is None else classify(error).ending
         while self.trackers:
-            self.trackers.pop().close(ending.name)
+            self.trackers.pop().close()
         self._opened.close()
 
     def carry_out(self, seat: Seat, *, always: bool = False) -> Finish | None:
@@ -128,7 +126,6 @@ class Run:
             seat.pulse.beat("judge")
             with STOP.at_once("the simulator was judged"):
                 finish = self._conclusion(always).carry_out()
-        self.ending = finish.ending
         return finish
 
     def _to_train(self, dist: Dist) -> bool:
@@ -197,7 +194,7 @@ class Run:
         dist.handshake(facts)
         digests = self.identity.agreed(dist, files_of(config, self.sets))
         if dist.leads:
-            self.trackers = open_trackers(config.trackers, folder.folder, self.screen.say)
+            self.trackers = [Jsonl(folder.folder, self.screen.say)]
         with self.phases("build"):
             simulator = self.untrained(dist)
         training = Training(
@@ -225,7 +222,7 @@ class Run:
                     mark.result = "resumed"
                 stage = kind(simulator, config.stage(name))
                 parent = self.parent
-                known = parent.codec.tasks if parent is not None and kind.makes in parent.parts else ()
+                known = parent.codec.tasks if parent is not None and kind.makes in parent.learnt else ()
                 learnt[name], weights = training.learn(stage, known)
                 if weights:
                     simulator.replace(kind.makes, rebuilt(simulator, kind.makes, weights).to(dist.device))
@@ -332,7 +329,7 @@ def finish_alone(
     """The phases of `span` in this process; the folder, and how it ended."""
     run = Run.open(config, screen, resume=resume, overwrite=overwrite, preflight=preflight, span=span)
     run.phases.before(*before)
-    with run.folder, run:
+    with mirrored(run.folder.folder, config.tracking, screen.say), run.folder, run:
         finish = run.carry_out(Alone(), always=True)
         assert finish is not None
         stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}

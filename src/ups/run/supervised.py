@@ -25,7 +25,7 @@ from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor, with_remedy
-from ups.tracking import open_trackers
+from ups.tracking import TrackingConfig, mirrored
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now
 
@@ -61,8 +61,16 @@ def supervise(
         folder = join(config, node, rendezvous) if node else _open(config, say, resume, overwrite, span)
     except UpsError as error:
         return refused(RunDir(home), error, say)
+    with mirrored(folder.folder, TrackingConfig() if node else config.tracking, say):
+        return _carried_out(folder, config, job, starter, say, last)
+
+
+def _carried_out(
+    folder: RunDir, config: RunConfig, job: Job, starter: Launcher, say: Callable[[str], None], last: bool
+) -> Ending:
+    """How the run of a folder that this process holds ended."""
     try:
-        if not node:
+        if not job.node:
             write_atomic(folder.job, dump(config))
         verdict = Supervisor(
             job,
@@ -79,10 +87,6 @@ def supervise(
         return refused(folder, error, say)
     finally:
         folder.close()
-    if verdict.ending != Ending.SUCCESS and not node:
-        # The rank that owned them may have had no time to: mirrors are told how the run really ended.
-        for tracker in open_trackers(config.trackers, folder.folder, say):
-            tracker.close(verdict.ending.name)
     if verdict.ending in (Ending.USER, Ending.PAUSED):
         say(verdict.cause)
     elif verdict.ending == Ending.GATE_MISSED:

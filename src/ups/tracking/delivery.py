@@ -1,0 +1,160 @@
+"""What the rest of the house asks of mirrors: that they are fed while a run runs, and told later what they missed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.files import write_atomic
+from ups.parsing import read_record
+from ups.rundir import RunDir
+from ups.tracking.log_reader import whole_lines
+from ups.tracking.mirror import Conclusion, Receipt
+from ups.tracking.settings import TrackingConfig
+
+WAIT = 10.0  # seconds for a delivery by the way
+ORPHANED = 60.0  # seconds that the courier of a run goes on when its owner was killed
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How a mirror stands: how many lines of the log it lacks, the ending it was told, and what went wrong last."""
+
+    name: str
+    missing: int
+    ending: str
+    trouble: str
+    whole: bool  # it holds every line, and knows how the run has ended if it has
+
+    def sentence(self, folder: Path) -> str:
+        """What a person should know."""
+        if self.whole:
+            return f"{self.name}: has everything ({self.ending or 'the run goes on'})."
+        what = f"{self.missing} line{'s' if self.missing != 1 else ''} of the log and how it ended"
+        reason = f" ({self.trouble})" if self.trouble else ""
+        return f"{self.name}: {what} could not be sent{reason}; `ups track {folder}` sends them."
+
+
+@contextlib.contextmanager
+def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> Iterator[None]:
+    """While the block runs, a courier carries the log of the run to its mirrors; afterwards it has `settings.wait`
+    seconds to tell them the rest and how the run has ended. Nothing that mirrors do reaches the block."""
+    courier = _courier_of(folder, settings, say) if settings.to else None
+    try:
+        yield
+    finally:
+        if courier is not None:
+            if courier.poll() is not None:  # somebody has killed it
+                courier = _courier_of(folder, settings, say) or courier
+            _ended(courier, settings.wait)
+        if settings.to and RunDir(folder).config.is_file():
+            for delivery in deliveries(folder):
+                if not delivery.whole:
+                    say(delivery.sentence(folder))
+
+
+def deliver(folder: Path, wait: float = WAIT) -> list[Delivery]:
+    """Send the mirrors of a run what they have missed, in at most `wait` seconds; how each stands then.
+
+    A run that is being carried out has a courier of its own, and is left to it; where nothing is missing nothing is
+    started. A folder without mirrors gives an empty list.
+    """
+    states = deliveries(folder)
+    names = [state.name for state in states if not state.whole]
+    if not names or is_live(folder):
+        return states
+    with contextlib.suppress(OSError):  # no process to be had: it is tried the next time
+        _ended(_start(folder, 0, wait, names), wait)
+    return deliveries(folder)
+
+
+def deliveries(folder: Path) -> list[Delivery]:
+    """How the mirrors of a run stand."""
+    run, settings = RunDir(folder), settings_of(folder)
+    if settings is None:
+        return []
+    end = whole_lines(run.metrics)
+    ending = "" if is_live(folder) else Conclusion.of(run).ending
+    states = []
+    for name in settings.to:
+        receipt = Receipt.read(run.tracking(f"{name}.json"))
+        whole = receipt.position >= end and (not ending or receipt.ending == ending)
+        states.append(
+            Delivery(name, _lines(run.metrics, receipt.position, end), receipt.ending, receipt.trouble, whole)
+        )
+    return states
+
+
+def settings_of(folder: Path) -> TrackingConfig | None:
+    """The settings that the last start of a run had; None where it has no mirrors, or they are damaged."""
+    path = RunDir(folder).tracking("settings.json")
+    try:
+        return TrackingConfig.model_validate(read_record(path))
+    except (OSError, ValueError):
+        return None
+
+
+def write_settings(folder: Path, settings: TrackingConfig) -> None:
+    """Settle where a run is shown from now on."""
+    path = RunDir(folder).tracking("settings.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, settings.model_dump_json(indent=2) + "\n")
+
+
+def is_live(folder: Path) -> bool:
+    """Whether a process holds the run."""
+    try:
+        handle = os.open(RunDir(folder).lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def _courier_of(folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
+    """A courier for the run that this process carries out; None, with a sentence, where there can be none now."""
+    try:
+        write_settings(folder, settings)
+        return _start(folder, os.getpid(), max(settings.wait, ORPHANED), settings.to)
+    except OSError as error:
+        say(f"{folder}: {', '.join(settings.to)} cannot be told of the run now ({error.strerror or error}); "
+            f"training goes on, and `ups track {folder}` tells them later.")  # fmt: skip
+        return None
+
+
+def _start(folder: Path, owner: int, limit: float, names: Sequence[str]) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "ups.tracking.courier", str(folder.resolve()), str(owner), str(limit), *names]
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
+
+
+def _ended(courier: subprocess.Popen[bytes], wait: float) -> None:
+    """Tell a courier that the run is over, and wait for it; the processes it has started die with it."""
+    assert courier.stdin is not None
+    try:
+        courier.stdin.close()
+        courier.wait(wait)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        pass  # what is missing is sent later
+    finally:
+        courier.kill()
+        courier.wait()
+
+
+def _lines(path: Path, start: int, end: int) -> int:
+    if start >= end:
+        return 0
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(end - start).count(b"\n")

@@ -1,0 +1,59 @@
+"""TrackingConfig: where a run is shown beside its log, and under which names."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator, model_validator
+
+from ups.config import Config
+
+
+class TrackingConfig(Config):
+    """Mirrors of the log. `tracking: [tensorboard, wandb]` is short for the key `to`."""
+
+    to: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
+    """Where the log is mirrored: csv, tensorboard, wandb, mlflow. metrics.jsonl is always written and is the truth."""
+    project: str = Field(default="ups", min_length=1)
+    """The project (W&B) or experiment (MLflow)."""
+    entity: str | None = None
+    """The team or user (W&B); your own by default."""
+    group: str | None = None
+    """A name that runs of one kind share."""
+    job_type: str = "train"
+    """What the run does, to tell it from others of its group."""
+    tags: tuple[str, ...] = ()
+    """Words to find the run by."""
+    notes: str = ""
+    """A sentence on what is tried."""
+    mode: Literal["auto", "online", "offline"] = "auto"
+    """W&B: online, offline (files in the run's folder, for `wandb sync`), or auto: online where there is a login."""
+    uri: str | None = None
+    """MLflow: the server or store; by default MLFLOW_TRACKING_URI, else files in the run's folder."""
+    attach: bool = True
+    """Whether report, results and simulator go along."""
+    wait: float = Field(default=10.0, ge=0, le=3600)
+    """Seconds for which the end of a run waits for its mirrors; `ups track RUN` sends what is missing."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_alone(cls, given: Any) -> Any:
+        if isinstance(given, str):
+            given = [given]
+        return {"to": given} if isinstance(given, list | tuple) else given
+
+    @field_validator("to")
+    @classmethod
+    def _once(cls, to: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(name for name in dict.fromkeys(to) if name != "jsonl")
+
+    @field_validator("uri")
+    @classmethod
+    def _no_password(cls, uri: str | None) -> str | None:
+        if uri is not None and urlsplit(uri).password is not None:
+            raise ValueError(
+                "uri holds a password, which would be written into the run's folder; give it as "
+                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return uri
