@@ -29,7 +29,7 @@ FLOORS = {
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
-    | {"definition", "masks", "streams", "pages", "presence"}
+    | {"definition", "masks", "streams", "pages", "presence", "provenance"}
     | {"heartbeat", "verdict", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"physics", "masks", "types"},

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,28 @@ def environment() -> dict[str, Any]:
         "device": _device(),
         "git": _git(),
     }
+
+
+def code() -> dict[str, str]:
+    """What computes a result: the versions of the program and of what it stands on, and a digest of its own source."""
+    digest = hashlib.sha256()
+    home = Path(__file__).parent
+    for path in sorted(home.rglob("*.py")):
+        digest.update(path.relative_to(home).as_posix().encode() + path.read_bytes())
+    versions = {name: installed(name) or "" for name in PACKAGES}
+    return {
+        "ups": __version__,
+        "source of ups": digest.hexdigest()[:12],
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """What differs between two answers of `code`, in words."""
+    return [
+        f"{name} {before.get(name) or 'none'} → {now[name] or 'none'}" for name in now if before.get(name) != now[name]
+    ]
 
 
 def _device() -> str:

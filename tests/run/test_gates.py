@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import pytest
 from ups.config import fingerprint, load
 from ups.eval.gates import Gate, SampleErrors, against, decide, metric_of, missed
 from ups.eval.results import read_results
+from ups.provenance import code
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.evaluated import Evaluated
@@ -115,6 +117,18 @@ def test_other_gates_are_decided_without_training_or_judging_again(home: Path) -
     finish, _ = again(settings(home, WIDE))
     assert finish.ending == Ending.SUCCESS
     assert "MISSED" not in run.report.read_text()
+
+
+def test_a_resume_with_other_code_says_what_changed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences: list[str] = []
+    screen = dataclasses.replace(Screen.silent(), say=sentences.append)
+    Run.open(settings(home, WIDE), screen, resume=True).folder.close()
+    assert sentences == [], "the same code has nothing to say"
+    monkeypatch.setattr("ups.run.journal.code", lambda: {**code(), "torch": "9.9"})
+    Run.open(settings(home, WIDE), screen, resume=True).folder.close()
+    assert f"torch {code()['torch']} → 9.9" in sentences[0]
+    monkeypatch.undo()
+    again(settings(home, WIDE))
 
 
 def test_what_is_no_longer_whole_is_made_again(home: Path) -> None:

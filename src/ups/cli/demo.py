@@ -25,7 +25,8 @@ def on_two_ranks(
     folder = RunDir(Path(config.out) / config.name)
     if cores < 2 or config.dist.ranks > 1:
         return finish_alone(config, screen, overwrite=overwrite, before=before)
-    both = dataclasses.replace(config.dist, ranks=2)
+    # Not forked: this process has made data, and the threads that helped with it would be missing in its children.
+    both = dataclasses.replace(config.dist, ranks=2, launcher="processes")
     ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(both)})
     os.environ[STARTED] = str(time.time())  # what came before is not the run's
     ending = supervise(ranks, command="ups.cli.worker", overwrite=overwrite)

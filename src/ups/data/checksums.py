@@ -21,7 +21,7 @@ from ups.types import DataError
 # A file touched so short a time before it was hashed may be touched again without a trace.
 RECENT = 2_000_000_000
 # Larger files are known by samples: so many blocks of so many bytes, the first and the last and evenly between them.
-WHOLE, BLOCKS, BLOCK = 64 * 2**20, 64, 2**20
+WHOLE, BLOCKS, BLOCK = 2 * 2**30, 64, 2**20
 # A glance: as much as two machines compare of a file that both should see.
 GLANCES, GLANCE = 3, 4096
 THREADS = min(8, os.cpu_count() or 1)
@@ -80,6 +80,11 @@ class Memory:
         with ThreadPoolExecutor(THREADS) as pool:
             return list(pool.map(self.digest, paths, sampled))
 
+    @classmethod
+    def of(cls, paths: Iterable[Path]) -> list[dict[str, Any]]:
+        """The digests of files that nobody remembers, or is to remember."""
+        return cls(Path(os.devnull)).digests(paths)
+
     def save(self) -> None:
         """Write down what was learnt; OSError where that cannot be."""
         if self._changed:
@@ -99,6 +104,13 @@ def checksum(source: Source, memory: Path) -> str:
     except OSError as error:
         raise DataError(f"{memory}: cannot be written ({error.strerror}); name another cache.folder.") from None
     return total.hexdigest()
+
+
+def content(digests: Iterable[Digest]) -> str:
+    """What some files hold, in a word: a SHA-256 over theirs, and whether one of them is known by samples alone."""
+    rows = list(digests)
+    total = hashlib.sha256("".join(str(row.get("sha256", row.get("sampled"))) for row in rows).encode()).hexdigest()
+    return f"sha256 {total[:12]}{' sampled' if any('sampled' in row for row in rows) else ''}"
 
 
 def sample(path: Path, size: int, blocks: int = BLOCKS, block: int = BLOCK) -> str:

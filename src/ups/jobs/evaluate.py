@@ -17,6 +17,7 @@ from ups.data.trajectories import Reduction, Trajectories, alike
 from ups.definition import Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require
+from ups.eval.gates import decide
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.jobs.whereabouts import directory_of
@@ -24,6 +25,7 @@ from ups.models import Simulator, artifact
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets, version_of
+from ups.run.evaluated import Evaluated, champion_gates
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
@@ -91,6 +93,10 @@ def _evaluated(folder: RunDir, config: RunConfig, asked: Question, screen: Scree
     if not asked.file:
         with suppress(OSError):  # the run's folder may be one to read from alone
             session.identity.settle_exams()
+    if out == folder.folder:  # its gates stay on its page
+        kept = Evaluated.read(folder)
+        known = champion_gates(config.champion, kept)[0] if config.champion and kept is not None else ()
+        report = report.with_gates(decide(config.bounds, report.numbers, known))
     try:
         report.write(out)
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ups.data.checksums import Digest, Memory, glance, is_digest
+from ups.data.checksums import WHOLE, Digest, Memory, glance, is_digest
 from ups.data.source import UNFINISHED, Source
 from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
@@ -95,7 +95,14 @@ class Identity:
                 f"it was begun with; they are taken as they are{' and recorded now' if whole else ''}."
             )
         if whole:
-            self._record("files", self._digests(paths))
+            digests = self._digests(paths)
+            self._record("files", digests)
+            large = [self._path(name) for name, row in digests.items() if "sampled" in row]
+            if large:
+                self.say(
+                    f"{large[0]}{f' and {len(large) - 1} more' if len(large) > 1 else ''}: of a file of more than "
+                    f"{WHOLE >> 30} GiB only samples are hashed; an edit between them is noticed by its time alone."
+                )
 
     def settle_exams(self) -> None:
         """Record what the files hold that were made to judge the simulator on."""
@@ -132,6 +139,10 @@ class Identity:
         record = self.recorded()
         names = [self._name(path) for source in sources for path in source.files()]
         return [record[name] for name in names if name in record]
+
+    def by_path(self) -> dict[Path, Digest]:
+        """The recorded digests of all files."""
+        return {self._path(name): row for name, row in self.recorded().items()}
 
     def trajectories(self, data: DataSet) -> list[str]:
         """What says which trajectories a data set has: what its files hold, and how they are reduced."""

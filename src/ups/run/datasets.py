@@ -15,6 +15,7 @@ import numpy as np
 
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
+from ups.data.checksums import Digest, Memory, content
 from ups.data.sampler import Validations
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.trajectories import Trajectories, alike, balanced
@@ -108,8 +109,8 @@ class DataSet:
         names = self.parts("train")[0].numbers
         return {name: tuple(map(float, np.unique(rows[:, i]))) for i, name in enumerate(names)}
 
-    def fact(self) -> DataFact:
-        """Where the data come from, what decides their bytes, and how much there is."""
+    def fact(self, digests: Mapping[Path, Digest] | None = None) -> DataFact:
+        """Where the data come from, what decides their bytes, and how much there is; `digests` are those of files."""
         sources = [entry.source for entry in self.entries]
         splits = [entry.split for entry in self.entries]
         counts = " / ".join(str(sum(len(getattr(split, part)) for split in splits)) for part in PARTS)
@@ -120,7 +121,7 @@ class DataSet:
         return DataFact(
             task=self.task.name,
             source=names,
-            version="; ".join(version_of(source) for source in sources),
+            version="; ".join(version_of(source, digests) for source in sources),
             samples=counts,
             grid=" and ".join(" × ".join(map(str, grid)) for grid in grids),
             frames=max(len(part.times) for part in self.parts("train")),
@@ -128,12 +129,14 @@ class DataSet:
         )
 
 
-def version_of(source: Source) -> str:
-    """What decides the bytes of a source: how its file was made, or the sizes of its files."""
-    made = source.attributes().get("ups_identity")
-    if made is not None and len(source.files()) == 1:
+def version_of(source: Source, digests: Mapping[Path, Digest] | None = None) -> str:
+    """What decides the bytes of a source: how its file was made, or what its files hold."""
+    made, files = source.attributes().get("ups_identity"), source.files()
+    if made is not None and len(files) == 1:
         return str(made)
-    return f"{sum(path.stat().st_size for path in source.files())} bytes"
+    known = digests or {}
+    rows = [known[path] for path in files] if all(path in known for path in files) else Memory.of(files)
+    return content(rows)
 
 
 def _within(task: str, error: Exception) -> str:

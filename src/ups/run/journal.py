@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ups.provenance import changes, code
 from ups.types import ConfigError, check_known
 from ups.verdict import classify, now
 
@@ -111,11 +112,6 @@ class Journal:
         seconds = round(time.perf_counter() - began, 3)
         self._append({"phase": phase, "part": part, "event": "end", "seconds": seconds, "result": result, **facts})
 
-    def past(self, phase: str, began: float) -> None:
-        """A phase that came before there was a folder to record it in."""
-        self.begin(phase)
-        self.end(phase, "", began, "done", {})
-
     def skip(self, phase: str, why: str, part: str = "") -> None:
         """A phase that is not begun at all."""
         with self(phase, part) as mark:
@@ -153,3 +149,16 @@ def read_journal(path: Path | None) -> list[dict[str, Any]]:
                 if isinstance(row, dict):
                     rows.append(row)
     return rows
+
+
+def record_check(journal: Journal, began: float, say: Callable[[str], None]) -> None:
+    """Record the phase check, which began at `began` before there was a folder, with the code that made it; say where
+    an earlier start of the run had other code."""
+    today, before = code(), journal.last("check").get("code")
+    if isinstance(before, dict) and (differences := changes(before, today)):
+        say(
+            f"goes on with other code ({', '.join(differences)}); what is computed from here on may differ from what "
+            "the earlier would have given."
+        )
+    journal.begin("check")
+    journal.end("check", "", began, "done", {"code": today})

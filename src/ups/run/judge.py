@@ -37,6 +37,7 @@ from ups.models.trust import WATCHERS, Trust, signs_of
 from ups.physics.solver import watched
 from ups.run.calibrate import AT_ONCE
 from ups.run.config import RunConfig
+from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
 from ups.run.gates_config import CHAMPION
@@ -320,7 +321,8 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
     if seen:
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
-    report = asked.report(config.name, results, [data.fact() for data in sets], on=on)
+    digests = Identity(folder, asked.screen.say).by_path()
+    report = asked.report(config.name, results, [data.fact(digests) for data in sets], on=on)
     return dataclasses.replace(report, drawn=told(folder, known), learning=learning_curves(folder))
 
 

@@ -28,7 +28,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
-from ups.run.journal import Journal, Span
+from ups.run.journal import Journal, Span, record_check
 from ups.run.judge import judge
 from ups.run.load import load as load_simulator
 from ups.run.phases import Phases
@@ -88,7 +88,7 @@ class Run:
             require_inputs(span, RunDir(place))
         check(config)
         run = cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen, preflight, span)
-        run.journal.past("check", began)
+        record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 
     @classmethod
@@ -190,7 +190,7 @@ class Run:
     def train(self, dist: Dist, pulse: Pulse | None = None, limit: int | None = None) -> None:
         """Train the stages of the plan one after the other on all ranks; rank 0 writes the simulator."""
         config, folder = self.config, self.folder
-        facts = {"config of the run": fingerprint(config), "data": [data.fact().version for data in self.sets]}
+        facts = {"config of the run": fingerprint(config), "tasks": [data.task.name for data in self.sets]}
         dist.handshake(facts)
         digests = self.identity.agreed(dist, files_of(config, self.sets))
         if dist.leads:

@@ -120,12 +120,12 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     """The launcher that the config names, or else the one that fits.
 
     Ranks of one machine are forked from this process, which has imported all they need; unless that could carry over
-    what is not a rank's: a lock of another thread, those of a simulator to start from, somebody's capture of what is
-    printed.
+    what is not a rank's: a lock of another thread, those of a simulator to start from or of a champion, somebody's
+    capture of what is printed.
     """
     name = config.dist.launcher or ""
     ours = alone() and sys.stdout is sys.__stdout__
-    if not name and job.nodes == 1 and ours and config.start_from is None:
+    if not name and job.nodes == 1 and ours and config.start_from is None and config.champion is None:
         name = "forked"
     return launcher_of(job, name)
 
