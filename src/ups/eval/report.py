@@ -13,8 +13,10 @@ import numpy as np
 
 from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
+from ups.eval.intervals import strict
 from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, Point, Record, StageFact, TaskResult
 from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
+from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.types import DataError
 
@@ -118,7 +120,7 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         path, rows = folder / "results.json", results.rows_of(self.records)
         results.write_results(path, rows)
-        trajectories.write(folder, results.per_trajectory(self.tasks))
+        trajectories.write(folder, _per_trajectory(self.tasks))
         return self.page(rows).write(folder / "report.html"), path
 
     def page(self, rows: Sequence[object] = ()) -> Page:
@@ -194,3 +196,15 @@ class Report:
         what = ("", "", name, "phase", "", who, "", 0.0, float(seconds), float(seconds), float(seconds))
         cost = (c.steps, c.seconds, c.params, c.device)
         return Record(*what, 1, 0, *cost, self.fingerprint, "", self.seed)
+
+
+def _per_trajectory(tasks: Sequence[TaskResult]) -> list[PerTrajectory]:
+    """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts."""
+    rows = []
+    for e in (entry.evaluation for task in tasks for entry in task.entries()):
+        if e.predictor != results.RECONSTRUCTION:
+            mean, label = strict("nrmse", e.per_sample(), e.protocol.label), e.protocol.label
+            ids = e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e))))
+            what = (e.task.name, e.split, e.predictor, label, mean.value, mean.low, mean.high)
+            rows.append(PerTrajectory(*what, ids, e.marks, tuple(float(value) for value in e.per_sample())))
+    return rows

@@ -16,11 +16,10 @@ import numpy as np
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.intervals import Number, all_strict, paired, ratio_of_means, strict
+from ups.eval.intervals import Number, all_strict, paired, ratio_of_means
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
 from ups.eval.searches import SearchScores
-from ups.eval.trajectories import PerTrajectory
 from ups.files import write_atomic
 from ups.types import Array, DataError
 
@@ -306,18 +305,6 @@ def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e
         rows = zip(times_of(e), values, strict=True)
         numbers += [(f"{kind} {name} at time", float(value), "time", float(at)) for at, value in rows]
     return [Point(Number(name, "strict", label, v, v, v, n), e.predictor, axis, at) for name, v, axis, at in numbers]
-
-
-def per_trajectory(tasks: Sequence[TaskResult]) -> list[PerTrajectory]:
-    """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts."""
-    rows = []
-    for e in (entry.evaluation for task in tasks for entry in task.entries()):
-        if e.predictor != RECONSTRUCTION:
-            mean, label = strict("nrmse", e.per_sample(), e.protocol.label), e.protocol.label
-            ids = e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e))))
-            what = (e.task.name, e.split, e.predictor, label, mean.value, mean.low, mean.high)
-            rows.append(PerTrajectory(*what, ids, e.marks, tuple(float(value) for value in e.per_sample())))
-    return rows
 
 
 def times_of(e: Evaluation) -> Any:
