@@ -85,7 +85,8 @@ def fitted(
     quiet |= {"enable_checkpointing": False, "callbacks": [Listening()]}
     trainer = Trainer(**trainer_options(config, stage, **{**quiet, **options}))
     module = StageModule(config, stage)
-    trainer.fit(module, StageData(config, stage, data), ckpt_path=resume)
+    safely = {} if resume is None else {"ckpt_path": resume, "weights_only": True}
+    trainer.fit(module, StageData(config, stage, data), **safely)
     return module, trainer, losses
 
 

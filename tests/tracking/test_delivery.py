@@ -18,6 +18,7 @@ import pytest
 from shown_runs import end, log, made_up
 from ups.rundir import RunDir
 from ups.tracking import TrackingConfig, deliver, deliveries, mirrored
+from ups.types import DataError
 from ups.verdict import Ending
 
 # A library that behaves as the file `behaviour` in the run's folder says, and writes what it is told to `told` there.
@@ -231,6 +232,24 @@ def test_a_folder_without_mirrors_or_with_damaged_notes_is_no_trouble(tmp_path: 
     end(run, Ending.SUCCESS, products=False)
     assert deliver(run.folder, 30.0)[0].whole
     assert (run.folder / "csv" / "codec.csv").read_text().count("\n") == 2
+
+
+def test_a_strangers_folder_writes_nothing_elsewhere_and_names_no_server_unasked(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    run = made_up(tmp_path / "linked", ["csv"])
+    log(run, [1])
+    end(run, Ending.SUCCESS)
+    (run.folder / "csv").mkdir()
+    (run.folder / "csv" / "codec.csv").symlink_to(outside)
+    assert not deliver(run.folder)[0].whole
+    with pytest.raises(DataError, match=r"codec.csv: is a link"):
+        deliver(run.folder, asked=True)
+    assert outside.read_text() == "mine"
+    run = made_up(tmp_path / "naming", ["mlflow"], uri="http://127.0.0.1:9")
+    log(run, [1])
+    end(run, Ending.SUCCESS)
+    assert deliver(run.folder)[0].trouble == "", "nobody has tried"
 
 
 def test_a_disk_that_takes_no_settings_is_said_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ups.files import write_atomic
+from ups.files import foreign_in, write_atomic
 from ups.parsing import read_record
-from ups.rundir import RunDir
+from ups.rundir import DEEPEST, RunDir
 from ups.tracking.log_reader import whole_lines
 from ups.tracking.mirror import Conclusion, Receipt
 from ups.tracking.settings import TrackingConfig
@@ -59,15 +59,20 @@ def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None])
                     say(delivery.sentence(folder))
 
 
-def deliver(folder: Path, wait: float = WAIT) -> list[Delivery]:
+def deliver(folder: Path, wait: float = WAIT, *, asked: bool = False) -> list[Delivery]:
     """Send the mirrors of a run what they have missed, in at most `wait` seconds; how each stands then.
 
     A run that is being carried out has a courier of its own, and is left to it; where nothing is missing nothing is
-    started. A folder without mirrors gives an empty list.
+    started. A folder without mirrors gives an empty list. A folder may have come from a stranger: one with links is
+    left alone, and a server that it names itself gets something only where the user has `asked` for this run.
     """
     states = deliveries(folder)
     names = [state.name for state in states if not state.whole]
     if not names or is_live(folder):
+        return states
+    if asked:
+        RunDir(folder).require_own_files()
+    elif foreign_in(folder, DEEPEST) is not None or (settings := settings_of(folder)) is None or settings.uri:
         return states
     with contextlib.suppress(OSError):  # no process to be had: it is tried the next time
         _ended(_start(folder, 0, wait, names), wait)
