@@ -253,7 +253,7 @@ def test_times_come_from_real_steps_and_add_up() -> None:
     assert found.seconds is not None
     assert found.money == pytest.approx(2.0 * found.seconds / 3600)
     budget = forecast(settings(LINE, steps=None, seconds=100.0))
-    assert budget.times["operator"].seconds == 100
+    assert budget.times["operator"].seconds == pytest.approx(100, rel=0.05), "and a validation"
     reach = ceilings(torch.device("cpu"), bf16=False)
     assert 1e8 < reach.flops < 1e14
     assert 1e8 < reach.bytes < 1e13
