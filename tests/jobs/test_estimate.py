@@ -264,7 +264,7 @@ def test_times_come_from_real_steps_and_add_up() -> None:
     quiet = dataclasses.replace(found, busy=0.02, taken={})
     assert not any("not to be trusted" in line for line in quiet.lines())
     budget = forecast(settings(LINE, steps=None, seconds=100.0))
-    assert budget.times["operator"].seconds == 100
+    assert budget.times["operator"].seconds == pytest.approx(100, rel=0.05), "and a validation"
     reach = ceilings(torch.device("cpu"), bf16=False)
     assert 1e8 < reach.flops < 1e14
     assert 1e8 < reach.bytes < 1e13

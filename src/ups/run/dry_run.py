@@ -88,7 +88,7 @@ def dry_run(
     config: RunConfig,
     stages: Sequence[str],
     sets: Sequence[DataSet],
-    untrained: Callable[[Dist], Simulator],
+    untrained: Callable[[Dist, str], Simulator],
     dist: Dist,
     beat: Callable[[], None],
 ) -> dict[str, Mapping[str, Any]]:
@@ -100,7 +100,7 @@ def dry_run(
     states, facts = generators(dist.device), {}
     for name in stages:
         beat()
-        facts[name] = _stage(config, name, sets, untrained(dist), dist)
+        facts[name] = _stage(config, name, sets, untrained(dist, config.stages[name].makes), dist)
     set_generators(states, dist.device)
     return facts
 

@@ -266,8 +266,9 @@ class Run:
             facts.append(StageFact(name, sum(p.numel() for p in part.parameters()), o.steps, o.seconds, o.score))
         return tuple(facts)
 
-    def untrained(self, dist: Dist) -> Simulator:
-        """The simulator before training, of which this rank holds what it needs.
+    def untrained(self, dist: Dist, only: str = "") -> Simulator:
+        """The simulator before training, of which this rank holds what it needs: for all stages, or for the one that
+        makes the part `only`.
 
         What is to be sharded is whole on rank 0 alone, in host memory, and without memory on the others: were it made
         on each, a machine with eight ranks would need eight times the room, and drawing each tensor where it goes
@@ -278,6 +279,7 @@ class Run:
         made = [stage.makes for stage in config.stages.values()]
         names = parts_of(config, self.parent)
         later = made if sharded and names[-len(made) :] == made else []
+        later = later[later.index(only) :] if only and later else later
         simulator = new_simulator(config, self.sets, self.parent, () if dist.leads else later)
         statistics = statistics_of(self.folder, self.sets, self.identity)
         for data in self.sets:
