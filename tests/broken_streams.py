@@ -22,6 +22,7 @@ STREAMS = {
 
 SERVER = """
 import gc, io, json, os, sys, torch
+import ups.screen
 import ups.cli, ups.cli.worker, ups.jobs.inspect, ups.jobs.import_data, ups.jobs.forecast, ups.run.supervised
 
 def point(number, kind, place):
@@ -62,6 +63,7 @@ def leave():
             code = 120 if output is sys.stdout else code
     os._exit(code)
 
+ups.screen.AT_FIRST = 600.0  # a slow machine says no more than a quick one
 gc.freeze()
 place, cases = sys.argv[1], json.load(sys.stdin)
 codes = []

@@ -15,9 +15,12 @@ from safetensors.torch import load_file
 import ups
 from ups.cli import main
 from ups.config import load
+from ups.data import open_source
 from ups.engine.train import Progress
 from ups.eval.report import Report
 from ups.jobs.demo import demo
+from ups.jobs.predict import rollout
+from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.run import run_alone as run
@@ -79,6 +82,16 @@ def test_the_simulator_gives_the_same_bits_in_another_process(finished: Path) ->
     )
     there = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, check=True, timeout=120)
     assert np.ascontiguousarray(here).tobytes() == there.stdout
+
+
+def test_rollouts_of_a_file_are_written_with_their_times(finished: Path, tmp_path: Path) -> None:
+    (source,) = (finished / "cache" / "data").glob("*Advection*")
+    out = rollout(finished, source, steps=4, out=tmp_path / "out.h5", samples=3, task=None)
+    with open_source(out, TASKS) as predicted:
+        assert (len(predicted), predicted[2].values.shape) == (3, (5, 32, 1)), "one frame was given"
+        assert np.allclose(predicted.times, 0.2 * np.arange(5))
+    with pytest.raises(DataError):
+        rollout(finished / "nowhere", source, 4, tmp_path / "x.h5", 3, None)
 
 
 def test_a_folder_that_holds_a_run_is_not_written_over_unasked(finished: Path) -> None:

@@ -47,6 +47,7 @@ def test_a_balanced_job_of_two_tasks_has_the_same_losses_on_any_number_of_ranks(
         together = losses(tmp_path, ranks)
         assert together.keys() == alone.keys()
         for at, loss in alone.items():
-            assert math.isclose(together[at], loss, rel_tol=1e-6), f"{at} on {ranks} ranks"
+            # A codec that begins next to exact has losses of 1e-4 and less: rounding of numbers of size 1 is in them.
+            assert math.isclose(together[at], loss, rel_tol=1e-6, abs_tol=1e-9), f"{at} on {ranks} ranks"
     counts = json.loads((tmp_path / "r4" / "stages.json").read_text())["operator"]["drawn"]
     assert {row["task"]: row["steps"] for row in counts} == {"advection1d": 6, "darcy2d": 6}
