@@ -24,7 +24,7 @@ from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.run import run_alone as run
-from ups.types import ConfigError
+from ups.types import ConfigError, DataError
 
 TINY = """
 name: tiny
