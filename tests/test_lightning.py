@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ranks import free_port, run_ranks, values
+from small_flows import window
 from ups.config import load
 from ups.engine.ranks.dist import Dist
 from ups.run.config import RunConfig, run_config
@@ -196,3 +197,12 @@ def test_one_gpu_has_the_losses_of_the_engine_on_it_sharded_or_not(strategy: str
     mine, theirs = simulator_of(tmp_path / "operator.ckpt").state_dict(), load_simulator(tmp_path / "further")
     for name, value in theirs.cpu().state_dict().items():
         torch.testing.assert_close(mine[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_what_fsdp_does_to_a_batch_leaves_a_window_as_it_is() -> None:
+    from lightning_utilities.core.apply_func import apply_to_collection
+
+    from ups.lightning.stage_data import Batch
+
+    batch = Batch(window(2))
+    assert apply_to_collection(batch, torch.Tensor, torch.Tensor.half) is batch

@@ -24,14 +24,22 @@ from ups.stages import STAGES
 from ups.tensors import Window
 
 
-class Stream(IterableDataset[Window]):
+class Batch:
+    """A window that Lightning hands on as it is: its FSDP would convert the tensors of a dataclass, and refuses a
+    frozen one."""
+
+    def __init__(self, window: Window) -> None:
+        self.window = window
+
+
+class Stream(IterableDataset[Batch]):
     """Windows, made when they are asked for."""
 
     def __init__(self, make: Callable[[], Iterable[Window]]) -> None:
         self.make = make
 
-    def __iter__(self) -> Iterator[Window]:
-        return iter(self.make())
+    def __iter__(self) -> Iterator[Batch]:
+        return map(Batch, self.make())
 
 
 class StageData(LightningDataModule):

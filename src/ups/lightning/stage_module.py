@@ -24,7 +24,7 @@ from ups.engine.validation import measure
 from ups.heartbeat import Pulse
 from ups.lightning.engine_optimizer import EngineOptimizer
 from ups.lightning.options import configured
-from ups.lightning.stage_data import StageData
+from ups.lightning.stage_data import Batch, StageData
 from ups.models import Simulator, artifact
 from ups.models.inherit import inherit
 from ups.run.check import new_simulator
@@ -32,7 +32,6 @@ from ups.run.config import RunConfig
 from ups.run.load import part_kinds
 from ups.run.statistics import measured
 from ups.stages import STAGES, Stage
-from ups.tensors import Window
 from ups.types import ConfigError, DataError
 
 
@@ -102,8 +101,8 @@ class StageModule(LightningModule):
         """Whether FSDP holds the weights: it saves the state of torch's own optimizers alone."""
         return hasattr(self.trainer.strategy.model, "clip_grad_norm_")
 
-    def transfer_batch_to_device(self, batch: Window, device: torch.device, dataloader_idx: int) -> Window:  # noqa: ARG002
-        return batch.to(device)
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:  # noqa: ARG002
+        return Batch(batch.window.to(device))
 
     def on_train_start(self) -> None:
         torch.manual_seed(self.train_config.seed + self.trainer.global_rank)
@@ -117,10 +116,10 @@ class StageModule(LightningModule):
         self.simulator.eval()
         self.stage.module.train()
 
-    def training_step(self, window: Window, batch_idx: int) -> Tensor:  # noqa: ARG002
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002
         """The mean loss over the samples of all ranks, once Lightning has averaged what each has made of its own."""
         world, count = self.trainer.world_size, self.config.stage(self.name).batch
-        window = self.stage.view(window, self.trainer.global_step / (self.train_config.steps or 1))
+        window = self.stage.view(batch.window, self.trainer.global_step / (self.train_config.steps or 1))
         weight = len(window) * world / count
         terms = {f"term/{name}": weight * value.float() for name, value in self.stage.loss(window).items()}
         loss: Tensor = functools.reduce(torch.add, terms.values())
@@ -158,9 +157,9 @@ class StageModule(LightningModule):
         if self.ema is not None:
             self._swapped.enter_context(self.ema.swapped())
 
-    def validation_step(self, window: Window, batch_idx: int) -> None:  # noqa: ARG002
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:  # noqa: ARG002
         """Sums over this rank's rows of a window; one that has none takes part all the same."""
-        rank, world = self.trainer.global_rank, self.trainer.world_size
+        rank, world, window = self.trainer.global_rank, self.trainer.world_size, batch.window
         first, last = (len(window) * number // world for number in (rank, rank + 1))
         part = window.rows(first, last) if last > first else window.rows(0, 1)
         for name, values in self.stage.evaluate(part).items():
