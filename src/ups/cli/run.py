@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
-from ups.screen import following, show, training
+from ups.screen import following, show, training, waiting
 from ups.streams import delivered, never_wait
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
@@ -89,15 +89,16 @@ def run(
         End after a few real steps of every stage; short for `--until dry-run`.
     """
     from ups.config import file_and_flags, load
-    from ups.run.config import run_config
 
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
-    settings = load(
-        run_config(), file, {**overrides, **{key: value for key, value in given.items() if value is not None}}
-    )
+    flags = {**overrides, **{key: value for key, value in given.items() if value is not None}}
+    with waiting("getting ready"):
+        from ups.run.config import run_config
+
+        settings = load(run_config(), file, flags)
     _check_forever(forever=forever, unit=unit, overwrite=overwrite, here=here)
     span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
     resume = resume or from_ is not None
@@ -119,13 +120,20 @@ def run(
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
         return _here(settings, span, resume=resume, overwrite=overwrite)
-    from ups.run.forever import run_forever
-    from ups.run.supervised import say, supervise
+    with waiting("getting ready"):  # it must be over before ranks are forked
+        from ups.run.forever import run_forever
+        from ups.run.supervised import say, supervise
 
     never_wait()
+    say(f"{Path(settings.out) / settings.name}: {', '.join(settings.plan)} on {_ranks(settings)}.")
     start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
     start = partial(start, node=node_rank, rendezvous=rendezvous, span=span)
     return code_of(run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True))
+
+
+def _ranks(settings: RunConfig) -> str:
+    count = settings.dist.ranks * settings.dist.nodes
+    return f"{count} ranks" if count > 1 else "one rank"
 
 
 def code_of(ending: Ending) -> int:
