@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -116,6 +117,8 @@ def _verdict(overall: float, at_step: float) -> str:
     """What an estimate is good for."""
     if overall < 0.3:
         return "says little about the error here"
+    if math.isnan(at_step):
+        return "knows when; too few samples to say whether it knows which"
     return "knows when, and which sample" if at_step >= 0.3 else "knows when, but not which sample"
 
 

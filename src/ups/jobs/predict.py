@@ -53,6 +53,8 @@ def rollout(
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
         low, high = simulator.ranges()[spec.name]["dt"]
+        if len(source) > samples:
+            say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         part, *others = alike(source, source.ids[:samples], spaced(source, low, None))
         if others:
             raise DataError(

@@ -29,6 +29,7 @@ STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
 SHARE = 0.5  # of the free memory that may be taken
 FEW = 5  # trajectories, under which they are cut in time
+MANY = 60  # trajectories, below which a larger part of them is for testing
 CANDIDATES = {
     "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
     "cuda": [("base", 64), ("small", 64), ("small", 32), ("tiny", 32), ("tiny", 8)],
@@ -64,7 +65,11 @@ class Holding:
         thin = {"space": _every(max(self.cells), CELLS[kind][self.task.ndim])} if self.files else {}
         thin |= {} if self.task.steady else {"time": _every(self.frames, FRAMES)}
         thin = {name: every for name, every in thin.items() if every > 1}
-        cut = {"split": {"time": [0.7, 0.15, 0.15]}} if self.samples < FEW else {}
+        cut: dict[str, Any] = {}
+        if self.samples < FEW:
+            cut = {"split": {"time": [0.7, 0.15, 0.15]}}
+        elif self.samples < MANY:  # of a tenth of them a test could tell nothing
+            cut = {"split": {"fractions": [0.6, 0.15, 0.25]}}
         return {**entry, **({"reduce": thin} if thin else {}), **cut}
 
 
@@ -188,7 +193,7 @@ NOTES = {
     "task": "what the data are; `ups data info FILE` prints a definition to edit",
     "samples": "trajectories to make",
     "reduce": "every n-th frame and every n-th cell are used",
-    "split": "few trajectories: the past is for training, the future for validation and testing",
+    "split": "few trajectories: how they are cut for training, validation and testing",
     "dim": "numbers per token: at least channels × patch^axes, or the codec loses something",
     "size": "tiny, small, base or large",
     "batch": "windows in a step",

@@ -90,7 +90,8 @@ def _carried_out(
     if verdict.ending in (Ending.USER, Ending.PAUSED):
         say(verdict.cause)
     elif verdict.ending == Ending.GATE_MISSED:
-        say(f"{verdict.ending.name}: {verdict.cause} The run is complete: {folder.report}.")
+        rest = f"The run is complete: {folder.report}" if folder.report.exists() else "--resume writes its report"
+        say(f"{verdict.ending.name}: {verdict.cause} {rest}.")
     elif verdict.ending != Ending.SUCCESS:
         say(f"{verdict.ending.name}: {verdict.cause}")
         if folder.verdict.exists():
