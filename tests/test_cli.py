@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ups import __version__
-from ups.cli import main
+from ups.cli import ORDER, app, main
 
 GENERATE = ("data", "generate")
 Ups = Callable[..., tuple[int, str, str]]
@@ -39,6 +40,12 @@ def test_every_help_explains_itself(ups: Ups, words: str) -> None:
     code, out, _ = ups(*words.split(), "--help")
     assert code == 0
     assert "Usage: ups" in out
+
+
+def test_the_help_lists_every_command_in_the_order_in_which_one_needs_it(ups: Ups) -> None:
+    listed = re.findall(r"^│ (\S+) ", ups("--help")[1], re.MULTILINE)
+    assert listed == [name for names in ORDER.values() for name in names]
+    assert sorted(app) == sorted([*listed, "-h"])
 
 
 def test_version_is_the_packages(ups: Ups) -> None:

@@ -36,7 +36,7 @@ FLOORS = {
     "eval": {"pages", "types"},
     "engine": {"wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
-    "tracking": {"supervise", "rundir", "config", "verdict", "types"},
+    "tracking": {"supervise", "rundir", "presence", "config", "verdict", "types"},
     "rundir": {"provenance", "presence", "config", "verdict", "types"},
     "provenance": {"verdict", "types"},
     "pages": {"types"},

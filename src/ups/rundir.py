@@ -67,7 +67,6 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.data = folder / "data.json"  # what its data files hold
         self.phases = folder / "phases.json"  # seconds of each part of the run
         self.journal = folder / "phases.jsonl"  # what was begun, ended or skipped, and when; only ever appended to
-        self.evaluation = folder / "evaluation.json"  # the error of each test trajectory, and what was said of them
         self.verdict = folder / "verdict.json"
         self.logs = folder / "logs"
         self.profile = folder / "profile"  # STAGE/rank-R.json: traces of a few steps
@@ -252,7 +251,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             )
         facts = (self.config, self.environment, self.stages, self.statistics, self.data, self.phases, self.ledger)
         words = (self.metrics, self.report, self.results, self.verdict, self.job, self.success, self.hashes)
-        later = (self.trajectories, self.journal, self.evaluation)
+        later = (self.trajectories, self.journal)
         for path in (*facts, *words, *later, self.reserve, self.secret, *self.artifact("").parent.glob("*")):
             if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
                 raise DataError(f"{path}: is a folder, where the run keeps a file; move it away.")

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from ups.eval.intervals import intervals, paired, ratio_of_means
+from ups.eval.intervals import intervals, ratio_of_means
 from ups.eval.metrics import METRICS, Comparison, Errors, Metric, correlation_time, measure, summary
 from ups.eval.nrmse import nrmse
+from ups.eval.pairs import difference, surely_lower
 from ups.eval.spectra import spectrum
 from ups.types import ConfigError
 
@@ -150,13 +151,16 @@ def test_a_paired_comparison_sees_what_separate_intervals_do_not() -> None:
     hard = np.exp(noise(60))
     ours, theirs = hard * 0.97, hard
     assert intervals(ours[None])[1] > intervals(theirs[None])[0]
-    found = paired(ours, theirs, "A")
-    assert found.high < 0
-    assert found.value == pytest.approx(np.mean(ours - theirs))
+    gap = difference(ours, theirs)
+    assert gap.high < 0
+    assert gap.value == pytest.approx(np.mean(ours - theirs))
+    assert surely_lower(ours, theirs)
+    assert surely_lower(ours[:3], theirs[:3]), "lower on each of too few"
+    assert not surely_lower(np.append(ours[:3], 9e9), theirs[:4])
     ratio = ratio_of_means(ours, theirs, "A", "ratio")
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((0.97, 0.97, 0.97))
     with pytest.raises(ConfigError, match="same samples"):
-        paired(ours, theirs[:-1], "A")
+        difference(ours, theirs[:-1])
 
 
 def test_the_spectrum_sums_to_the_mean_square() -> None:

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, ended, finished, logged
+from ups.memory.candidate import candidates
+from ups.memory.compare import compare
+from ups.memory.leaderboard import leaderboard
 from ups.memory.runs import run_at, runs_in, summary_of, table_of
 from ups.memory.show import facts_of
 from ups.memory.state import state_of
@@ -74,6 +77,7 @@ def test_a_run_on_another_machine_is_dead_only_after_silence_and_how_one_knows_i
         (Ending.CRASH, "failed"),
         (Ending.PREEMPTED, "stopped"),
         (Ending.INTERRUPTED, "stopped"),
+        (Ending.PAUSED, "paused"),
         (Ending.USER, "failed"),
     ],
 )
@@ -83,7 +87,7 @@ def test_a_run_that_says_how_it_ended_is_believed(tmp_path: Path, ending: Ending
     ended(run, ending, "rank 1 had no memory left.")
     state = state_of(run.folder)
     assert state.word == word
-    assert ("no memory left" in state.sentence) == (word == "failed")
+    assert ("no memory left" in state.sentence) == (word in ("failed", "paused"))
     assert state.resumable == (ending != Ending.USER)
     handle = hold(run.lock)
     assert state_of(run.folder).word == "running", "an old verdict of a run that was resumed says nothing"
@@ -99,6 +103,22 @@ def test_a_finished_run_has_its_errors_its_time_and_what_is_missing_of_it(tmp_pa
     assert "its simulator is gone" in state_of(run.folder).sentence
     run.trajectories.unlink()
     assert "its errors are not there" in state_of(run.folder).sentence
+
+
+def test_a_run_that_missed_a_gate_is_complete_and_one_that_was_judged_before_its_pause_has_its_errors(
+    tmp_path: Path,
+) -> None:
+    for name, ending in (("missed", Ending.GATE_MISSED), ("paused", Ending.PAUSED)):
+        ended(finished(tmp_path / name), ending, "nrmse is 0.2, above its gate 0.1.")
+    finished(tmp_path / "well")
+    states = runs_in(tmp_path, "name")
+    assert [state.word for state in states] == ["gate missed", "paused", "finished"]
+    assert all(state.error == pytest.approx(0.2) for state in states)
+    rows, _ = leaderboard(states)
+    assert [row[-1] for row in rows[1:]] == ["gate missed", "paused", ""]
+    comparison = compare(candidates([tmp_path / "missed", tmp_path / "well"]))
+    assert [row[2] for row in comparison.errors_table()[1:]] == ["gate missed", "finished"]
+    assert comparison.unpaired == ()
 
 
 def test_where_a_run_died_is_known_in_every_phase(tmp_path: Path) -> None:

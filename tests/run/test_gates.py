@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 
 from ups.config import fingerprint, load
-from ups.eval.gates import Gate, SampleErrors, against, decide, metric_of, missed
+from ups.eval.gates import Gate, against, decide, metric_of, missed
 from ups.eval.results import read_results
+from ups.eval.trajectories import PerTrajectory
+from ups.eval.trajectories import read as read_trajectories
 from ups.provenance import code
+from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
-from ups.run.evaluated import Evaluated
 from ups.run.journal import PHASES, Journal, Span, read_journal
 from ups.run.run import Run, finish_alone
 from ups.run.seats import Alone
@@ -261,31 +263,35 @@ def test_a_champion_is_compared_on_the_same_trajectories_and_said_where_they_are
     with pytest.raises(ConfigError, match="this very run"):
         Run.open(settings(home, {"champion": best}), resume=True)
     folder, finish = finish_alone(settings(home, {"champion": best}, name="rival"), Screen.silent())
-    mine, theirs = Evaluated.read(folder), Evaluated.read(RunDir(Path(best)))
-    assert mine is not None
-    assert theirs is not None
-    assert mine.tasks["advection1d"].same_trajectories(theirs.tasks["advection1d"]), "the same data, made in two runs"
-    assert "not significantly worse" in finish.remarks[-1]
+    mine, theirs = read_trajectories(folder.folder), read_trajectories(Path(best))
+    assert mine[0].marks == theirs[0].marks, "the same data, made in two runs"
+    assert "champion" not in {row.predictor for row in mine}, "its errors on them were known"
+    assert "cannot be told from" in finish.remarks[-1], "two trajectories tell nothing"
     assert finish.ending == Ending.SUCCESS
     other = settings(home, {"champion": best}, name="elsewhere", data__a__seed=5)
     _, finish = finish_alone(other, Screen.silent())
     assert finish.report is not None
     (gate,) = finish.report.gates
     assert gate.champion == best
-    assert "judged on other test trajectories" in gate.note
+    assert "its own test trajectories are others (0 in common)" in gate.note
     assert math.isfinite(gate.value)
+    finish, run = again(other)
+    assert finish.report is None
+    assert results_of(run.folder)["evaluate"] == "skipped", "what its simulator makes of these is known"
+    assert gate.note in finish.remarks[-1]
 
 
-def errors(*nrmse: float) -> SampleErrors:
-    return SampleErrors("test", 5, tuple(map(str, range(len(nrmse)))), ("x",), nrmse)
+def errors(*nrmse: float, first: int = 0) -> PerTrajectory:
+    marks = tuple(f"m{number}" for number in range(first, first + len(nrmse)))
+    return PerTrajectory("t", "test", "ups", "A", 0.0, 0.0, 0.0, marks, marks, nrmse, "x")
 
 
 def test_worse_means_with_an_interval_above_nothing() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(0.1, 1.0, 40)
-    noise = against("best", "t", errors(*(base + rng.normal(0, 0.1, 40))), errors(*base))
-    worse = against("best", "t", errors(*(base + 0.05 + rng.normal(0, 0.01, 40))), errors(*base))
-    better = against("best", "t", errors(*(base - 0.05)), errors(*base))
+    noise = against("best", errors(*(base + rng.normal(0, 0.1, 40))), errors(*base))
+    worse = against("best", errors(*(base + 0.05 + rng.normal(0, 0.01, 40))), errors(*base))
+    better = against("best", errors(*(base - 0.05)), errors(*base))
     assert noise.passed
     assert not worse.passed
     assert better.passed
@@ -294,7 +300,33 @@ def test_worse_means_with_an_interval_above_nothing() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs", "passes"), [(math.inf, 0.1, False), (0.1, math.inf, True)])
 def test_a_rollout_that_diverges_misses_the_gate_of_one_that_does_not(ours: float, theirs: float, passes: bool) -> None:
-    assert against("best", "t", errors(0.1, ours), errors(0.1, theirs)).passed is passes
+    assert against("best", errors(0.1, ours), errors(0.1, theirs)).passed is passes
+
+
+def test_a_champion_is_compared_on_the_trajectories_that_both_have() -> None:
+    base = np.linspace(0.1, 1.0, 12)
+    ours, theirs = errors(*(base + 0.05)), errors(*base[4:], *base[:4], first=4)
+    champion = Champion("best", "x", {"t": theirs})
+    assert champion.was_judged_on("t", ours.marks), "eight of twelve are enough"
+    (gate,) = champion.gates([ours])
+    assert (gate.n, gate.passed) == (8, False)
+    assert gate.value == pytest.approx(0.05)
+    assert gate.note == "on the 8 of 12 test trajectories that both have"
+    few = Champion("best", "x", {"t": errors(*base, first=8)})
+    assert not few.was_judged_on("t", ours.marks), "four of twelve are not"
+    assert few.gates([ours]) == ()
+    judged = dataclasses.replace(errors(*base), predictor="champion")
+    (gate,) = few.gates([ours, judged])
+    assert (gate.n, gate.passed) == (12, False)
+    assert "(4 in common)" in gate.note
+    other = dataclasses.replace(judged, simulator="y")
+    assert few.gates([ours, other]) == (), "errors of a simulator that is no longer there"
+
+
+def test_too_few_trajectories_decide_nothing_and_that_is_said() -> None:
+    gate = against("best", errors(0.5, 0.6, 0.7), errors(0.1, 0.1, 0.1))
+    assert gate.passed
+    assert "3 test trajectories are too few" in gate.sentence
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from shown_runs import end, log, made_up
+from ups.presence import hold, release
 from ups.rundir import RunDir
-from ups.tracking import TrackingConfig, deliver, deliveries, mirrored
+from ups.tracking import TrackingConfig, deliver, deliver_by_the_way, deliveries, mirrored
 from ups.types import DataError
 from ups.verdict import Ending
 
@@ -205,6 +206,48 @@ def test_after_a_kill_of_everything_the_next_delivery_closes_the_tracker(tmp_pat
     (run.folder / "told").unlink()
     assert deliver(run.folder)[0].whole
     assert told(run) == [], "nothing is started where nothing is missing"
+
+
+def test_the_list_of_runs_closes_the_trackers_of_dead_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from ups.cli.memory import runs
+
+    killed, live = (made_up(tmp_path / "runs" / name, ["wandb"]) for name in ("killed", "live"))
+    for run in (killed, live):
+        run.lock.touch()
+        log(run, [1, 3])
+    handle = hold(live.lock)
+    runs(tmp_path / "runs", sort="name")
+    release(handle)
+    printed = capsys.readouterr().out
+    assert printed.index("1 dead, 1 running.") < printed.index("wandb"), "the list comes first"
+    assert f"{killed.folder}: wandb: has everything (KILLED)." in printed
+    assert told(killed)[-1] == {"exit": 137}
+    assert told(live) == [], "a live run has a courier of its own"
+    (killed.folder / "told").unlink()
+    assert list(deliver_by_the_way([killed.folder])) == []
+    assert told(killed) == [], "nothing is started where nothing is missing"
+
+
+def test_a_tracker_that_hangs_holds_up_the_list_of_runs_once_and_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.tracking.delivery.WAIT", 2.0)
+    run = made_up(tmp_path / "run", ["wandb"])
+    log(run, [1, 3])
+    behave(run, "hang at init")
+    for limit in (2.0 + 5.0, 1.0):
+        before = time.monotonic()
+        (sentence,) = deliver_by_the_way([run.folder])
+        assert time.monotonic() - before < limit
+        assert f"(it took longer than 2 s); `ups track {run.folder}` sends them." in sentence
+
+
+def test_a_run_that_paused_as_it_was_asked_to_is_no_failure(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "run", ["wandb"])
+    log(run, [1])
+    end(run, Ending.PAUSED, products=False)
+    assert deliver(run.folder, 30.0)[0].ending == "PAUSED"
+    assert told(run)[-1] == {"exit": 0}
 
 
 def test_steps_that_are_taken_again_open_the_tracker_anew(tmp_path: Path) -> None:

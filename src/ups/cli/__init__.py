@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import cyclopts
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
 
 from ups.cli.assignments import assignments
 from ups.cli.bench import bench
@@ -206,6 +206,21 @@ def _whole_numbers(text: str | None) -> tuple[int, ...]:
         return tuple(int(word) for word in text.replace("x", ",").split(",")) if text else ()
     except ValueError:
         raise ConfigError(f"--resolution is '{text}', but must be cells per axis, such as 256 or 64,64.") from None
+
+
+# The order in which a newcomer meets them.
+ORDER = {
+    "Begin": ("demo", "init", "data", "config"),
+    "Train": ("estimate", "run", "sweep"),
+    "Look at runs": ("runs", "show", "watch", "logs", "compare", "leaderboard", "track"),
+    "Use what was learnt": ("evaluate", "rollout"),
+    "Check this machine and this software": ("doctor", "bench", "faults", "cache"),
+    "Options": ("--help", "--version"),
+}
+for number, (title, names) in enumerate(ORDER.items()):
+    place = Group(title, sort_key=number)
+    for position, name in enumerate(names):
+        app[name].group, app[name].sort_key = place, position
 
 
 def main(words: list[str] | None = None) -> None:

@@ -31,7 +31,8 @@ def runs(
 
     The state is read from evidence: who holds the run's lock, its sign of life, its verdict, its log and checkpoints.
     A run that was killed is dead, with the step it had reached; one on another machine counts as dead only after two
-    minutes without a sign of life.
+    minutes without a sign of life. After the list, trackers of runs that have ended are told what they have missed, and
+    how these ended, in at most ten seconds.
 
     Parameters
     ----------
@@ -40,21 +41,26 @@ def runs(
     sort
         By last sign of life, error, name or time of training.
     state
-        Only runs in this state: running, finished, gate missed, failed, stopped, dead, unclear …
+        Only runs in this state: running, finished, gate missed, paused, failed, stopped, dead …
     as_json
         Print a JSON list with everything that is known of each.
     """
-    from ups.memory.runs import runs_in, summary_of, table_of
+    from ups.memory.runs import ENDED, runs_in, summary_of, table_of
 
-    states = runs_in(folder, sort)
-    states = [one for one in states if state in (None, one.word)]
+    every = runs_in(folder, sort)
+    states = [one for one in every if state in (None, one.word)]
     if as_json:
-        print(json.dumps([one.to_dict() for one in states], indent=2, ensure_ascii=False))
-        return delivered()
-    if not states:
-        print(f"{folder}: no runs here{'' if state is None else f' that are {state}'}.")
-        return delivered()
-    print(printable(table(table_of(states))), printable(summary_of(states)) + ".", sep="\n")
+        print(json.dumps([one.to_dict() for one in states], indent=2, ensure_ascii=False), flush=True)
+    elif not states:
+        print(f"{folder}: no runs here{'' if state is None else f' that are {state}'}.", flush=True)
+    else:
+        print(printable(table(table_of(states))), printable(summary_of(states)) + ".", sep="\n", flush=True)
+    ended = [one.folder for one in every if one.word in ENDED and (one.folder / "tracking").is_dir()]
+    if ended:
+        from ups.tracking import deliver_by_the_way
+
+        for sentence in deliver_by_the_way(ended):
+            print(printable(sentence), file=sys.stderr if as_json else sys.stdout, flush=True)
     return delivered()
 
 
@@ -70,6 +76,7 @@ def show(run: Path, *, curves: bool = True) -> int:
     """
     from ups.memory.runs import run_at
     from ups.memory.show import curve_lines, errors_table, facts_of, report_path
+    from ups.memory.state import COMPLETE
 
     folder = run_at(run)
     state, facts = facts_of(folder)
@@ -77,7 +84,7 @@ def show(run: Path, *, curves: bool = True) -> int:
     rows, problem = errors_table(folder)
     if rows:
         parts += ["", table(rows)]
-    elif state.word in ("finished", "gate missed"):
+    elif state.word in COMPLETE:
         parts += ["", problem]
     if curves:
         parts += ["", *curve_lines(folder, shutil.get_terminal_size((80, 24)).columns)]

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ups.eval.intervals import paired
 from ups.eval.metrics import METRICS
+from ups.eval.pairs import difference
 from ups.eval.results import Record
+from ups.eval.trajectories import PerTrajectory
 from ups.pages import Section
 
 LAW = "law "  # how the records of a law's residual begin
@@ -34,7 +35,7 @@ def metric_of(name: str) -> str:
 @dataclass(frozen=True)
 class Gate:
     """One gate and what was measured for it. A `champion`'s bounds the mean difference to its errors, on the same
-    trajectories: it is missed where all of the 95 % interval is above 0. `note` is what else there is to know."""
+    trajectories: it is missed where all of the interval is above 0. `note` is what else there is to know."""
 
     task: str
     name: str
@@ -60,27 +61,25 @@ class Gate:
         if not self.champion:
             relation = "within" if self.passed else "above" if math.isfinite(self.value) else "so it misses"
             return f"{self.task}: {self.name} is {value}, {relation} its gate {self.bound:g}"
+        if self.undecidable:
+            return (
+                f"{self.task}: nrmse cannot be told from {self.champion}'s (difference {value}), for {self.n} test "
+                "trajectories are too few"
+            )
         worse = "not significantly worse than" if self.passed else "significantly worse than"
-        interval = f"{self.low:.2g} … {self.high:.2g}"
         return (
-            f"{self.task}: nrmse is {worse} {self.champion}'s (difference {value}, 95 % interval {interval}, on "
+            f"{self.task}: nrmse is {worse} {self.champion}'s (difference {value}, interval {self.interval}, on "
             f"{self.n} trajectories)"
         )
 
+    @property
+    def undecidable(self) -> bool:
+        """Whether there are too few trajectories for any difference to a champion to be significant."""
+        return bool(self.champion) and math.isfinite(self.value) and self.low == -math.inf and self.high == math.inf
 
-@dataclass(frozen=True)
-class SampleErrors:
-    """The nRMSE of each test trajectory of a task, and what says which trajectories those are: the name of the
-    split, frames predicted, ids, and what the data files hold."""
-
-    split: str
-    frames: int
-    ids: tuple[str, ...]
-    data: tuple[str, ...]
-    nrmse: tuple[float, ...]
-
-    def same_trajectories(self, other: SampleErrors) -> bool:
-        return dataclasses.replace(self, nrmse=()) == dataclasses.replace(other, nrmse=())
+    @property
+    def interval(self) -> str:
+        return f"{self.low:.2g} … {self.high:.2g}"
 
 
 def decide(
@@ -96,12 +95,12 @@ def decide(
     return (*gates, *champions)
 
 
-def against(champion: str, task: str, ours: SampleErrors, theirs: SampleErrors, note: str = "") -> Gate:
-    """The gate of a champion's errors on the same trajectories."""
-    mine, other = np.array(ours.nrmse), np.array(theirs.nrmse)
-    difference = paired(mine, other, "")
-    numbers = (difference.value, 0.0, difference.low, difference.high, difference.n)
-    return Gate(task, "nrmse", *numbers, champion, note)
+def against(champion: str, ours: PerTrajectory, theirs: PerTrajectory, note: str = "", comparisons: int = 1) -> Gate:
+    """The gate of a champion's errors on the trajectories that both were judged on, as one of several."""
+    mine, other = ours.by_mark, theirs.by_mark
+    common = [mark for mark in mine if mark in other]
+    gap = difference(np.array([mine[m] for m in common]), np.array([other[m] for m in common]), comparisons)
+    return Gate(ours.task, "nrmse", gap.value, 0.0, gap.low, gap.high, gap.n, champion, note)
 
 
 def missed(gates: Sequence[Gate]) -> str:
@@ -134,7 +133,8 @@ def gates_section(gates: Sequence[Gate]) -> Section:
     for gate in gates:
         value = f"{gate.value:.4g}" if math.isfinite(gate.value) else "not finite"
         name = f"nrmse less that of {gate.champion}" if gate.champion else gate.name
-        bound = f"{gate.low:.2g} … {gate.high:.2g} reaches 0" if gate.champion else f"{gate.bound:g}"
+        bound = f"{gate.interval} reaches 0" if gate.champion else f"{gate.bound:g}"
+        bound = "too few trajectories to tell" if gate.undecidable else bound
         rows.append((gate.task, name, value, bound, "passed" if gate.passed else "MISSED", gate.note))
     text = "Bounds that this run had to keep (`gates` of its config), decided on the test trajectories."
     return Section("Gates", text, tuple(rows), verdict=missed(gates) or "Every gate is passed.", good=not missed(gates))

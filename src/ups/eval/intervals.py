@@ -1,4 +1,4 @@
-"""Numbers with 95 % bootstrap intervals over samples, alone, as differences and as ratios."""
+"""Numbers with 95 % bootstrap intervals over samples, alone and as ratios."""
 
 from __future__ import annotations
 
@@ -41,20 +41,6 @@ def intervals(rows: Array, seed: int = 0, resamples: int = 2000) -> tuple[Array,
     # An order statistic, never an interpolation, which would make nan out of inf - inf.
     low, high = np.quantile(means, TAILS, axis=1, method="inverted_cdf")
     return low, high
-
-
-def paired(ours: Array, theirs: Array, protocol: str) -> Number:
-    """Mean of ours − theirs over the same samples, with its interval: below zero throughout means ours is better.
-
-    A sample that diverges in both counts as a draw; if each side diverges where the other does not, the mean of the
-    difference does not exist, and the interval is the whole line.
-    """
-    _check_same_samples(ours, theirs)
-    with np.errstate(invalid="ignore"):
-        difference = np.nan_to_num(np.asarray(ours, np.float64) - theirs, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    if np.isposinf(difference).any() and np.isneginf(difference).any():
-        return Number("nrmse-difference", "strict", protocol, float("nan"), -np.inf, np.inf, len(ours))
-    return strict("nrmse-difference", difference, protocol)
 
 
 def ratio_of_means(ours: Array, theirs: Array, protocol: str, name: str) -> Number:

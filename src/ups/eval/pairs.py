@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ups.types import Array
+from ups.types import Array, ConfigError
 
 SUBSETS = 19_999  # of the trajectories, drawn where there are too many to take all
 ALL = 13  # trajectories up to which every subset is taken
@@ -36,7 +36,18 @@ class Difference:
     @property
     def decidable(self) -> bool:
         """Whether there are trajectories enough for any difference to be significant."""
-        return 2.0 ** (1 - self.n) <= self.level
+        return decidable(self.n, self.level)
+
+
+def decidable(n: int, level: float = LEVEL) -> bool:
+    """Whether a difference on so many trajectories can be significant."""
+    return 2.0 ** (1 - n) <= level
+
+
+def surely_lower(ours: Array, theirs: Array) -> bool:
+    """Whether ours are the lower errors: significantly, or on every trajectory where these are too few for that."""
+    gap = difference(ours, theirs)
+    return gap.high < 0 if gap.decidable else bool((np.asarray(ours) < np.asarray(theirs)).all())
 
 
 def difference(ours: Array, theirs: Array, comparisons: int = 1) -> Difference:
@@ -48,6 +59,8 @@ def difference(ours: Array, theirs: Array, comparisons: int = 1) -> Difference:
     of a sign-flip test, whose p it agrees with. Two that diverge on one trajectory are equal there.
     """
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if len(ours) != len(theirs):
+        raise ConfigError(f"a comparison in pairs needs the same samples, not {len(ours)} and {len(theirs)}.")
     level, n = LEVEL / max(1, comparisons), len(ours)
     with np.errstate(invalid="ignore"):
         gaps = ours - theirs

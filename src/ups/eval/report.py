@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, Point, Record, StageFact, TaskResult
+from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
@@ -27,7 +28,8 @@ class Report:
 
     `warnings` are what a reader must know before believing a number; `notes` are what else is worth knowing; `drawn` is
     how often training drew each task, stage by stage; `stages` is what each stage took, and `learning` how it went;
-    `phases` are the run's parts with the seconds of each; `gates` are the bounds it had to keep.
+    `phases` are the run's parts with the seconds of each; `gates` are the bounds it had to keep; `simulators` the
+    SHA-256 of the files of those that were judged, by predictor.
     """
 
     title: str
@@ -44,6 +46,7 @@ class Report:
     phases: tuple[tuple[str, float], ...] = ()
     gates: tuple[Gate, ...] = ()
     learning: tuple[LearningCurve, ...] = ()
+    simulators: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def _measured(self) -> list[Record]:
@@ -120,8 +123,19 @@ class Report:
         folder.mkdir(parents=True, exist_ok=True)
         path, rows = folder / "results.json", results.rows_of(self.records)
         results.write_results(path, rows)
-        trajectories.write(folder, _per_trajectory(self.tasks))
+        trajectories.write(folder, self.per_trajectory())
         return self.page(rows).write(folder / "report.html"), path
+
+    def per_trajectory(self) -> list[PerTrajectory]:
+        """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts. A
+        champion may be given fewer frames of a trajectory than ours; its errors are of the same frames."""
+        rows = []
+        for task in self.tasks:
+            rows += [self._errors(entry.evaluation) for entry in task.entries() if entry is not task.reconstruction]
+            if task.champion is not None:
+                row = self._errors(task.champion.evaluation)
+                rows.append(dataclasses.replace(row, marks=task.ours.evaluation.marks))
+        return rows
 
     def page(self, rows: Sequence[object] = ()) -> Page:
         """The page; `rows` are the records as plain data, embedded for programs."""
@@ -175,6 +189,13 @@ class Report:
     def _version(self, task: str) -> str:
         return next((d.fingerprint for d in self.data if d.task == task), "unknown")
 
+    def _errors(self, e: Evaluation) -> PerTrajectory:
+        mean = strict("nrmse", e.per_sample(), e.protocol.label)
+        ids = e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e))))
+        what = (e.task.name, e.split, e.predictor, mean.protocol, mean.value, mean.low, mean.high)
+        values = tuple(float(value) for value in e.per_sample())
+        return PerTrajectory(*what, ids, e.marks, values, self.simulators.get(e.predictor, ""))
+
     def _record(self, entry: Entry, p: Point) -> Record:
         e, c, m = entry.evaluation, entry.cost, p.number
         what = (e.task.name, e.split, m.name, m.mode, m.protocol, p.predictor, p.axis, p.at)
@@ -196,15 +217,3 @@ class Report:
         what = ("", "", name, "phase", "", who, "", 0.0, float(seconds), float(seconds), float(seconds))
         cost = (c.steps, c.seconds, c.params, c.device)
         return Record(*what, 1, 0, *cost, self.fingerprint, "", self.seed)
-
-
-def _per_trajectory(tasks: Sequence[TaskResult]) -> list[PerTrajectory]:
-    """The error of each predictor on each trajectory; not of the codec alone, which is shown what it predicts."""
-    rows = []
-    for e in (entry.evaluation for task in tasks for entry in task.entries()):
-        if e.predictor != results.RECONSTRUCTION:
-            mean, label = strict("nrmse", e.per_sample(), e.protocol.label), e.protocol.label
-            ids = e.ids if len(e.ids) == len(e) else tuple(map(str, range(len(e))))
-            what = (e.task.name, e.split, e.predictor, label, mean.value, mean.low, mean.high)
-            rows.append(PerTrajectory(*what, ids, e.marks, tuple(float(value) for value in e.per_sample())))
-    return rows

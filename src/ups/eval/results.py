@@ -16,7 +16,8 @@ import numpy as np
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.intervals import Number, all_strict, paired, ratio_of_means
+from ups.eval.intervals import Number, all_strict, ratio_of_means
+from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
 from ups.eval.searches import SearchScores
@@ -25,7 +26,6 @@ from ups.types import Array, DataError
 
 RECONSTRUCTION, BEFORE = "reconstruction", "before"
 MANY = 64  # values of a parameter, above which what lies between them counts as trained
-FEW = 4  # trajectories, under which an interval means little and the verdict says so
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,8 @@ class TaskResult:
     def verdict(self) -> tuple[str, bool]:
         """A sentence, and whether it is a good one.
 
-        Better means: on the same samples, with 95 % confidence, and by more than a twentieth: few samples are sure of
-        very little.
+        Better means: on the same samples, with 95 % confidence, and by more than a twentieth. Where the samples are
+        too few for confidence, on each of them, and the sentence says how few.
         """
         mine, theirs = self.ours.evaluation, self.persistence.evaluation
         steps = self.ours.cost.steps
@@ -184,9 +184,9 @@ class TaskResult:
         lost = int(mine.diverged.sum())
         after = f" after {steps} training step{'s' if steps > 1 else ''}" if steps > 0 else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
-        tail += f" (on {len(mine)} trajector{'y' if len(mine) == 1 else 'ies'} only)" if len(mine) < FEW else ""
-        unsure = paired(mine.per_sample(), theirs.per_sample(), mine.protocol.label).high >= 0
-        if unsure or mine.score > 0.95 * theirs.score:
+        if not decidable(len(mine)):
+            tail += f" (on {len(mine)} trajector{'y' if len(mine) == 1 else 'ies'} only)"
+        if not surely_lower(mine.per_sample(), theirs.per_sample()) or mine.score > 0.95 * theirs.score:
             return f"NOT LEARNT: no better than persistence{after}{tail}", False
         if mine.score >= 1:
             return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
@@ -199,12 +199,11 @@ class TaskResult:
 
     @property
     def got_worse(self) -> bool:
-        """Whether training made it worse: on the same samples, with 95 % confidence, by more than a twentieth."""
+        """Whether training made it worse: as surely as `verdict` says better, and by more than a twentieth."""
         if self.before is None:
             return False
         mine, old = self.ours.evaluation, self.before.evaluation
-        sure = paired(mine.per_sample(), old.per_sample(), mine.protocol.label).low > 0
-        return sure and mine.score > 1.05 * old.score
+        return mine.score > 1.05 * old.score and surely_lower(old.per_sample(), mine.per_sample())
 
     def persistence_for(self, entry: Entry) -> Entry | None:
         """The forecast that nothing changes on the very samples of `entry`; none for persistence and the codec."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ups.tensors import Window
 
 FILE = "trajectories.json"
+OURS, CHAMPION = "ups", "champion"  # predictors: the simulator of the run, and of one that it is held against
 ABOUT = (
     "nRMSE of each trajectory, with its mean and 95 % interval. Trajectories of one mark are the same to the bit: the "
     "same frames given, the same to predict."
@@ -29,6 +30,7 @@ class PerTrajectory:
     """The errors of one predictor on one part of a task, trajectory by trajectory.
 
     `marks` say which trajectories these are, by what is in them: two runs may be compared where these agree.
+    `simulator` is the SHA-256 of the file of the simulator that predicted, where it was one of a run.
     """
 
     task: str
@@ -41,6 +43,7 @@ class PerTrajectory:
     ids: tuple[str, ...]
     marks: tuple[str, ...]
     nrmse: tuple[float, ...]
+    simulator: str = ""
 
     @property
     def by_mark(self) -> dict[str, float]:
@@ -73,6 +76,15 @@ def read(folder: Path) -> list[PerTrajectory]:
         raise DataError(f"{path}: is damaged ({error}); `ups evaluate {folder}` writes it again.") from None
 
 
+def main_rows(rows: Iterable[PerTrajectory], predictor: str) -> dict[str, PerTrajectory]:
+    """By task the first row of a predictor: that of the test part, which comes before what lies beyond it."""
+    tasks: dict[str, PerTrajectory] = {}
+    for row in rows:
+        if row.predictor == predictor:
+            tasks.setdefault(row.task, row)
+    return tasks
+
+
 def _row(values: Any) -> PerTrajectory:
     task, split, predictor, protocol = (str(values[name]) for name in ("task", "split", "predictor", "protocol"))
     value, low, high = (float(values[name]) for name in ("value", "low", "high"))
@@ -80,7 +92,8 @@ def _row(values: Any) -> PerTrajectory:
     nrmse = tuple(float(error) for error in values["nrmse"])
     if not len(ids) == len(marks) == len(nrmse):
         raise ValueError("its lists are of different lengths")
-    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse)
+    simulator = str(values.get("simulator", ""))
+    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse, simulator)
 
 
 def _words(row: PerTrajectory) -> dict[str, Any]:

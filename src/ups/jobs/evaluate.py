@@ -22,10 +22,10 @@ from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact
 from ups.jobs.whereabouts import directory_of
 from ups.models import Simulator, artifact
+from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, open_sets, version_of
-from ups.run.evaluated import Evaluated, champion_gates
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
@@ -85,7 +85,10 @@ def _evaluated(folder: RunDir, config: RunConfig, asked: Question, screen: Scree
         raise ConfigError(f"{out}: is a file, and the report needs a folder; choose another --out.")
     device = device_of(asked.device)
     cost = _cost(folder, simulator, str(device))
-    judge = Judge(config, simulator, cost, device, screen, asked.baselines)
+    own = out == folder.folder
+    champion = Champion.at(config.champion) if own and config.champion else None
+    champion = champion if champion is not None and champion.simulator else None  # it may be gone
+    judge = Judge(config, simulator, cost, device, screen, asked.baselines, champion)
     judge.warnings.extend(artifact.strangers(simulator.origins))
     with ExitStack() as stack:
         session = Session(folder, config, judge, asked, stack)
@@ -93,9 +96,8 @@ def _evaluated(folder: RunDir, config: RunConfig, asked: Question, screen: Scree
     if not asked.file:
         with suppress(OSError):  # the run's folder may be one to read from alone
             session.identity.settle_exams()
-    if out == folder.folder:  # its gates stay on its page
-        kept = Evaluated.read(folder)
-        known = champion_gates(config.champion, kept)[0] if config.champion and kept is not None else ()
+    if own:  # its gates stay on its page
+        known = champion.gates(report.per_trajectory()) if champion is not None else ()
         report = report.with_gates(decide(config.bounds, report.numbers, known))
     try:
         report.write(out)

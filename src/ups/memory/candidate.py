@@ -11,13 +11,12 @@ from typing import Any
 
 import yaml
 
-from ups.eval.trajectories import PerTrajectory
+from ups.eval.trajectories import OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.memory.curves import LearningCurve, curves_of
-from ups.memory.errors import OURS, main_rows
 from ups.memory.evidence import one_line
 from ups.memory.runs import run_at
-from ups.memory.state import RunState, state_of
+from ups.memory.state import COMPLETE, RunState, state_of
 from ups.parsing import parse_yaml, read_text
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
@@ -110,7 +109,7 @@ def _candidate(run: RunDir, name: str) -> Candidate:
         errors = main_rows(read_trajectories(run.folder), OURS)
     except DataError as error:
         problem = str(error)
-        if state.word not in ("finished", "gate missed"):
+        if state.word not in COMPLETE:
             problem = f"{name}: {state.word}, so it has not been judged: {state.sentence}"
     return Candidate(name, run, state, settings_of(run), errors, problem)
 

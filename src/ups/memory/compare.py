@@ -94,13 +94,13 @@ class Comparison:
 
     def errors_table(self) -> Rows:
         """Per task and run: the error with its interval, on all its trajectories."""
-        rows = [("task", "run", "seed", "nRMSE (95 % interval)", "trajectories", "protocol")]
+        rows = [("task", "run", "state", "seed", "nRMSE (95 % interval)", "trajectories", "protocol")]
         for task in tasks_of(self.runs):
             for run in (run for run in self.runs if task in run.errors):
                 e = run.errors[task]
                 words = f"{number(e.value)} ({number(e.low)} – {number(e.high)})"
                 seed = str(run.settings.get(SEED, "–"))
-                rows.append((task, run.name, seed, words, str(len(e.nrmse)), e.protocol))
+                rows.append((task, run.name, run.state.word, seed, words, str(len(e.nrmse)), e.protocol))
         return tuple(rows)
 
     def pairs_table(self) -> Rows:

@@ -7,12 +7,11 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ups.eval.trajectories import PerTrajectory
+from ups.eval.trajectories import OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
 from ups.types import DataError
 
-OURS = "ups"
 LARGEST = 2**26
 
 
@@ -56,15 +55,6 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
         )
         for task, row in ours.items()
     }
-
-
-def main_rows(rows: list[PerTrajectory], predictor: str) -> dict[str, PerTrajectory]:
-    """By task the first row of a predictor: that of the test part, which comes before what lies beyond it."""
-    tasks: dict[str, PerTrajectory] = {}
-    for row in rows:
-        if row.predictor == predictor:
-            tasks.setdefault(row.task, row)
-    return tasks
 
 
 def exam_of(row: PerTrajectory) -> str:

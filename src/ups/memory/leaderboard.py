@@ -22,7 +22,7 @@ def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = 
     if task is not None:
         check_known("judged task", (task,), tasks)
     rows: list[tuple[str, ...]] = [
-        ("task", "", "run", "nRMSE (95 % interval)", "/ persistence", "trajectories", "data")
+        ("task", "", "run", "nRMSE (95 % interval)", "/ persistence", "trajectories", "data", "")
     ]
     notes: list[str] = []
     for name in tasks if task is None else [task]:
@@ -32,7 +32,8 @@ def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = 
             for place, (state, e) in enumerate(members[:top], start=1):
                 ratio = number(e.value / e.persistence) if e.persistence else "–"
                 letter = letters.get(exam, "…") if exam else "?"
-                rows.append((name, str(place), state.name, e.words, ratio, str(e.n), letter))
+                remark = "" if state.word == "finished" else state.word
+                rows.append((name, str(place), state.name, e.words, ratio, str(e.n), letter, remark))
         notes += _notes(name, groups, len(letters))
     return tuple(rows), notes
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ups.memory.errors import number
 from ups.memory.evidence import Processes, one_line
-from ups.memory.state import NOT_RUNS, RunState, ago, is_run, state_of
+from ups.memory.state import ENDED, NOT_RUNS, RunState, ago, is_run, state_of
 from ups.rundir import RunDir
 from ups.types import DataError
 
@@ -104,4 +104,4 @@ def _names(folder: Path) -> set[str]:
         return set()
 
 
-__all__ = ["NOT_RUNS", "Order", "run_at", "runs_in", "summary_of", "table_of"]
+__all__ = ["ENDED", "NOT_RUNS", "Order", "run_at", "runs_in", "summary_of", "table_of"]

@@ -34,10 +34,22 @@ from ups.types import DataError
 from ups.verdict import read_json
 
 Word = Literal[
-    "running", "finished", "gate missed", "failed", "stopped", "dead", "unclear", "unreadable", "empty", "foreign"
+    "running",
+    "finished",
+    "gate missed",
+    "paused",
+    "failed",
+    "stopped",
+    "dead",
+    "unclear",
+    "unreadable",
+    "empty",
+    "foreign",
 ]
+COMPLETE: tuple[Word, ...] = ("finished", "gate missed")  # simulator, numbers and report are there
+ENDED: tuple[Word, ...] = (*COMPLETE, "paused", "failed", "stopped", "dead")  # nobody writes it, for sure
 TRAIN = "train"  # the phase whose steps the log tells
-STOPPED = ("PREEMPTED", "INTERRUPTED", "PAUSED")
+STOPPED = ("PREEMPTED", "INTERRUPTED")
 NOT_RUNS: tuple[Word, ...] = ("empty", "foreign")
 
 
@@ -184,6 +196,9 @@ def _ended(state: RunState, run: RunDir) -> RunState:
     if ending.startswith("GATE"):
         state = _finished(state, run)
         return replace(state, word="gate missed", sentence=cause or "a gate was missed.")
+    if ending == "PAUSED":
+        words = cause or "ended after the phase that was asked for; --resume goes on."
+        return replace(state, word="paused", sentence=words, resumable=True, errors=_errors(run))
     if ending in STOPPED:
         where = f" at {at(state)}" if state.step is not None else " before its first step"
         return replace(state, word="stopped", sentence=f"stopped on request{where}; --resume goes on.", resumable=True)
@@ -201,6 +216,14 @@ def _finished(state: RunState, run: RunDir) -> RunState:
         return replace(state, word="finished", sentence=words)
     missing = "" if run.artifact("simulator").is_file() else "finished, but its simulator is gone: --resume it."
     return replace(state, word="finished", sentence=missing or "finished.", errors=errors)
+
+
+def _errors(run: RunDir) -> Mapping[str, TaskError]:
+    """The errors of a run that may have been judged."""
+    try:
+        return errors_of(run.folder)
+    except DataError:
+        return {}
 
 
 def _dead(
@@ -297,4 +320,4 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["NOT_RUNS", "Budget", "RunState", "ago", "at", "is_run", "state_of"]
+__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "Budget", "RunState", "ago", "at", "is_run", "state_of"]

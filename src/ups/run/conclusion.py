@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from ups.eval.gates import Gate, decide, gates_section, is_gate, missed, records_of
 from ups.eval.report import Report
 from ups.eval.results import Record, read_results, rows_of, write_results
+from ups.eval.trajectories import OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import read as read_trajectories
+from ups.eval.trajectories import write as write_trajectories
 from ups.files import sha256
 from ups.pages.replace import replace_section
+from ups.run.champion import Champion
 from ups.run.config import RunConfig
 from ups.run.datasets import Say
-from ups.run.evaluated import Digests, Evaluated, champion_gates
 from ups.run.journal import Journal, Span
 from ups.run.phases import Phases
 from ups.rundir import Place, RunDir
@@ -35,6 +39,28 @@ class Finish:
     report: Report | None = None
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What an evaluation leaves: the numbers, the errors trajectory by trajectory, and the table and remarks that it
+    showed; `report` where the simulator was judged now."""
+
+    records: Sequence[Record]
+    errors: Sequence[PerTrajectory]
+    headline: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...]
+    report: Report | None = None
+
+    @classmethod
+    def of(cls, report: Report) -> Judged:
+        headline = report.headline() if report.tasks else ()
+        return cls(report.numbers, report.per_trajectory(), headline, report.said(), report)
+
+    @property
+    def simulator(self) -> str:
+        """The SHA-256 of the file that was judged."""
+        return next((row.simulator for row in main_rows(self.errors, OURS).values()), "")
+
+
 def paused(span: Span) -> Finish:
     """The end of a run that was to go no further."""
     return Finish(Ending.PAUSED, f"ended after {span.last}, as --until asked; --resume goes on.")
@@ -42,8 +68,8 @@ def paused(span: Span) -> Finish:
 
 @dataclass
 class Conclusion:
-    """The phases after training, in one process. `judge` gives the report, beside a champion's simulator where one is
-    named; `digests` what the data files of a task hold. `always`: judge again also what was judged before."""
+    """The phases after training, in one process. `judge` gives the report, also on a champion's simulator where its
+    errors are not known. `always`: judge again also what was judged before."""
 
     config: RunConfig
     folder: RunDir
@@ -53,28 +79,25 @@ class Conclusion:
     seconds: Phases
     say: Say
     calibrate: Callable[[], None]
-    judge: Callable[[str], Report]
-    digests: Digests
+    judge: Callable[[Champion | None], Report]
     always: bool = False
 
     def carry_out(self) -> Finish:
         self._calibrate()
         if self.span.ends_before("evaluate"):
             return paused(self.span)
-        report, evaluated = self._evaluate()
+        judged = self._evaluate()
         if self.span.ends_before("gates"):
             return paused(self.span)
-        records = report.numbers if report is not None else read_results(self.folder.results)
-        gates = self._gates(records, evaluated)
+        gates, report = self._gates(judged), judged.report
         cause = missed(gates)
         if not self.span.ends_before("report"):
-            report = self._report(report, records, gates)
+            report = self._report(judged, gates)
         elif not cause:
             return paused(self.span)
-        remarks = report.said() if report is not None else evaluated.remarks
-        lines = tuple(f"gate {'passed' if gate.passed else 'MISSED'}: {gate.sentence}." for gate in gates)
+        remarks = report.said() if report is not None else judged.remarks
         ending = Ending.GATE_MISSED if cause else Ending.SUCCESS
-        return Finish(ending, cause or "done.", evaluated.headline, (*remarks, *lines), report)
+        return Finish(ending, cause or "done.", judged.headline, (*remarks, *map(_line, gates)), report)
 
     def _calibrate(self) -> None:
         if not self.span.wants("calibrate"):
@@ -86,69 +109,82 @@ class Conclusion:
                 self.calibrate()
                 mark.facts.update(simulator=sha256(self.folder.artifact("simulator")), config=self.folder.known())
 
-    def _evaluate(self) -> tuple[Report | None, Evaluated]:
-        """The report, where the simulator is judged now, and what is kept of it."""
-        kept = self._kept()
+    @cached_property
+    def champion(self) -> Champion | None:
+        """The run that this one is held against."""
+        return None if self.config.champion is None else Champion.at(self.config.champion)
+
+    def _evaluate(self) -> Judged:
+        """What the evaluation leaves, or has left."""
+        before = self._before()
         if not self.span.wants("evaluate"):
-            if kept is None:
+            if before is None:
                 raise DataError(
                     f"{self.folder.folder}: its results are not there as its evaluation left them, or do not tell how "
                     f"its champion does; write --from evaluate instead of --from {self.span.first}."
                 )
             self.journal.skip("evaluate", f"--from {self.span.first}")
-            return None, kept
-        if kept is not None and not self.always and not self.span.repeats("evaluate"):
+            return before
+        if before is not None and not self.always and not self.span.repeats("evaluate"):
             self.journal.skip("evaluate", THERE)
-            return None, kept
+            return before
         with self.journal("evaluate") as mark:
-            champion = self._champion_to_judge()
-            report = self.judge(champion)
-            evaluated = Evaluated.of(report, self.folder, champion, self.digests)
-            evaluated.write(self.folder)
-            write_results(self.folder.results, rows_of(report.numbers))
-            mark.facts.update(simulator=evaluated.simulator, config=self.folder.known())
-        return report, evaluated
+            judged = Judged.of(self.judge(self.champion))
+            write_trajectories(self.folder.folder, judged.errors)
+            write_results(self.folder.results, rows_of(judged.records))
+            mark.facts.update(simulator=judged.simulator, champion=self._held_against(), config=self.folder.known())
+            mark.facts.update(headline=judged.headline, remarks=judged.remarks)
+        return judged
 
-    def _kept(self) -> Evaluated | None:
-        """What the last evaluation left, where it is of this simulator and all of it is there to the byte."""
-        row, evaluated = self.journal.last("report"), Evaluated.read(self.folder)
-        if evaluated is None or row.get("left") != self._left() or row.get("config") != self.folder.known():
+    def _before(self) -> Judged | None:
+        """What the last evaluation left, where it is of this simulator and this champion's, and all of it is there to
+        the byte."""
+        left, evaluated = self.journal.last("report"), self.journal.last("evaluate")
+        if left.get("left") != self._left() or left.get("config") != self.folder.known():
             return None
-        if not trained(self.folder, self.journal) or self.journal.last("calibrate")["simulator"] != evaluated.simulator:
+        try:
+            headline = tuple(tuple(map(str, row)) for row in evaluated["headline"])
+            words = (headline, tuple(map(str, evaluated["remarks"])))
+            judged = Judged(read_results(self.folder.results), read_trajectories(self.folder.folder), *words)
+        except (DataError, KeyError, TypeError):
             return None
-        unknown = self.config.champion is not None and champion_gates(self.config.champion, evaluated)[1]
-        return None if unknown else evaluated
+        if not trained(self.folder, self.journal) or self.journal.last("calibrate")["simulator"] != judged.simulator:
+            return None
+        return judged if self._knows_champion(judged, evaluated) else None
 
-    def _champion_to_judge(self) -> str:
-        """The champion, unless it was judged on the very trajectories of the last evaluation."""
-        if self.config.champion is None:
-            return ""
-        evaluated = Evaluated.read(self.folder)
-        known = evaluated is not None and not champion_gates(self.config.champion, evaluated)[1]
-        return "" if known and evaluated is not None and not evaluated.champions else self.config.champion
+    def _knows_champion(self, judged: Judged, evaluated: Mapping[str, Any]) -> bool:
+        """Whether there is nothing more to learn of the champion: it was judged with this run if it can be, or its own
+        errors are of the same trajectories."""
+        if self.champion is None or evaluated.get("champion") == self._held_against():
+            return True
+        ours = main_rows(judged.errors, OURS)
+        return all(self.champion.was_judged_on(task, row.marks) for task, row in ours.items())
 
-    def _gates(self, records: Sequence[Record], evaluated: Evaluated) -> tuple[Gate, ...]:
+    def _held_against(self) -> dict[str, str]:
+        """The champion in the journal."""
+        return {} if self.champion is None else {"run": self.champion.folder, "simulator": self.champion.simulator}
+
+    def _gates(self, judged: Judged) -> tuple[Gate, ...]:
         with self.journal("gates") as mark:
             if not self.config.gates:
                 mark.skip("the config has none")
                 return ()
-            champions: tuple[Gate, ...] = ()
-            if self.config.champion is not None:
-                champions, unknown = champion_gates(self.config.champion, evaluated)
-                there = {gate.task for gate in champions}
-                for task in (task for task in evaluated.tasks if task in unknown or task not in there):
+            champions = () if self.champion is None else self.champion.gates(judged.errors)
+            compared = {gate.task for gate in champions}
+            for task in main_rows(judged.errors, OURS) if self.champion is not None else ():
+                if task not in compared:
                     self.say(f"{self.config.champion} knows no {task} like this run's, so it is no gate there.")
-            gates = decide(self.config.bounds, records, champions)
+            gates = decide(self.config.bounds, judged.records, champions)
             mark.facts.update(gates=[_fact(gate) for gate in gates], missed=sum(not gate.passed for gate in gates))
         return gates
 
-    def _report(self, report: Report | None, records: Sequence[Record], gates: tuple[Gate, ...]) -> Report | None:
+    def _report(self, judged: Judged, gates: tuple[Gate, ...]) -> Report | None:
         """Write the page and the numbers; where nothing was judged, only what differs in the gates."""
-        if report is None:
-            self._write_gates(records, gates)
+        if judged.report is None:
+            self._write_gates(judged.records, gates)
             return None
         self.place.require()
-        report = report.with_gates(gates)
+        report = judged.report.with_gates(gates)
         with self.journal("report") as mark:
             with self.seconds("report"):
                 report.with_phases(self.seconds.rows()).write(self.folder.folder)
@@ -174,7 +210,7 @@ class Conclusion:
 
     def _left(self) -> dict[str, str]:
         """The SHA-256 of what evaluation and report leave."""
-        paths = (self.folder.results, self.folder.report, self.folder.evaluation)
+        paths = (self.folder.results, self.folder.report, self.folder.trajectories)
         return {path.name: sha256(path) if path.is_file() else "" for path in paths}
 
 
@@ -194,10 +230,16 @@ def require_inputs(span: Span, folder: RunDir) -> None:
     elif first in ("calibrate", "evaluate"):
         needs = {"train": [folder.artifact("simulator"), folder.stages]}
     elif first in ("gates", "report"):
-        needs = {"evaluate": [folder.evaluation, folder.results]}
+        needs = {"evaluate": [folder.trajectories, folder.results]}
     for phase, paths in needs.items():
         for path in (path for path in paths if not path.is_file()):
             raise DataError(f"--from {first}: {path} is not there, which phase {phase} leaves; write --from {phase}.")
+
+
+def _line(gate: Gate) -> str:
+    """A gate on the screen."""
+    note = f" ({gate.note})" if gate.note else ""
+    return f"gate {'passed' if gate.passed else 'MISSED'}: {gate.sentence}{note}."
 
 
 def _fact(gate: Gate) -> Mapping[str, Any]:

@@ -144,12 +144,6 @@ class Identity:
         """The recorded digests of all files."""
         return {self._path(name): row for name, row in self.recorded().items()}
 
-    def trajectories(self, data: DataSet) -> list[str]:
-        """What says which trajectories a data set has: what its files hold, and how they are reduced."""
-        rows = self.of(entry.source for entry in data.entries)
-        digests = [str(row.get("sha256", row.get("sampled"))) for row in rows]
-        return digests + [str(entry.config.reduce) for entry in data.entries]
-
     def summary(self) -> str:
         """A digest of the record; empty where there is none."""
         record = self.recorded()

@@ -27,6 +27,7 @@ from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Entry, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
+from ups.eval.trajectories import CHAMPION, OURS
 from ups.models import Simulator
 from ups.models.calibration import calibrated, drawing_part, lasting_of
 from ups.models.config import FORECASTER
@@ -36,11 +37,11 @@ from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, signs_of
 from ups.physics.solver import watched
 from ups.run.calibrate import AT_ONCE
+from ups.run.champion import Champion, digest_of
 from ups.run.config import RunConfig
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
-from ups.run.gates_config import CHAMPION
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.learning import learning_curves
@@ -55,7 +56,7 @@ from ups.types import PhysicsError, TaskSpec
 ROLLOUTS, CODEC, TRUST, ALL = 35, 40, 95, 100
 
 
-def predictor_of(simulator: Simulator, device: torch.device, name: str = "ups") -> ModulePredictor:
+def predictor_of(simulator: Simulator, device: torch.device, name: str = OURS) -> ModulePredictor:
     """A simulator as a predictor."""
     return ModulePredictor(name, device, simulator.to(device).eval().simulate)
 
@@ -70,7 +71,7 @@ class Judge:
     device: torch.device
     screen: Screen
     baselines: Sequence[str] = ()
-    champion: str = ""  # a run whose simulator is judged beside ours
+    champion: Champion | None = None  # a run that ours is held against
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -122,7 +123,7 @@ class Judge:
             search=search,
             refinement=refinement,
             laws=laws,
-            champion=self._champion(exam),
+            champion=self._champion(exam, main),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
@@ -249,11 +250,12 @@ class Judge:
         old = load(self.config.start_from)
         return [(predictor_of(old, self.device, BEFORE), Cost())] if _knows(old, exam.part.task) else []
 
-    def _champion(self, exam: Exam) -> Entry | None:
-        """The champion's simulator on the same trajectories, where it is wanted and knows the task."""
-        if not self.champion:
+    def _champion(self, exam: Exam, ours: Entry) -> Entry | None:
+        """The champion's simulator on the same trajectories, where it was not judged on them and knows the task."""
+        task = exam.part.task
+        if self.champion is None or self.champion.was_judged_on(task.name, ours.evaluation.marks):
             return None
-        other, task = load(self.champion), exam.part.task
+        other = load(self.champion.folder)
         if not _knows(other, task) or other.context > self.asked.context:
             return None
         who = predictor_of(other, self.device, CHAMPION)
@@ -295,7 +297,7 @@ def judge(
     device: torch.device,
     screen: Screen,
     split: str = "test",
-    champion: str = "",
+    champion: Champion | None = None,
 ) -> Report:
     """Whole rollouts on one part of every task, and what the config asks beyond it."""
     cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
@@ -323,7 +325,9 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
         asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
     digests = Identity(folder, asked.screen.say).by_path()
     report = asked.report(config.name, results, [data.fact(digests) for data in sets], on=on)
-    return dataclasses.replace(report, drawn=told(folder, known), learning=learning_curves(folder))
+    simulators = {OURS: digest_of(folder), CHAMPION: asked.champion.simulator if asked.champion is not None else ""}
+    learning = learning_curves(folder)
+    return dataclasses.replace(report, drawn=told(folder, known), learning=learning, simulators=simulators)
 
 
 def _knows(simulator: Simulator, task: TaskSpec) -> bool:

@@ -22,6 +22,7 @@ from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt
 from ups.run.calibrate import trust_of
+from ups.run.champion import Champion
 from ups.run.check import check, new_simulator, parts_of
 from ups.run.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.config import RunConfig, run_config
@@ -142,11 +143,8 @@ class Run:
         return not why
 
     def _conclusion(self, always: bool) -> Conclusion:
-        def trajectories(task: str) -> list[str]:
-            return self.identity.trajectories(next(data for data in self.sets if data.task.name == task))
-
         owned = (self.config, self.folder, self.place, self.journal, self.span, self.phases, self.screen.say)
-        return Conclusion(*owned, self.calibrate, self.judge, trajectories, always)
+        return Conclusion(*owned, self.calibrate, self.judge, always)
 
     @cached_property
     def sets(self) -> list[DataSet]:
@@ -246,15 +244,15 @@ class Run:
             simulator.save(self.folder.artifact("simulator"))
         self.simulator = simulator
 
-    def judge(self, champion: str = "") -> Report:
-        """Judge the simulator that training has left, and beside it that of a champion."""
+    def judge(self, champion: Champion | None = None) -> Report:
+        """Judge the simulator that training has left, and that of a champion whose errors are not known."""
         self.identity.require_unchanged()
         learnt = {name: Learnt.of(facts) for name, facts in self.folder.read(self.folder.stages).items()}
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            beside = {"champion": champion} if champion else {}
-            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen, **beside)
+            asked = (self.config, simulator, self.sets, outcomes, dist.device, self.screen)
+            report = judge(*asked, champion=champion)
         self.identity.settle_exams()
         return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
 

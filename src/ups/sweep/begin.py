@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ups.config import load
-from ups.memory.state import RunState
+from ups.memory.state import COMPLETE, RunState
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.sweep import study
@@ -16,7 +16,7 @@ from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
 from ups.sweep.devices import slots_of
 from ups.sweep.queue import Listed, Queue
 from ups.sweep.summary import Settings, remember, write
-from ups.sweep.sweep import ENDED, Sweep, command_of
+from ups.sweep.sweep import Sweep, command_of
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
 
@@ -147,7 +147,7 @@ def _code(stopped: int | None, ended: Mapping[str, RunState], say: Callable[[str
     if stopped is not None:
         return int(Ending.INTERRUPTED if stopped == signal.SIGINT else Ending.PREEMPTED)
     bad = [name for name, state in ended.items() if state.word != "finished"]
-    missed = [name for name in bad if ended[name].word in ENDED]
+    missed = [name for name in bad if ended[name].word in COMPLETE]
     failed = [name for name in bad if name not in missed]
     for names, what in ((failed, "did not finish"), (missed, "missed a gate")):
         if names:

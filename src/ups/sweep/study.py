@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ups.memory.state import RunState
+from ups.memory.state import COMPLETE, RunState
 from ups.sweep.axes import Axis, Point, number, safe
 from ups.types import ConfigError, DataError
 
@@ -95,7 +95,7 @@ class Study:
         """Tell the study when the last run of a trial has ended; one that failed is a failed trial."""
         number_of = self.trials[point.name]
         values = self.values.setdefault(number_of, {})
-        values[point.name] = state.error if state.word in ("finished", "gate missed") else math.nan
+        values[point.name] = state.error if state.word in COMPLETE else math.nan
         if len(values) < max(1, len(self.seeds)) or self._closed(number_of):
             return
         mean = sum(values.values()) / len(values)

@@ -112,7 +112,7 @@ def sentences_of(folder: Path, settings: Sequence[Settings]) -> list[str]:
         elif any(len(side.runs) == 1 for side in comparison.sides):
             sentences.append("Settings with one seed each: --seeds 3 says how much of it is noise.")
     states = [state for one in settings for state in one.states]
-    for word in ("failed", "gate missed", "dead", "stopped", "unclear", "unreadable"):
+    for word in ("failed", "gate missed", "dead", "stopped", "paused", "unclear", "unreadable"):
         sentences += [f"{state.name}: {word}: {state.sentence}" for state in states if state.word == word]
     return sentences
 

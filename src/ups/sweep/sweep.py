@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ups.memory.evidence import Processes
-from ups.memory.state import RunState, state_of
+from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release
 from ups.rundir import RunDir
 from ups.supervise.stop_requests import StopRequests
@@ -24,7 +24,6 @@ from ups.types import DataError
 TICK = 0.2
 EVERY = 30.0  # seconds between two lines on how far the runs are
 PATIENCE = 150.0  # seconds for runs to save after a request to stop: a little more than they give their ranks
-ENDED = ("finished", "gate missed")
 CONSOLE = ".console"  # what the runs print
 
 
@@ -93,7 +92,7 @@ class Sweep:
     def _begin(self, point: Point) -> None:
         """Start a point, unless it is finished, or lives already."""
         state = state_of(self.folder / point.name)
-        if state.word in ENDED:
+        if state.word in COMPLETE:
             self._end(point, before=True)
         elif state.word in ("running", "unclear") and (state.word == "running" or state.host):
             self.say(f"{point.name}: another process runs it; it is waited for ({state.sentence})")

@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ups.tracking.csv import Csv
-from ups.tracking.delivery import Delivery, deliver, deliveries, is_live, mirrored, settings_of, write_settings
+from ups.tracking.delivery import (
+    Delivery,
+    deliver,
+    deliver_by_the_way,
+    deliveries,
+    is_live,
+    mirrored,
+    settings_of,
+    write_settings,
+)
 from ups.tracking.jsonl import Jsonl
 from ups.tracking.mirror import Mirror
 from ups.tracking.mlflow import Mlflow
@@ -22,6 +31,7 @@ __all__ = [
     "Mirror",
     "TrackingConfig",
     "deliver",
+    "deliver_by_the_way",
     "deliveries",
     "mirrored",
     "require",

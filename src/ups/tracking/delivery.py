@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ups.files import foreign_in, write_atomic
 from ups.parsing import read_record
+from ups.presence import look
 from ups.rundir import DEEPEST, RunDir
 from ups.tracking.log_reader import whole_lines
 from ups.tracking.mirror import Conclusion, Receipt
 from ups.tracking.settings import TrackingConfig
 
-WAIT = 10.0  # seconds for a delivery by the way
+WAIT = 10.0  # seconds for deliveries by the way, of all runs together
+AGAIN = 600.0  # seconds after a failure before one is tried again by the way
+AT_ONCE = 4  # runs
+NAMED = 3  # mirrors that lack something of which each is named
 ORPHANED = 60.0  # seconds that the courier of a run goes on when its owner was killed
 
 
@@ -74,9 +79,29 @@ def deliver(folder: Path, wait: float = WAIT, *, asked: bool = False) -> list[De
         RunDir(folder).require_own_files()
     elif foreign_in(folder, DEEPEST) is not None or (settings := settings_of(folder)) is None or settings.uri:
         return states
-    with contextlib.suppress(OSError):  # no process to be had: it is tried the next time
+    with contextlib.suppress(OSError):  # no process to be had, or a full disk: it is tried the next time
         _ended(_start(folder, 0, wait, names), wait)
+        for state in (state for state in deliveries(folder) if not state.whole and not state.trouble):
+            place = RunDir(folder).tracking(f"{state.name}.json")
+            replace(Receipt.read(place), trouble=f"it took longer than {wait:.0f} s").write(place)
     return deliveries(folder)
+
+
+def deliver_by_the_way(folders: Iterable[Path]) -> Iterator[str]:
+    """Send the mirrors of runs that have ended what they have missed, all in at most WAIT seconds: a sentence on each
+    that was sent something, and on those that lack it still. One that failed is left alone for a while."""
+    deadline, lacking = time.monotonic() + WAIT, list[str]()
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        for folder, states in threads.map(lambda folder: (folder, _delivered(folder, deadline)), folders):
+            for state in states:
+                sentence = f"{folder}: {state.sentence(folder)}"
+                if state.whole:
+                    yield sentence
+                else:
+                    lacking.append(sentence)
+    yield from lacking[:NAMED]
+    if len(lacking) > NAMED:
+        yield f"The trackers of {len(lacking) - NAMED} more runs lack something; `ups track RUN` sends it."
 
 
 def deliveries(folder: Path) -> list[Delivery]:
@@ -113,17 +138,29 @@ def write_settings(folder: Path, settings: TrackingConfig) -> None:
 
 
 def is_live(folder: Path) -> bool:
-    """Whether a process holds the run."""
+    """Whether somebody carries the run out, here or on another machine."""
     try:
-        handle = os.open(RunDir(folder).lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+        return look(RunDir(folder).lock).alive
+    except OSError:  # no lock that any writer could hold
         return False
+
+
+def _delivered(folder: Path, deadline: float) -> list[Delivery]:
+    """The mirrors of a run that lacked something, as they stand after what could be done until `deadline`."""
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
+        names = [state.name for state in deliveries(folder) if not state.whole]
+        left = deadline - time.monotonic()
+        states = deliver(folder, left) if left > 1.0 and _untried(folder, names) else deliveries(folder)
+    except OSError:  # a folder that may not be read
+        return []
+    return [state for state in states if state.name in names]
+
+
+def _untried(folder: Path, names: Sequence[str]) -> bool:
+    """Whether one of these mirrors lacks something and has not failed just now."""
+    for path in (RunDir(folder).tracking(f"{name}.json") for name in names):
+        if not Receipt.read(path).trouble or time.time() - path.stat().st_mtime > AGAIN:
+            return True
     return False
 
 

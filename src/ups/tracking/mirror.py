@@ -39,7 +39,8 @@ class Conclusion:
         verdict = Verdict.read(folder.verdict)
         if verdict is None:
             return cls(KILLED, KILLED_CODE, "its processes are gone, and have left no verdict.")
-        return cls(verdict.ending.name, int(verdict.ending), verdict.cause)
+        code = 0 if verdict.ending == Ending.PAUSED else int(verdict.ending)  # as the command ended
+        return cls(verdict.ending.name, code, verdict.cause)
 
     @property
     def succeeded(self) -> bool:

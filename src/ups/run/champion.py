@@ -1,0 +1,67 @@
+"""Champions: a run that another is held against, trajectory by trajectory, on the test trajectories of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ups.eval.gates import Gate, against
+from ups.eval.pairs import decidable
+from ups.eval.trajectories import CHAMPION, OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import read as read_trajectories
+from ups.files import sha256
+from ups.rundir import RunDir
+from ups.types import DataError
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A run by the folder that a config names. `simulator` is the SHA-256 of its file, empty where it is gone;
+    `errors` are those of this simulator on the run's own test trajectories, by task."""
+
+    folder: str
+    simulator: str
+    errors: Mapping[str, PerTrajectory]
+
+    @classmethod
+    def at(cls, folder: str) -> Champion:
+        simulator = digest_of(RunDir(Path(folder)))
+        try:
+            rows = read_trajectories(Path(folder))
+        except DataError:  # nothing there, or nothing that can be read: its simulator is judged
+            rows = []
+        return cls(folder, simulator, main_rows(_of(simulator, rows), OURS))
+
+    def was_judged_on(self, task: str, marks: tuple[str, ...]) -> bool:
+        """Whether its own errors decide: they are of these trajectories, or of enough of them."""
+        common = set(marks) & set(self.errors[task].marks) if task in self.errors else set()
+        return bool(common) and (len(common) == len(set(marks)) or decidable(len(common)))
+
+    def gates(self, rows: Iterable[PerTrajectory]) -> tuple[Gate, ...]:
+        """A gate for each task of a run whose `rows` these are, where the champion's errors are known: its own, or
+        those of its simulator on the trajectories of that run."""
+        rows = list(rows)
+        ours, judged, pairs = main_rows(rows, OURS), main_rows(_of(self.simulator, rows), CHAMPION), []
+        for task, mine in ours.items():
+            own = self.errors.get(task)
+            shared = len(set(mine.marks) & set(own.marks)) if own is not None else 0
+            if own is not None and self.was_judged_on(task, mine.marks):
+                all_of_them = shared == len(set(mine.marks))
+                note = "" if all_of_them else f"on the {shared} of {len(mine.marks)} test trajectories that both have"
+                pairs.append((mine, own, note))
+            elif task in judged:
+                note = f"its own test trajectories are others ({shared} in common), so its simulator was judged on "
+                pairs.append((mine, judged[task], note + "these, some of which it may have been trained on"))
+        return tuple(against(self.folder, *pair, comparisons=len(pairs)) for pair in pairs)
+
+
+def digest_of(run: RunDir) -> str:
+    """The SHA-256 of the file of a run's simulator; empty where it is gone."""
+    artifact = run.artifact("simulator")
+    return sha256(artifact) if artifact.is_file() else ""
+
+
+def _of(simulator: str, rows: Iterable[PerTrajectory]) -> list[PerTrajectory]:
+    """Rows of one simulator; of none where its file is gone."""
+    return [row for row in rows if simulator and row.simulator == simulator]
