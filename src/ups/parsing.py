@@ -96,26 +96,27 @@ def parse_json(text: str | bytes, *, nan: bool = True) -> Any:
 
 def read_record(path: Path, *, nan: bool = True) -> dict[str, Any]:
     """The JSON object of a file that a program has written; an OSError or ValueError where it is no such thing."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no file", str(path))
-        content = file.read(LARGEST_RECORD + 1)
-    if len(content) > LARGEST_RECORD:
-        raise ValueError(f"it is larger than {LARGEST_RECORD / 1e6:.0f} MB")
+    content = _content(path, LARGEST_RECORD, stored=True)
     values = parse_json(content, nan=nan)
     if not isinstance(values, dict):
         raise ValueError("it is no JSON object")
     return values
 
 
-def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
-    """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file."""
-    with path.open("rb") as file:
+def read_text(path: Path, most: int = LARGEST_TEXT, *, stored: bool = False) -> str:
+    """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file.
+    `stored`: it must lie on a disk, for of a pipe one might wait for ever."""
+    return _content(path, most, stored).decode()
+
+
+def _content(path: Path, most: int, stored: bool) -> bytes:
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if stored else 0)), "rb") as file:
+        if stored and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would be waited for
+            raise OSError(errno.EINVAL, "it is no file", str(path))
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most / 1e6:.0f} MB")
-    return content.decode()
+    return content
 
 
 def _weigh(node: yaml.Node, known: dict[int, int], around: set[int]) -> int:

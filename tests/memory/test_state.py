@@ -174,7 +174,9 @@ def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:
         run = finished(tmp_path / f"{name}-folder")
         (run.folder / name).unlink()
         (run.folder / name).mkdir()
-        os.mkfifo(finished(tmp_path / f"{name}-pipe").folder / ".pipe")
+        run = finished(tmp_path / f"{name}-pipe")
+        (run.folder / name).unlink()
+        os.mkfifo(run.folder / name)
     run = finished(tmp_path / "lock-pipe")
     run.lock.unlink()
     os.mkfifo(run.lock)
@@ -185,6 +187,7 @@ def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:
     row = {"step": 1, "time": float("inf"), "o/loss": 1}
     hostile.metrics.write_text(json.dumps(row) + "\n" + json.dumps({**row, "time": 1.0, "x\ny/loss": 1}) + "\n")
     (tmp_path / "loop").symlink_to(tmp_path)
+    (tmp_path / "itself").symlink_to("itself")
     states = {state.name: state for state in runs_in(tmp_path)}
     assert all(state.sentence.endswith((".", "…")) or state.sentence for state in states.values())
     assert all("\n" not in state.sentence for state in states.values())

@@ -69,7 +69,7 @@ def candidates(folders: Sequence[Path]) -> list[Candidate]:
 def settings_of(run: RunDir) -> dict[str, Any]:
     """The config of a run with dotted keys; a DataError where it is damaged."""
     try:
-        values = parse_yaml(read_text(run.config))
+        values = parse_yaml(read_text(run.config, stored=True))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(f"{run.config}: cannot be read ({one_line(str(error), 120)}); put it back.") from None
     return dict(flat(values if isinstance(values, dict) else {}))

@@ -165,6 +165,11 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
         return [], f"{task}: {lacking} has no errors on it, so {who} are not compared there."
     marks = [set(run.errors[task].marks) for run in members]
     common = set.intersection(*marks)
+    if len(common) == 1 and all(len(one) == 1 for one in marks):
+        return [], (
+            f"{task}: {who} were judged on one trajectory, the same one, which cannot tell which of them is better; "
+            "judge both on more with `ups evaluate RUN --file FILE`, or leave more for the test (`data.…split`)."
+        )
     if len(common) < 2:
         shared = "one trajectory alone" if common else "no trajectory"
         return [], (

@@ -68,7 +68,7 @@ def _older(folder: Path) -> dict[str, TaskError] | None:
     errors: dict[str, TaskError] = {}
     still: dict[str, float] = {}
     try:
-        for row in parse_json(read_text(folder / "results.json", LARGEST)):
+        for row in parse_json(read_text(folder / "results.json", LARGEST, stored=True)):
             if (row["metric"], row["mode"], row["axis"]) != ("nrmse", "strict", ""):
                 continue
             task, (value, low, high) = str(row["task"]), (float(row[name]) for name in ("value", "low", "high"))

@@ -121,7 +121,7 @@ def budget_of(folder: RunDir, stage: str) -> Budget:
     """What the config gives a stage. Read from its lines, as `dump` writes them: a parser takes a hundred times as
     long, and there may be a thousand runs."""
     try:
-        text = read_text(folder.config)
+        text = read_text(folder.config, stored=True)
     except (OSError, ValueError):
         return Budget()
     section = re.search(rf"^{re.escape(stage)}:\n((?:  .*\n)*)", text, re.M)

@@ -84,7 +84,7 @@ def _folders(top: Path) -> Iterator[tuple[Path, str]]:
 
 def _below(folder: Path, prefix: str, depth: int) -> Iterator[tuple[Path, str]]:
     try:
-        entries = sorted((entry for entry in os.scandir(folder) if entry.is_dir()), key=lambda entry: entry.name)
+        entries = sorted((entry for entry in os.scandir(folder) if _is_folder(entry)), key=lambda entry: entry.name)
     except OSError:
         entries = []
     for entry in (entry for entry in entries if not entry.name.startswith(".")):
@@ -95,6 +95,13 @@ def _below(folder: Path, prefix: str, depth: int) -> Iterator[tuple[Path, str]]:
                 yield from inner
                 continue
         yield path, name
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
 
 
 def _names(folder: Path) -> set[str]:

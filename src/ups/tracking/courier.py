@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from ups.supervise.rank_parent import die_with_parent
 from ups.tracking import feed
 from ups.tracking.log_reader import whole_lines
 from ups.tracking.mirror import Receipt, RunFacts
+from ups.tracking.secrets import hiding
 
 LOOK = 0.2  # seconds between two looks at the processes
 PAUSE, LONGEST = 1.0, 60.0  # seconds before one that failed is started again; doubled each time
 PATIENCE = 120.0  # seconds without a row sent, while there are some, after which one counts as hung
 LOG = 8192  # bytes that are kept of what a library prints
 ERROR = re.compile(r"[\w.]*(Error|Exception)\b")  # the last line of a traceback
-SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL")
 
 
 class Forked:
@@ -156,20 +156,6 @@ class Feeder:
         if self.over or position != self.position or position >= whole_lines(self.folder.metrics):
             self.position, self.moved = position, now  # after the end files are sent, and the courier has its limit
         return now - self.moved > PATIENCE
-
-
-def hiding(environ: Mapping[str, str]) -> Callable[[bytes], bytes]:
-    """A function that blots out what the environment holds of keys and passwords."""
-    secrets = {value for name, value in environ.items() if SECRETS.search(name) and len(value) >= 6}
-    secrets |= {match for value in environ.values() for match in re.findall(r"://[^/\s]*:([^/\s]+)@", value)}
-    words = sorted((value.encode(errors="surrogateescape") for value in secrets), key=len, reverse=True)
-
-    def hide(text: bytes) -> bytes:
-        for word in words:
-            text = text.replace(word, b"***")
-        return text
-
-    return hide
 
 
 def carry(facts: RunFacts, names: tuple[str, ...], limit: float, over: Callable[[float], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -51,9 +50,10 @@ class TrackingConfig(Config):
     @field_validator("uri")
     @classmethod
     def _no_password(cls, uri: str | None) -> str | None:
-        if uri is not None and urlsplit(uri).password is not None:
+        stored = uri is None or uri.startswith(("/", ".", "file:", "sqlite:"))
+        if not stored and uri is not None and ("@" in uri or "?" in uri):
             raise ValueError(
-                "uri holds a password, which would be written into the run's folder; give it as "
-                "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+                "uri may hold a password or a token (it has a '@' or a '?'), which would be written into the run's "
+                "folder; give it as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
             )
         return uri

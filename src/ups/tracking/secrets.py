@@ -1,0 +1,55 @@
+"""Keys and passwords, blotted out of what a library prints."""
+
+from __future__ import annotations
+
+import base64
+import netrc
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL")
+USERS = re.compile(r"USER", re.I)
+SHORTEST = 4  # characters: a shorter word stands in many others
+
+
+def hiding(environ: Mapping[str, str]) -> Callable[[bytes], bytes]:
+    """A function that blots out what the environment and ~/.netrc hold of keys and passwords, as they are and in the
+    ways in which libraries write them: quoted in an address, escaped, and with a user's name in base64."""
+    known = {value for name, value in environ.items() if SECRETS.search(name)} | set(_logins(environ))
+    known |= {match for value in environ.values() for match in re.findall(r"://[^/\s]*:([^/\s]+)@", value)}
+    known = {value for value in known if len(value) >= SHORTEST}
+    users = {value for name, value in environ.items() if USERS.search(name)} | {"", "api", "user", "token"}
+    forms = {form for secret in known for form in _forms(secret)}
+    forms |= {_base64(f"{user}:{secret}") for user, secret in product(users, known)}
+    words = sorted((form.encode(errors="surrogateescape") for form in forms), key=len, reverse=True)
+
+    def hide(text: bytes) -> bytes:
+        for word in words:
+            text = text.replace(word, b"***")
+        return text
+
+    return hide
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield from (secret, quote(secret, safe=""), quote(secret), quote_plus(secret), repr(secret)[1:-1])
+    yield from (repr(repr(secret)[1:-1])[1:-1], _base64(secret))
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode(errors="surrogateescape")).decode()
+
+
+def _logins(environ: Mapping[str, str]) -> Iterator[str]:
+    """Passwords of the file in which logins are kept."""
+    path = Path(environ.get("NETRC") or Path(environ.get("HOME") or "~").expanduser() / ".netrc")
+    try:
+        if not path.is_file() or os.path.getsize(path) > 1_000_000:
+            return
+        yield from (password for _, _, password in netrc.netrc(str(path)).hosts.values() if password)
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        return
