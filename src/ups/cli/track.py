@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ups.screen import waiting
 from ups.types import ConfigError
 
 
@@ -31,7 +32,8 @@ def track(run: Path, *, to: str | None = None, project: str | None = None, wait:
     if to is not None or project is not None:
         names = tuple(name.strip() for name in (to or "").split(",") if name.strip())
         show_to(folder, names, project, print)
-    states = deliver(folder, wait, asked=True)
+    with waiting(f"sending what trackers have missed of {folder}"):
+        states = deliver(folder, wait, asked=True)
     if not states:
         raise ConfigError(f"{run}: is shown nowhere beside its log, metrics.jsonl; name trackers with --to.")
     for state in states:

@@ -116,7 +116,7 @@ class Feeder:
         self.stop()
         if code == feed.AGAIN:
             self.due = now
-        elif code in (0, feed.BUSY):
+        elif code == feed.BUSY or (code == 0 and self._has_all()):
             self.finished = True
         else:
             lines = [line for line in self.printed.decode(errors="replace").splitlines() if line.strip()]
@@ -151,6 +151,9 @@ class Feeder:
             write_atomic(self.folder.tracking(f"{self.name}.log"), self.printed)
         self.finished = self.over  # once more after the end, and no further
 
+    def _has_all(self) -> bool:
+        return Receipt.read(self.receipt).position >= whole_lines(self.folder.metrics)
+
     def _hangs(self, now: float) -> bool:
         position = Receipt.read(self.receipt).position
         if self.over or position != self.position or position >= whole_lines(self.folder.metrics):
@@ -182,6 +185,8 @@ def carry(facts: RunFacts, names: tuple[str, ...], limit: float, over: Callable[
 def main(folder: Path, owner: int, limit: float, names: tuple[str, ...]) -> None:
     """The courier of the run in `folder`; the end of its standard input says that the run is over."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    if not owner:  # of a run that is over: whoever wanted it sent waits for that
+        die_with_parent(signal.SIGKILL, os.getppid())
     facts = RunFacts.read(folder, owner)
     carry(facts, names, limit, lambda seconds: bool(select.select([0], [], [], seconds)[0]))
 
