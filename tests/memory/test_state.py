@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, ended, finished, logged
+from ups.cli import main
 from ups.memory.candidate import candidates
 from ups.memory.compare import compare
 from ups.memory.leaderboard import leaderboard
@@ -119,6 +120,19 @@ def test_a_run_that_missed_a_gate_is_complete_and_one_that_was_judged_before_its
     comparison = compare(candidates([tmp_path / "missed", tmp_path / "well"]))
     assert [row[2] for row in comparison.errors_table()[1:]] == ["gate missed", "finished"]
     assert comparison.unpaired == ()
+
+
+def test_one_run_is_shown_with_its_curves_and_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = finished(tmp_path / "run")
+    logged(run, "operator", (10, 20, 30))
+    lines = []
+    for words in ([], ["--no-curves"]):
+        with pytest.raises(SystemExit) as left:
+            main(["show", str(run.folder), *words])
+        assert left.value.code == 0
+        lines.append(capsys.readouterr().out.splitlines())
+    assert "finished" in lines[1][1]
+    assert len(lines[1]) < len(lines[0])
 
 
 def test_where_a_run_died_is_known_in_every_phase(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def runs(
     return delivered()
 
 
-def show(run: Path, *, curves: bool = True) -> int:
+def show(run: Path, *, curves: Annotated[bool, Parameter(negative="--no-curves")] = True) -> int:
     """Show one run: what it trains, where, how it ended, the error on each task, and its learning curves.
 
     Parameters
