@@ -56,7 +56,8 @@ def difference(ours: Array, theirs: Array, comparisons: int = 1) -> Difference:
     If nothing but chance decides whose error is the larger on a trajectory, the mean over any subset of the
     differences is as likely above the true one as below (Hartigan's typical values). So the ends of the interval are
     order statistics of subset means, and its promise is exact for any number of trajectories, normal or not, as that
-    of a sign-flip test, whose p it agrees with. Two that diverge on one trajectory are equal there; an error that is no number is infinite.
+    of a sign-flip test, whose p it agrees with. Two that diverge on one trajectory are equal there; an error that is
+    no number is infinite.
     """
     ours, theirs = (np.where(np.isnan(x), np.inf, x) for x in (np.asarray(ours, float), np.asarray(theirs, float)))
     if len(ours) != len(theirs):
