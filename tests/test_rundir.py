@@ -284,3 +284,19 @@ def test_a_folder_that_another_user_laid_where_anyone_can_is_refused(tmp_path: P
     (ours / "run").chmod(0o777)
     with pytest.raises(DataError, match="another user has made it where anyone could"):
         RunDir.open(ours / "run", Settings(), resume=True)
+
+
+@pytest.mark.parametrize(("former", "then", "stays"), [
+    (Ending.SUCCESS, Ending.PAUSED, True),
+    (Ending.GATE_MISSED, Ending.USER, True),
+    (Ending.PREEMPTED, Ending.PAUSED, False),
+    (Ending.SUCCESS, Ending.GATE_MISSED, False),
+])  # fmt: skip
+def test_a_run_that_was_complete_is_so_after_a_command_that_ended_before_it(
+    former: Ending, then: Ending, stays: bool, tmp_path: Path
+) -> None:
+    with RunDir.open(tmp_path / "a", Settings()) as run:
+        run.succeed(former)
+    with RunDir.open(tmp_path / "a", Settings(), resume=True) as run:
+        run.succeed(then)
+    assert RunDir(tmp_path / "a").ended() == (former if stays else then)

@@ -76,6 +76,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
+        self._former = b""  # the verdict of a run that was complete when it was opened
         self.secret = folder / ".secret"  # by which machines that run it together know each other
         self._lock: int | None = None
 
@@ -172,6 +173,12 @@ class RunDir(AbstractContextManager["RunDir"]):
     def succeed(self, ending: Ending = Ending.SUCCESS, cause: str = "done.", **facts: Any) -> None:
         """The last act of a run that has done all it was asked for; `ending` says what came of it."""
         Verdict(ending, cause, facts=facts).write(self.verdict)
+        self.stay_complete(ending)
+
+    def stay_complete(self, ending: Ending) -> None:
+        """A run that was complete is so still after a command that was refused, or was to end before the last phase."""
+        if self._former and ending in (Ending.PAUSED, Ending.USER):
+            write_atomic(self.verdict, self._former)
 
     def ended(self) -> Ending | None:
         """How the run ended; None while it has not, or if it was killed."""
@@ -233,6 +240,8 @@ class RunDir(AbstractContextManager["RunDir"]):
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:
             self._check(config, resume)
+            if self.ended() in FINISHED:
+                self._former = self.verdict.read_bytes()
             self.verdict.unlink(missing_ok=True)
             return
         for path in (path for path in self.folder.iterdir() if path != self.lock):

@@ -83,6 +83,7 @@ def _carried_out(
             advice=lambda: freeable(folder),
             last=last,
         ).supervise()
+        folder.stay_complete(verdict.ending)
     except OSError as error:
         return refused(folder, error, say)
     finally:

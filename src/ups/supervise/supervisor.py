@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ups.files import holder, write_atomic
+from ups.files import holder
 from ups.presence import SignsOfLife
 from ups.rundir import Place, RunDir
 from ups.shortage import remedy
@@ -28,7 +28,7 @@ from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
 from ups.types import ConfigError
-from ups.verdict import AS_ASKED, FAILING, FINISHED, Ending, StorageError, Verdict, classify, now
+from ups.verdict import AS_ASKED, FAILING, Ending, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
 REMEDY = re.compile(r"\b([Ff]ree (some space|the disk)|make room)\b")
@@ -77,13 +77,12 @@ class Supervisor:
         self._token = secrets.token_hex(8)  # by which its processes are found again, whoever their parent became
         self._attempts: list[dict[str, Any]] = []
         self._stale = 0  # starts in a row without a newer checkpoint
-        self._reached, self._complete = 0, False
+        self._reached = 0
         self._lost_since: float | None = None
 
     def supervise(self) -> Verdict:
         """The verdict, which is also written to verdict.json; its `ending` is the exit code of the command."""
         before = self.run.verdict.read_bytes() if self.run.verdict.exists() else b""
-        self._complete = self.run.ended() in FINISHED
         with self._stops.listening(to_the_end=self._last), contextlib.closing(self.launcher):
             self._prepare()
             place = Place(self.run.folder)
@@ -306,10 +305,7 @@ class Supervisor:
                 if verdict.ending not in AS_ASKED | {Ending.PREEMPTED, Ending.INTERRUPTED}:
                     verdict.write(ours)
                 return self._verdict_of_first_node(before) or verdict
-            if verdict.ending in (Ending.PAUSED, Ending.USER) and self._complete:
-                write_atomic(self.run.verdict, before)  # a run that is complete stays so
-            else:
-                verdict.write(self.run.verdict)
+            verdict.write(self.run.verdict)
             if verdict.ending not in AS_ASKED:
                 self._reserve()
         except OSError as error:
