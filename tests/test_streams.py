@@ -55,6 +55,7 @@ WORDS = {
     "watch": ("watch", "{folder}"),
     "leaderboard": ("leaderboard", "{folder}"),
     "compare": ("compare", "{folder}", "{folder}"),
+    "track": ("track", "{folder}/nowhere"),
     "faults": ("faults", "--ranks", "few"),
     "doctor": ("doctor", "--limit", "0"),
     "estimate": ("estimate", "{folder}/nowhere.yaml"),
