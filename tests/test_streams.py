@@ -200,7 +200,7 @@ def test_a_run_whose_terminal_is_closed_is_preempted_and_says_so_by_its_code(tmp
         words = [sys.executable, "-m", "ups", "run", str(config), "--operator.train.steps", "100000000"]
         os.execvpe(words[0], words, {**os.environ, "OMP_NUM_THREADS": "1"})
     run, printed, end = tmp_path / "long", b"", time.monotonic() + 120
-    while b"operator" not in printed and time.monotonic() < end:  # the stage that goes on for ever has begun
+    while b"operator:" not in printed and time.monotonic() < end:  # the stage that goes on for ever has begun
         printed += os.read(terminal, 4096)
     os.close(terminal)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

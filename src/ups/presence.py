@@ -111,10 +111,11 @@ def _take(handle: int, folder: Path, what: str) -> None:
 
 class SignsOfLife:
     """To be called often: renews the sign of life in a lock now and then. A lock that somebody has deleted is taken
-    anew, until `close`, for without it a second writer would be let in. None: there is no lock to look after."""
+    anew, until `close`, for without it a second writer would be let in. None, or a lock that is not there at first:
+    there is none to look after."""
 
     def __init__(self, lock: Path | None) -> None:
-        self.lock, self.due = lock, 0.0
+        self.lock, self.due = lock if lock is not None and lock.exists() else None, 0.0
         self.taken: int | None = None
 
     def __call__(self) -> None:

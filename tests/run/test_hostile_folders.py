@@ -56,7 +56,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 COMMANDS: dict[str, Callable[[Path], object]] = {
     "load": load,
-    "rollout": lambda run: rollout(run, next((run / "cache").rglob("*.hdf5")), 1, run.parent / "out.h5", 1, None),
+    "rollout": lambda run: rollout(
+        run, next((run / "cache").rglob("*.hdf5")), 1, run.parent / "out.h5", 1, None, overwrite=True
+    ),
     "evaluate": lambda run: evaluate_run(run, Question(device="cpu"), Screen.silent()),
     "resume": lambda run: run_alone(settings(run.parent), Screen.silent(), resume=True),
 }

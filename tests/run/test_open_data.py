@@ -354,9 +354,9 @@ def test_a_number_called_dt_is_the_time_between_frames_and_others_are_asked_for(
     with pytest.raises(ConfigError, match=r"steps of time from 0.04 to 0.05; say which with dt"):
         simulator.rollout(values[0], steps=2, params={"speed": 0.5})
     rollout(trained, tmp_path / "1.npz", 2, tmp_path / "out.h5", 1, None)
-    with h5py.File(tmp_path / "out.h5") as file:
-        np.testing.assert_allclose(file["t-coordinate"], [0.05, 0.1])
-        assert file["x-coordinate"].shape == (16,)
+    with open_files(str(tmp_path / "out.h5"), ups.Definition(name="wavelets", periodic=["x"])) as predicted:
+        np.testing.assert_allclose(predicted.times_of(0), [0.0, 0.05, 0.1], atol=1e-6)
+        assert predicted[0].values.shape == (3, 16, 1)
 
 
 def test_an_axis_of_uneven_cells_is_refused_whatever_it_is_called(tmp_path: Path) -> None:

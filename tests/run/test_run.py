@@ -102,7 +102,7 @@ def test_a_folder_that_holds_a_run_is_not_written_over_unasked(finished: Path) -
 
 
 def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ups.run.run.judge", lambda *_: Report("", (), "", "", 0, ()))  # is not in question
+    monkeypatch.setattr("ups.run.run.judge", lambda *_, **__: Report("", (), "", "", 0, ()))  # is not in question
     budget = {"operator__train__log_every": 1, "operator__train__checkpoint_steps": 2}
 
     def stop(progress: Progress) -> None:

@@ -93,6 +93,8 @@ def run(
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
+    if not here:
+        never_wait()  # from the first word on: there may be nobody who reads
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
     flags = {**overrides, **{key: value for key, value in given.items() if value is not None}}
     with waiting("getting ready"):
@@ -124,7 +126,6 @@ def run(
         from ups.run.forever import run_forever
         from ups.run.supervised import say, supervise
 
-    never_wait()
     say(f"{Path(settings.out) / settings.name}: {', '.join(settings.plan)} on {_ranks(settings)}.")
     start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
     start = partial(start, node=node_rank, rendezvous=rendezvous, span=span)

@@ -22,6 +22,7 @@ from ups.eval.report import Report
 from ups.lab.case import LAST_STAGE, Disturbance, key
 from ups.run import datasets, training
 from ups.run import run as whole_run
+from ups.run.conclusion import Conclusion, Judged
 from ups.run.config import RunConfig
 from ups.run.load import load
 from ups.run.run import Run
@@ -34,7 +35,7 @@ BEFORE: tuple[tuple[str, Any, str], ...] = (
     ("statistics", whole_run, "keep_statistics"),
     ("cache", training, "encoded_parts"),
     ("judgement", Run, "judge"),
-    ("report", Run, "report"),
+    ("report", Conclusion, "_report"),
 )
 POINTS = ("import", *(point for point, _, _ in BEFORE), "between stages")
 # Rank 0 alone comes to these.
@@ -86,7 +87,9 @@ def _place_points(at: Callable[[str], None]) -> None:
         return called
 
     names: Any = Run
-    names.judge, names.report = _brief, _page
+    names.judge = _brief
+    names = Conclusion
+    names._report = _page
     for point, owner, name in BEFORE:
         setattr(owner, name, before(getattr(owner, name), point))
     learn = training.Training.learn
@@ -224,14 +227,15 @@ def _misread(load: Callable[..., Any], plan: FaultPlan) -> Callable[..., Any]:
     return changed
 
 
-def _brief(run: Run) -> Report:
+def _brief(run: Run, champion: Any = None) -> Report:  # noqa: ARG001
     """Instead of the judgement, which takes longer than the training here: check that the simulator loads."""
     load(run.folder.folder)
     return Report(run.config.name, (), "", fingerprint(run.config), run.config.seed, ())
 
 
-def _page(run: Run, report: Report) -> Report:
+def _page(conclusion: Conclusion, judged: Judged, gates: Any) -> Report | None:  # noqa: ARG001
     """Instead of the page: where the time went, and what the page would weigh."""
-    run.folder.write(run.folder.phases, run.phases.seconds)
-    run.folder.write(run.folder.results, {"lab": " " * 100_000})
-    return report
+    with conclusion.journal("report"):
+        conclusion.folder.write(conclusion.folder.phases, conclusion.seconds.seconds)
+        conclusion.folder.write(conclusion.folder.results, {"lab": " " * 100_000})
+    return judged.report

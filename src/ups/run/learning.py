@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 
 from ups.eval.results import LearningCurve
+from ups.parsing import parse_json
 from ups.rundir import RunDir
 
 LOSS, SCORE = "/loss", "/validation/score"
@@ -23,7 +23,7 @@ def learning_curves(folder: RunDir) -> tuple[LearningCurve, ...]:
         return ()
     for line in lines:
         with suppress(ValueError, TypeError, KeyError, AttributeError):
-            row = json.loads(line)
+            row = parse_json(line)
             step = int(row["step"])
             for name, value in row.items():
                 for kind, ending in enumerate((LOSS, SCORE)):
