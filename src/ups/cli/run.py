@@ -93,7 +93,7 @@ def run(
     file, overrides = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups run CONFIG`.")
-    if not here:
+    if not here and not unit:
         never_wait()  # from the first word on: there may be nobody who reads
     given = {"dist.ranks": ranks, "dist.nodes": nodes}
     flags = {**overrides, **{key: value for key, value in given.items() if value is not None}}
