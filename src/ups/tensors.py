@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -14,6 +16,8 @@ from ups.types import TaskSpec
 Losses = Mapping[str, Tensor]
 Key = ParamSpec("Key")
 Made = TypeVar("Made")
+# What the tables gave, where somebody keeps it (`tables_kept`).
+_given: ContextVar[list[object] | None] = ContextVar("_given", default=None)
 TENSORS = ("context", "targets", "inputs", "params", "dt", "tokens")  # the fields of a window that are tensors
 
 
@@ -66,6 +70,10 @@ class Window:
     def pin(self) -> Window:
         """The same window in page-locked memory, from which copies to a GPU overlap with work."""
         return self._each(lambda x: x.pin_memory())
+
+    def clone(self) -> Window:
+        """The same window in memory of its own."""
+        return self._each(lambda x: x.clone())
 
     def rows(self, first: int, last: int) -> Window:
         """Samples `first` … `last` − 1 alone."""
@@ -169,9 +177,24 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
                 del kept[next(iter(kept))]
             with torch.inference_mode(False):
                 kept[key] = make(*args, **kwargs)
+        if (given := _given.get()) is not None:
+            given.append(kept[key])
         return kept[key]
 
     # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
     # import of the whole compiler, which takes seconds.
     look._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return look
+
+
+@contextmanager
+def tables_kept() -> Iterator[list[object]]:
+    """Inside, every table that is asked for is added to a list: whoever goes on reading its memory, as a graph does,
+    keeps it alive."""
+    before = _given.set([])
+    try:
+        given = _given.get()
+        assert given is not None
+        yield given
+    finally:
+        _given.reset(before)

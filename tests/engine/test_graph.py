@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from ups.engine.checkpoint.vault import Vault
-from ups.engine.graph import Graphs, signature
+from ups.engine.graph import Graphs
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Progress, TrainConfig
+from ups.graphs import signature
 from ups.types import ConfigError
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")

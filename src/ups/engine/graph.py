@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import threading
-import warnings
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
@@ -17,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ups.graphs import QUIET, cause_of, fill, no_waiting, record, signature, tensors_of
 from ups.tensors import Window
 from ups.types import ConfigError
 
@@ -26,21 +23,6 @@ Say = Callable[[str], None]
 WARM = 3  # ordinary steps with a signature before it is captured: lazy initialisation must lie behind it
 MOST = 64  # graphs; more signatures than this means that shapes are not static at all
 LEAD = 4  # steps the host may be ahead of the GPU
-
-# Held while a window is built and while a graph is captured: a capture is invalid if another thread allocates.
-QUIET = threading.Lock()
-
-
-def tensors_of(window: Window) -> dict[str, Tensor]:
-    """The tensors of a window by field."""
-    values = {f.name: getattr(window, f.name) for f in dataclasses.fields(window)}
-    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-
-def signature(window: Window) -> Hashable:
-    """What a captured step depends on beside the numbers: the task, the boundary, and every shape and type."""
-    shapes = tuple((name, tuple(t.shape), t.dtype) for name, t in tensors_of(window).items())
-    return window.task.name, window.periodic, window.box, shapes
 
 
 def graphed(update: Update, mode: Literal["auto"] | bool, device: torch.device, alone: bool, say: Say) -> Graphs | None:
@@ -78,8 +60,7 @@ class Graphs:
         key = signature(window)
         if key in self.captured:
             ready = self.captured[key]
-            given = tensors_of(window)
-            torch._foreach_copy_(list(ready.inputs.values()), [given[name] for name in ready.inputs])
+            fill(ready.inputs, window)
             ready.graph.replay()
         elif key in self.eager:
             self.update(window)
@@ -103,7 +84,7 @@ class Graphs:
     def _try(self, key: Hashable, window: Window) -> None:
         with QUIET:
             try:
-                with _no_waiting():
+                with no_waiting():
                     self.update(window)
             except torch.OutOfMemoryError:
                 raise
@@ -117,48 +98,19 @@ class Graphs:
             try:
                 self.captured[key] = self._capture(window)
             except RuntimeError as error:  # this window's step is done; the capture itself ran nothing
-                self._recover()
                 self._give_up(key, window, error)
 
     def _capture(self, window: Window) -> _Captured:
-        static = copy.copy(window)
-        for name, tensor in tensors_of(window).items():
-            object.__setattr__(static, name, tensor.clone())  # frozen, but this one is ours
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            self.update(static)
+        static = window.clone()
+        graph, _ = record(lambda: self.update(static), self.pool, self.stream)
         return _Captured(graph, {name: t for name, t in tensors_of(static).items() if t.numel()})
 
-    def _recover(self) -> None:
-        """Undo what a failed capture leaves: a generator and an allocator that believe it is still going on."""
-        device = torch.cuda.current_device()
-        generator = torch.cuda.default_generators[device]
-        generator.graphsafe_set_state(generator.clone_state())
-        with suppress(RuntimeError, AttributeError):  # where torch has ended the allocation itself
-            torch._C._cuda_endAllocateToPool(device, self.pool)
-
     def _give_up(self, key: Hashable, window: Window, error: BaseException) -> None:
-        while error.__context__ is not None:  # ending a spoilt capture fails too; the first failure is the cause
-            error = error.__context__
-        cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        what = f"the step of task '{window.task.name}' cannot be captured as a CUDA graph ({cause})"
+        what = f"the step of task '{window.task.name}' cannot be captured as a CUDA graph ({cause_of(error)})"
         if self.must:
             raise ConfigError(f"{what}; mend the stage, or set graph to auto or off.") from error
         self.eager.add(key)
         self.say(f"{what}; it runs step by step instead, which is slower.")
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    """Inside, anything that makes the host wait for the GPU raises (as far as torch notices)."""
-    before = torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch calls the mode a prototype
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.cuda.set_sync_debug_mode(before)
 
 
 class Pace:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -69,21 +69,26 @@ class Learner:
         parts = [(part, len(part) * self.dist.world / count) for part in window.split(size)]
         parts += [(window.rows(0, 1), 0.0)] * (math.ceil(share / size) - len(parts))
         self.terms = {}
-        for i, (part, weight) in enumerate(parts):
-            self.parallel.begin(last=i == len(parts) - 1)
-            self.pulse.beat("forward")
-            with precision(self.config, self.dist.device.type):
-                losses = self.stage.loss(part)
-            terms = {f"term/{name}": value.float() for name, value in losses.items()}
-            if weight != 1:
-                terms = {name: value * weight for name, value in terms.items()}
-            loss = functools.reduce(torch.add, terms.values())
-            self.pulse.beat("backward")
-            # A loss that is not finite makes every gradient so, on every rank once they are reduced.
-            poison = loss.detach() - loss.detach()
-            loss.backward(1 + poison)  # type: ignore[no-untyped-call]
-            for name, value in {"loss": loss, **terms}.items():
-                self.terms[name] = self.terms[name] + value.detach() if name in self.terms else value.detach()
+        with matrix_products(self.config, self.dist.device.type):
+            for i, (part, weight) in enumerate(parts):
+                self.parallel.begin(last=i == len(parts) - 1)
+                self._microbatch(part, weight)
+
+    def _microbatch(self, part: Window, weight: float) -> None:
+        """Add the gradient and the terms of some samples, which count by `weight`."""
+        self.pulse.beat("forward")
+        with precision(self.config, self.dist.device.type):
+            losses = self.stage.loss(part)
+        terms = {f"term/{name}": value.float() for name, value in losses.items()}
+        if weight != 1:
+            terms = {name: value * weight for name, value in terms.items()}
+        loss = functools.reduce(torch.add, terms.values())
+        self.pulse.beat("backward")
+        # A loss that is not finite makes every gradient so, on every rank once they are reduced.
+        poison = loss.detach() - loss.detach()
+        loss.backward(1 + poison)  # type: ignore[no-untyped-call]
+        for name, value in {"loss": loss, **terms}.items():
+            self.terms[name] = self.terms[name] + value.detach() if name in self.terms else value.detach()
 
     def commit(self, window: Window) -> None:
         """Reduce the gradients and move the weights: the activations are gone, and a failure cannot be repeated."""
@@ -130,6 +135,18 @@ class Learner:
 def precision(config: TrainConfig, device: str) -> AbstractContextManager[Any]:
     """Inside, a loss is computed in the precision of the config on a device of this kind."""
     return torch.autocast(device, torch.bfloat16) if config.precision == "bf16" else nullcontext()
+
+
+@contextmanager
+def matrix_products(config: TrainConfig, device: str) -> Iterator[None]:
+    """Inside, forwards and backwards, a GPU multiplies matrices of float32 as the config says."""
+    before = torch.get_float32_matmul_precision()
+    if config.precision == "tf32" and device == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def tensors_in(values: dict[str, Any]) -> dict[str, Tensor]:

@@ -16,12 +16,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ups.engine.graph import LEAD, tensors_of
+from ups.engine.graph import LEAD
 from ups.engine.learner import precision
 from ups.engine.optim import _hidden, decays, trained
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 from ups.engine.units import recompute, units_of
+from ups.graphs import tensors_of
 from ups.tensors import Losses, Window
 
 GRAIN = {"cpu": 64, "cuda": 512}  # an allocation is a whole number of so many bytes

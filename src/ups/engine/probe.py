@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from ups.engine.graph import Graphs, signature
+from ups.engine.graph import Graphs
 from ups.engine.learner import Learner
 from ups.engine.randomness import generators, set_generators
 from ups.engine.ranks.vote import Consensus
 from ups.engine.stage import Batches
+from ups.graphs import signature
 from ups.tensors import Window
 
 LOOKED_AT = 32  # batches among which the kinds of windows are looked for

@@ -43,8 +43,8 @@ class TrainConfig:
     """Largest norm of all gradients together; 0: no clipping."""
     microbatch: int | None = None
     """Most samples in memory at once; the batch is split and its gradients averaged."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: autocast; weights and moments stay fp32."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    """On a GPU, tf32: matrix products round their factors to 10 bits; bf16: autocast; weights and moments stay fp32."""
     graph: Literal["auto"] | bool = "auto"
     """On a GPU the step as a CUDA graph: if possible, always (on), never (off)."""
     compile: bool = False

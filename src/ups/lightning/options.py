@@ -36,6 +36,11 @@ def trainer_options(config: RunConfig | str | Path, stage: str, **changes: Any) 
     cpu = settings.device == "cpu" or (settings.device == "auto" and not torch.cuda.is_available())
     if dist.strategy == "fsdp" and cpu:
         raise ConfigError("dist.strategy is fsdp, which Lightning has on GPUs alone; use ddp here, or `ups run`.")
+    if train.precision == "tf32":
+        raise ConfigError(
+            "precision is tf32, which Lightning leaves to its user: set it to fp32, and call "
+            "torch.set_float32_matmul_precision('high') before training."
+        )
     every, steps = train.validate_every, int(train.steps or 0)
     if isinstance(every, str):
         every = 1 / VALIDATIONS

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ups.models.grids import Space
-from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, modulate, rms_norm
+from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, modulated, rms_norm
 from ups.tensors import table
 from ups.types import Array
 
@@ -220,12 +220,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
-        h = modulate(rms_norm(x, self.norm), parts[0], parts[1])
+        h = modulated(x, self.norm, parts[0], parts[1])
         mixed = self.leave((self.mixer(h, space) + self.local(h, space)) * functional.silu(self.open(h)))
         x = x + self.drop(parts[2] * mixed)
         for layer in self.streams:
-            x = x + self.drop(parts[8] * layer(modulate(rms_norm(x, self.norm), parts[6], parts[7])))
-        h = modulate(rms_norm(x, self.norm), parts[3], parts[4])
+            x = x + self.drop(parts[8] * layer(modulated(x, self.norm, parts[6], parts[7])))
+        h = modulated(x, self.norm, parts[3], parts[4])
         y: Tensor = x + self.drop(parts[5] * self.mlp(h))
         return y
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.physics.random import philox
 from ups.tensors import Window
 from ups.types import ConfigError
 
 TOGETHER = 16  # members that go together where the rows are not too many
 ROWS = 512
 MOST = 100_000  # members; more would be a slip of the finger
+AT_ONCE = 2**22  # random numbers that are drawn for several steps at once
+ALWAYS = 2**32 - 1  # in the place of a step: the noise that is the same at all of them
 
 
 @dataclass(frozen=True)
@@ -37,23 +41,40 @@ class Draws:
     lasting: float = 0.0
 
     def __call__(self, step: int, like: Tensor) -> Tensor:
-        """Standard normal numbers of the shape `(M · B, …)` of `like`; drawn on the CPU, so that devices agree."""
-        samples = range(len(like) // len(self.members))
-        rows = [self._row(step, member, sample, like.shape[1:]) for member in self.members for sample in samples]
-        return torch.stack(rows).to(like)
+        """Standard normal numbers of the shape `(M · B, …)` of `like`; on all devices the same."""
+        return self._of([step], like)[0]
 
-    def _row(self, step: int, member: int, sample: int, shape: Sequence[int]) -> Tensor:
-        fresh = self._normal(step, member, sample, shape)
-        if not self.lasting:
-            return fresh
-        same = self._normal("always", member, sample, shape)
-        return math.sqrt(self.lasting) * same + math.sqrt(1 - self.lasting) * fresh
+    def of_steps(self, steps: int, like: Tensor) -> Iterator[Tensor]:
+        """Those of each of the first `steps`, drawn for many steps at once."""
+        together = max(1, AT_ONCE // like.numel())
+        for first in range(0, steps, together):
+            yield from self._of(range(first, min(first + together, steps)), like)
 
-    def _normal(self, step: int | str, member: int, sample: int, shape: Sequence[int]) -> Tensor:
-        words = f"{self.seed} {member} {step} {sample}".encode()
-        number = int.from_bytes(hashlib.sha256(words).digest()[:8], "little")
-        generator = torch.Generator().manual_seed(number % 2**63)
-        return torch.randn(tuple(shape), generator=generator)
+    def _of(self, steps: Sequence[int], like: Tensor) -> Tensor:
+        fresh = self._normal(steps, like)
+        if self.lasting:
+            fresh = math.sqrt(self.lasting) * self._normal([ALWAYS], like) + math.sqrt(1 - self.lasting) * fresh
+        return fresh.to(like.dtype)
+
+    def _normal(self, steps: Sequence[int], like: Tensor) -> Tensor:
+        """`(steps, M · B, …)`: of four random words four normal numbers, by Box and Muller in float64, in which devices
+        hardly differ."""
+        whole = functools.partial(torch.tensor, dtype=torch.int64, device=like.device)
+        size = math.prod(like.shape[1:])
+        counter = (
+            torch.arange(-(-size // 4), device=like.device),
+            whole(list(steps)).reshape(-1, 1, 1, 1),
+            torch.arange(len(like) // len(self.members), device=like.device).unsqueeze(-1),
+            whole(list(self.members)).reshape(-1, 1, 1),
+        )
+        digest = hashlib.sha256(f"members {self.seed}".encode()).digest()
+        key = (int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little"))
+        a, b, c, d = ((word.double() + 0.5) * 2.0**-32 for word in philox(counter, key))
+        numbers = []
+        for size_word, turn_word in ((a, b), (c, d)):
+            radius, angle = (-2 * size_word.log()).sqrt(), 2 * math.pi * turn_word
+            numbers += [radius * angle.cos(), radius * angle.sin()]
+        return torch.stack(numbers, -1).flatten(-2)[..., :size].float().reshape(len(steps), *like.shape)
 
 
 def members_of(

@@ -9,24 +9,31 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space, pad_axis
 from ups.tensors import table
 
 AXES = 3
+EPS = 1e-6  # of a mean square
 
 
-def rms_norm(x: Tensor, over: str = "token") -> Tensor:
-    """x / rms(x), in float32 whatever the precision around it.
+def rms_norm(x: Tensor) -> Tensor:
+    """x / rms(x) of each token (the last axis), in float32 whatever the precision around it."""
+    return functional.rms_norm(x.float(), x.shape[-1:], eps=EPS).to(x.dtype)
 
-    The rms is that of each `token` (the last axis), or of the whole `field` of a sample, which keeps how large one
-    token is beside another.
+
+def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
+    """x / rms(x) · (1 + scale) + shift.
+
+    The rms is that of each `token`, or of the whole `field` of a sample, which keeps how large one token is beside
+    another. Of a field it is one number: a factor of the scale, so that the field is gone through once.
     """
-    return functional.rms_norm(x.float(), x.shape[1 if over == "field" else -1 :], eps=1e-6).to(x.dtype)
-
-
-def modulate(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """x (1 + scale) + shift."""
-    return torch.addcmul(shift, x, 1 + scale)
+    if over == "token":
+        return torch.addcmul(shift, rms_norm(x), 1 + scale)
+    if usable(x):
+        return field_norm(x, scale, shift, EPS)
+    factor = torch.rsqrt(x.float().square().mean(tuple(range(1, x.ndim)), keepdim=True) + EPS)
+    return torch.addcmul(shift, x, (1 + scale) * factor)
 
 
 def fourier_features(x: Tensor, count: int) -> Tensor:
@@ -76,6 +83,8 @@ class AxisConv(nn.Module):
         self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
+        if usable(x):
+            return axis_conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
         half = self.kernel.shape[1] // 2
         total = None
         for axis, wraps in enumerate(space.periodic):

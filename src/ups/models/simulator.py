@@ -20,7 +20,7 @@ from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at
 from ups.models.questions import trained_ranges
-from ups.models.stepping import Stepping
+from ups.models.replay import Replays
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, isotropic
@@ -55,6 +55,8 @@ class Simulator(Answers):
         self.idle: frozenset[str] = frozenset()
         # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.
         self.spans: dict[str, dict[str, Any]] = {}
+        # Steps of rollouts that a GPU replays.
+        self.replays = Replays()
         # How far it can be believed, per task, as validation data have shown.
         self.trust: dict[str, Trust] = {}
         # What it was made by: the whole, and each part by its name.
@@ -129,9 +131,9 @@ class Simulator(Answers):
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
         if self.config.images and window.task.steady and draw is None and isotropic(window):
-            frames = images_undone(Stepping(self, images(window)).frames(steps), window).mean(0)
+            frames = images_undone(self.replays.frames(self, images(window), steps), window).mean(0)
             return frames if points is None else frames_at(frames, points, window.periodic, window.mask)
-        return Stepping(self, window, points).frames(steps, draw)
+        return self.replays.frames(self, window, steps, points, draw)
 
     def awake(self, task: TaskSpec) -> list[Part]:
         """The parts that have been trained and act on a task, but for those in whose place another works."""

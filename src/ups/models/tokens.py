@@ -13,7 +13,7 @@ from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import NetworkConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
-from ups.models.layers import Walls, modulate, rms_norm
+from ups.models.layers import Walls, modulated
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
@@ -110,7 +110,7 @@ class TokenNetwork(Part):
             x = x + self.inputs(condition.inputs, condition.task, space)
         mixed = self._streams(x, c, space) if self.streams > 1 else self.core(x, c, space)
         gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
-        answer: Tensor = self.head(modulate(rms_norm(mixed, self.norm), gain, shift))
+        answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))
         return answer
 
     def _streams(self, x: Tensor, c: Tensor, space: Space) -> Tensor:

@@ -6,26 +6,29 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ups.later import Tensor, torch
 
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_LOW, _HALF = 0xFFFFFFFF, 32
 
 
-def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Philox4x32-10 (Salmon et al. 2011): counters `(..., 4)` of 32-bit words to random words of the same shape."""
-    c0, c1, c2, c3 = (counter[..., i] for i in range(4))
-    k0, k1 = np.uint64(key[0]), np.uint64(key[1])
+def philox(counter: Sequence[Any], key: tuple[int, int]) -> tuple[Any, Any, Any, Any]:
+    """Philox4x32-10 (Salmon et al. 2011): a counter's four 32-bit words to four random ones.
+
+    Words are arrays of `uint64`, or tensors of `int64` on any device: their shapes broadcast.
+    """
+    (c0, c1, c2, c3), (k0, k1) = counter, key
     for _ in range(10):
-        p0, p1 = _M0 * c0, _M1 * c2
-        c0, c1, c2, c3 = (p1 >> _HALF) ^ c1 ^ k0, p1 & _LOW, (p0 >> _HALF) ^ c3 ^ k1, p0 & _LOW
+        p0, p1 = c0 * _M0, c2 * _M1  # in int64 they wrap around, which leaves both of their halves as they are
+        c0, c1, c2, c3 = ((p1 >> _HALF) & _LOW) ^ c1 ^ k0, p1 & _LOW, ((p0 >> _HALF) & _LOW) ^ c3 ^ k1, p0 & _LOW
         k0, k1 = (k0 + _W0) & _LOW, (k1 + _W1) & _LOW
-    return np.stack([c0, c1, c2, c3], axis=-1)
+    return c0, c1, c2, c3
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,10 @@ class Draw:
     def _unit(self, name: str, count: int) -> NDArray[np.float64]:
         """`(B, count)` doubles in (0, 1), the open interval, 53 random bits each."""
         blocks = (count + 1) // 2
-        counter = np.empty((len(self.samples), blocks, 4), dtype=np.uint64)
         sample = np.asarray(self.samples, dtype=np.uint64)[:, None]
-        counter[..., 0] = np.arange(blocks, dtype=np.uint64)
-        counter[..., 1] = np.uint64(zlib.crc32(name.encode()))
-        counter[..., 2] = sample & _LOW
-        counter[..., 3] = sample >> _HALF
-        words = philox(counter, (self.seed & 0xFFFFFFFF, (self.seed >> 32) & 0xFFFFFFFF))
+        name_word = np.full(1, zlib.crc32(name.encode()), dtype=np.uint64)
+        counter = (np.arange(blocks, dtype=np.uint64), name_word, sample & np.uint64(_LOW), sample >> np.uint64(_HALF))
+        words = np.stack(philox(counter, (self.seed & _LOW, (self.seed >> 32) & _LOW)), axis=-1)
         pairs = words.reshape(len(self.samples), blocks, 2, 2)
         bits = (pairs[..., 0] << np.uint64(20)) ^ (pairs[..., 1] >> np.uint64(12))
         unit: NDArray[np.float64] = (bits.astype(np.float64) + 0.5) * 2.0**-52

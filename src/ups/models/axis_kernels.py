@@ -1,0 +1,159 @@
+"""Depthwise convolutions along the axes of a grid on a GPU: all axes in one kernel, forwards and backwards."""
+
+# Libraries have slow kernels for few taps along one axis: of a training step in 2D these took a third. Imported only
+# where there is a GPU and Triton, which comes with torch there.
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ups.models.grids import Space
+
+TOKENS = 32  # in a tile
+CHANNELS = 64  # at most
+CHUNKS = 128  # partial sums of a weight's gradient, at most
+
+
+@triton.jit
+def _along(t, axis: tl.constexpr, n0, n1, n2):
+    """Where tokens are along an axis of a grid, how many there are, and how far apart in memory neighbours are."""
+    n = n0 if axis == 0 else (n1 if axis == 1 else n2)
+    s = n1 * n2 if axis == 0 else (n2 if axis == 1 else 1)
+    return (t // s) % n, n, s
+
+
+@triton.jit
+def _neighbour(t, p, n, s, off, wraps):
+    """The token `off` further along an axis: around it where it wraps, else the last one there is."""
+    q = p + off
+    around = tl.where(q < 0, q + n, tl.where(q >= n, q - n, q))
+    q = tl.where(wraps != 0, around, tl.minimum(tl.maximum(q, 0), n - 1))
+    return t + (q - p) * s
+
+
+@triton.jit
+def _tile(x, at, c, width, live):
+    """Values of tokens `at` in channels `c`, in float32; 0 where not `live`."""
+    return tl.load(x + at.to(tl.int64)[:, None] * width + c[None, :], mask=live, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _weight(w, tap: tl.constexpr, off: tl.constexpr, n, c, width):
+    """A tap's weight in channels `c`; an arm is no longer than its axis."""
+    weight = tl.load(w + tap * width + c, mask=c < width, other=0.0)
+    return tl.where((n >= off) & (n >= -off), weight, 0.0)[None, :]
+
+
+@triton.jit
+def _forward(
+    x, w, y, tokens, width, n0, n1, n2,
+    AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
+    live = (t < tokens)[:, None] & (c < width)[None, :]
+    total = tl.zeros((BT, BC), tl.float32)
+    for axis in tl.static_range(3 - AXES, 3):
+        p, n, s = _along(t, axis, n0, n1, n2)
+        for k in tl.static_range(TAPS):
+            weight = _weight(w, (axis - 3 + AXES) * TAPS + k, k - TAPS // 2, n, c, width)
+            at = _neighbour(t, p, n, s, k - TAPS // 2, (WRAPS >> axis) & 1)
+            total += _tile(x, at, c, width, live) * weight
+    tl.store(y + t.to(tl.int64)[:, None] * width + c[None, :], total, mask=live)
+
+
+@triton.jit
+def _backward(
+    dy, w, dx, tokens, width, n0, n1, n2,
+    AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """A token has entered what lies `off` before it; the last one at a wall stood for all those beyond it, too."""
+    t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
+    live = (t < tokens)[:, None] & (c < width)[None, :]
+    total = tl.zeros((BT, BC), tl.float32)
+    for axis in tl.static_range(3 - AXES, 3):
+        p, n, s = _along(t, axis, n0, n1, n2)
+        for k in tl.static_range(TAPS):
+            weight = _weight(w, (axis - 3 + AXES) * TAPS + k, k - TAPS // 2, n, c, width)
+            if (WRAPS >> axis) & 1:
+                at = _neighbour(t, p, n, s, TAPS // 2 - k, 1)
+                total += _tile(dy, at, c, width, live) * weight
+            else:
+                o = p - (k - TAPS // 2)
+                inside = (o >= 0) & (o < n)
+                total += _tile(dy, t + (o - p) * s, c, width, live & inside[:, None]) * weight
+                for j in tl.static_range(TAPS // 2):  # those beyond a wall: as many as the tap is off
+                    if j < TAPS // 2 - k:
+                        edge = (p == 0) & (p + n > j)
+                        total += _tile(dy, t + j * s, c, width, live & edge[:, None]) * weight
+                    if j < k - TAPS // 2:
+                        edge = (p == n - 1) & (p >= j)
+                        total += _tile(dy, t - j * s, c, width, live & edge[:, None]) * weight
+    tl.store(dx + t.to(tl.int64)[:, None] * width + c[None, :], total, mask=live)
+
+
+@triton.jit
+def _backward_weight(
+    x, dy, partial, tokens, width, chunk, n0, n1, n2,
+    AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The gradient of one tap along one axis, over a chunk of the tokens."""
+    part, tap = tl.program_id(0), tl.program_id(2)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    axis, off = tap // TAPS + 3 - AXES, tap % TAPS - TAPS // 2
+    n = tl.where(axis == 0, n0, tl.where(axis == 1, n1, n2))
+    s = tl.where(axis == 0, n1 * n2, tl.where(axis == 1, n2, 1))
+    wraps = (WRAPS >> axis) & 1
+    stop = tl.minimum((part + 1) * chunk, tokens)
+    total = tl.zeros((BT, BC), tl.float32)
+    for first in range(part * chunk, stop, BT):
+        t = first + tl.arange(0, BT)
+        live = (t < stop)[:, None] & (c < width)[None, :]
+        at = _neighbour(t, (t // s) % n, n, s, off, wraps)
+        total += _tile(dy, t, c, width, live) * _tile(x, at, c, width, live)
+    total = tl.where((n >= off) & (n >= -off), total, 0.0)
+    tl.store(partial + (part * AXES * TAPS + tap) * width + c, tl.sum(total, 0), mask=c < width)
+
+
+def forward(x: Tensor, weight: Tensor, space: Space) -> Tensor:
+    """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each."""
+    y = torch.empty_like(x)
+    _launch(_forward, x, space, weight.shape[1], x, weight, y)
+    return y
+
+
+def backward(dy: Tensor, weight: Tensor, space: Space) -> Tensor:
+    """The gradient of `x`, given that of `y`."""
+    dx = torch.empty_like(dy)
+    _launch(_backward, dy, space, weight.shape[1], dy, weight, dx)
+    return dx
+
+
+def backward_weight(dy: Tensor, x: Tensor, weight: Tensor, space: Space) -> Tensor:
+    """The gradient of `weight`: sums over chunks of the tokens first, in an order that is always the same."""
+    tokens, width, taps = x.numel() // x.shape[-1], x.shape[-1], weight.shape[1]
+    chunk = TOKENS * max(1, -(-tokens // (TOKENS * CHUNKS)))
+    chunks = -(-tokens // chunk)
+    partial = torch.empty(chunks, *weight.shape, dtype=torch.float32, device=x.device)
+    channels = min(CHANNELS, triton.next_power_of_2(width))
+    grid = (chunks, triton.cdiv(width, channels), len(weight) * taps)
+    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *_words(space, taps, channels))
+    return partial.sum(0)
+
+
+def _words(space: Space, taps: int, channels: int) -> tuple[int, ...]:
+    """What all kernels are told of a grid, at their end: it has three axes, some of length 1."""
+    missing = 3 - space.ndim
+    wraps = sum(int(wraps) << axis for axis, wraps in enumerate(space.periodic, start=missing))
+    return (*(1,) * missing, *space.shape, space.ndim, taps, wraps, TOKENS, channels)
+
+
+def _launch(kernel: Any, x: Tensor, space: Space, taps: int, *tensors: Tensor) -> None:
+    tokens, width = x.numel() // x.shape[-1], x.shape[-1]
+    channels = min(CHANNELS, triton.next_power_of_2(width))
+    grid = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))
+    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels))

@@ -1,0 +1,87 @@
+"""Our own GPU kernels give what plain torch gives on a CPU, gradients too; a GPU that is only thought of has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from ups.models.gpu_ops import axis_conv, field_norm, usable
+from ups.models.grids import Space
+from ups.models.layers import AxisConv, modulated
+
+GRIDS = [
+    ((9,), (True,)),
+    ((9,), (False,)),
+    ((2,), (True,)),  # shorter than the arm of the kernel
+    ((2,), (False,)),
+    ((65, 5), (True, False)),
+    ((5, 4), (False, True)),
+    ((2, 3), (False, False)),
+    ((3, 4, 5), (False, True, False)),
+]
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("width", "taps"), [(5, 7), (70, 3), (128, 5)])
+@pytest.mark.parametrize(("shape", "periodic"), GRIDS)
+def test_fused_convolutions_and_their_gradients_are_those_of_the_library(
+    shape: tuple[int, ...], periodic: tuple[bool, ...], width: int, taps: int
+) -> None:
+    assert usable(torch.ones(1, device="cuda"))
+    torch.manual_seed(0)
+    layer, x, weight = AxisConv(width, taps), torch.randn(3, *shape, width), torch.randn(3, *shape, width)
+
+    def results(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        there = layer.to(device)
+        there.zero_grad()
+        entering = x.to(device, dtype, copy=True).requires_grad_()
+        y = there(entering, Space(shape, periodic))
+        assert y.dtype == dtype
+        (y * weight.to(device, dtype)).sum().backward()
+        gradients = (entering.grad, there.kernel.grad, there.gain.grad)
+        return [value.detach().cpu().double() for value in (y, *gradients) if value is not None]
+
+    truth = results("cpu", torch.float32)
+    for dtype, error in ((torch.float32, 2e-6), (torch.bfloat16, 1e-2)):
+        for mine, theirs in zip(results("cuda", dtype), truth, strict=True):
+            assert (mine - theirs).abs().max() <= error * theirs.abs().max(), (dtype, mine.shape)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("shape", [(3, 9, 8), (2, 40, 5, 70), (2, 3, 4, 5, 6), (4, 300, 200, 128)])
+def test_fused_norms_of_fields_and_their_gradients_are_those_of_plain_torch(shape: tuple[int, ...]) -> None:
+    assert usable(torch.ones(1, device="cuda"))
+    torch.manual_seed(0)
+    row = (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+    values = [torch.randn(shape) + 1, torch.randn(row), torch.randn(row)]
+    weight = torch.randn(shape)
+
+    def results(device: str) -> list[torch.Tensor]:
+        x, scale, shift = given = [value.to(device, copy=True).requires_grad_() for value in values]
+        y = modulated(x, "field", scale, shift)
+        (y * weight.to(device)).sum().backward()
+        return [value.detach().cpu() for value in (y, *(one.grad for one in given)) if value is not None]
+
+    for mine, theirs in zip(results("cuda"), results("cpu"), strict=True):
+        assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max(), mine.shape
+
+
+def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:
+    x, weight = (torch.randn(shape, device="meta", requires_grad=True) for shape in ((2, 6, 8), (1, 5, 8)))
+    with FlopCounterMode(display=False) as counter:
+        axis_conv(x, weight, Space((6,), (True,))).sum().backward()
+    assert counter.get_total_flops() == 3 * (2 * 2 * 6 * 8 * 5), "forwards, and backwards to both"
+    assert x.grad is not None
+    assert weight.grad is not None
+    assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
+    scale = torch.randn(2, 1, 8, device="meta", requires_grad=True)
+    field_norm(x, scale, scale, 1e-6).sum().backward()
+    assert scale.grad is not None
+    assert scale.grad.shape == scale.shape
+    assert not usable(torch.ones(1))
