@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -209,7 +210,7 @@ def test_half_a_line_of_a_killed_run_hides_no_other(tmp_path: Path) -> None:
     with journal("data") as mark:
         mark.facts["files"] = "x"
     with (tmp_path / "phases.jsonl").open("a") as file:
-        file.write('{"phase": "train", "ev')
+        file.write("[" * 100_000 + '\n{"phase": "train", "ev')
     with pytest.raises(KeyError), journal("train", "codec"):
         raise KeyError
     rows = read_journal(journal.path)
@@ -222,6 +223,8 @@ def test_half_a_line_of_a_killed_run_hides_no_other(tmp_path: Path) -> None:
     assert journal.last("data")["files"] == "x"
     assert journal.last("train", "codec") == {}
     assert (rows[-1]["result"], rows[-1]["ending"]) == ("failed", "CRASH")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_journal(tmp_path / "pipe") == []
 
 
 @pytest.mark.parametrize(
