@@ -24,7 +24,8 @@ def test_a_curve_is_that_of_the_last_start_where_a_run_was_resumed(tmp_path: Pat
     run = begun(tmp_path / "run")
     logged(run, "operator", (10, 20, 30, 40), (4.0, 3.0, 2.0, 1.0))
     with run.metrics.open("ab") as file:
-        file.write(b'{"step": 50, "operator/lo\n\xff\xff\n[]\n' + b'{"step": 45, "operator/loss": 1%s}\n' % (b"0" * 400))
+        file.write(b'{"step": 50, "operator/lo\n\xff\xff\n[]\n')
+        file.write(b'{"step": 45, "operator/loss": 1%s}\n' % (b"0" * 400))
     logged(run, "operator", (25, 35), (9.0, 8.0))
     (curve,) = curves_of(run.metrics)
     assert curve == LearningCurve("operator", "loss", (10, 20, 25, 35), (4.0, 3.0, 9.0, 8.0))
