@@ -134,7 +134,7 @@ class Judge:
 
     def _show(self, exam: Exam, done: float) -> None:
         """How far the judging of one task is, in percent."""
-        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}"))
+        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}", percent=True))
 
     def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
         """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
