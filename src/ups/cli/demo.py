@@ -17,10 +17,8 @@ from ups.rundir import RunDir
 from ups.verdict import Verdict
 
 
-def on_ranks(
-    config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]
-) -> tuple[RunDir, Finish]:
-    """Through all phases: on the ranks that the config asks for, else on two; in this process where there is one core."""
+def on_ranks(config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> tuple[RunDir, Finish]:
+    """Through all phases: on the ranks that the config asks for, else on two; in this process on one core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = RunDir(Path(config.out) / config.name)
     if cores < 2 and config.dist.ranks < 2:

@@ -18,6 +18,8 @@ from ups.rundir import RunDir
 from ups.supervise.proc import identity, is_mine, of_runs, seen_by
 from ups.supervise.start_dir import StartDir
 
+TRAIN = "train"  # the phase whose steps the log tells
+
 
 @dataclass(frozen=True)
 class Place:
@@ -30,11 +32,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Phase:
-    """The phase that a run was in when its record was last written to. `under_way`: it had not ended."""
+    """The phase that a run was in when its record was last written to. `under_way`: it had not ended; `broken_off`: it
+    had not, or had failed. `part` is the stage that was trained."""
 
     name: str
     time: float
     under_way: bool
+    broken_off: bool = False
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,8 +87,18 @@ def phase_of(folder: RunDir) -> Phase | None:
     for row in phases_of(folder):
         name, time = row.get("phase"), number_of(row.get("clock"))
         if isinstance(name, str) and time is not None and math.isfinite(time):
-            return Phase(one_line(name, 40), time, row.get("event") == "begin")
+            under_way, part = row.get("event") == "begin", one_line(str(row.get("part") or ""), 40)
+            return Phase(one_line(name, 40), time, under_way, under_way or row.get("result") == "failed", part)
     return None
+
+
+def training_place(folder: RunDir, phase: Phase | None) -> Place | None:
+    """Where the training of a run is, or was. The log knows nothing yet of a stage that has only begun."""
+    place = place_of(last_rows(folder.metrics))
+    begun = phase is not None and phase.name == TRAIN and phase.broken_off and bool(phase.part)
+    if phase is not None and begun and (place is None or place.stage != phase.part):
+        return Place(phase.part, 0, phase.time)
+    return place
 
 
 def budget_of(folder: RunDir, stage: str) -> Budget:
