@@ -174,10 +174,8 @@ def leaderboard(folder: Path = RUNS, *, task: str | None = None, top: Whole = 10
     from ups.memory.runs import runs_in
 
     rows, notes = best(runs_in(folder), task, top)
-    if len(rows) == 1:
-        print(f"{folder}: no finished runs here.")
-        return delivered()
-    print(printable(table(rows)), *(printable(note) for note in notes), sep="\n")
+    shown = table(rows) if len(rows) > 1 else f"{folder}: no finished runs here{' with errors' if notes else ''}."
+    print(printable(shown), *(printable(note) for note in notes), sep="\n")
     return delivered()
 
 
