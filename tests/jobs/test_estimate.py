@@ -285,7 +285,9 @@ def test_the_command_needs_no_data_and_writes_nothing_unasked(
     assert ended.value.code == 0
     assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
     out = capsys.readouterr().out.splitlines()
-    assert re.match(r"fits: \S+ [MG]B of memory: \S+ \w?B of tensors at the peak and \S+ [MG]B of program", out[-1])
+    assert re.match(
+        r"fits: \S+ [MG]B of memory: \S+ \w?B of tensors at the peak and about \S+ [MG]B of program", out[-1]
+    )
     assert any(line.split()[:1] == ["activations"] for line in out)
     assert any(line.split()[-2:] == ["4", "(4)"] for line in out)
     with pytest.raises(SystemExit):

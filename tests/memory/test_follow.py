@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, ended, finished, logged
+from ups.cli.memory import watch as follow_run
 from ups.eval.learning import LearningCurve, curves_of
 from ups.memory.curves import drawn
 from ups.memory.follow import log_text, watch
@@ -80,6 +81,13 @@ def test_a_watch_shows_every_change_and_ends_with_the_run(tmp_path: Path) -> Non
     assert any("step 20 of 600" in line and "loss 0.0476" in line and "left" in line for line in lines)
     assert lines[-1] == "stopped: stopped on request at step 20 of 600 of stage operator; --resume goes on."
     assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize(("ending", "code"), [(Ending.SUCCESS, 0), (Ending.PAUSED, 0), (Ending.OOM, 1)])
+def test_a_watch_ends_as_the_command_of_the_run_did(tmp_path: Path, ending: Ending, code: int) -> None:
+    run = finished(tmp_path / "run")
+    ended(run, ending)
+    assert follow_run(run.folder) == code
 
 
 def test_logs_are_those_of_the_newest_start_and_are_followed_to_the_end(tmp_path: Path) -> None:

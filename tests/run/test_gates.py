@@ -164,9 +164,12 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
     facts = Journal(run_dir.journal).last("dry-run")["stages"]
     assert set(facts) == {"codec", "operator"}
     assert all(math.isfinite(a) for s in facts.values() for a in s["losses"][0])
-    finish, _ = again(config)
+    finish, _ = again(config, Span.of(None, "evaluate"))
+    assert finish.ending == Ending.PAUSED
+    finish, _ = again(settings(tmp_path, WIDE), Span.of("gates", None))
     assert finish.ending == Ending.SUCCESS
-    assert run_dir.report.is_file()
+    assert results_of(run_dir)["evaluate"] == "skipped", "what the evaluation left is there"
+    assert "Every gate is passed." in run_dir.report.read_text()
     with pytest.raises(ConfigError, match="finished run"):
         Run.open(config)
 

@@ -145,8 +145,8 @@ class Forecast:
         if self.costs.device == "cpu":
             each = f" in each of {self.processes} processes" if self.processes > 1 else ""
             whole = size(self.processes * (self.costs.needed + self.program))
-            need = f"{whole} of memory: {size(self.costs.needed)} of tensors at the peak and {size(self.program)} of "
-            need += f"program and libraries{each}"
+            tensors, program = size(self.costs.needed), size(self.program)
+            need = f"{whole} of memory: {tensors} of tensors at the peak and about {program} of program{each}"
         if self.free is None:
             return f"needs {need}; whether it fits cannot be said here, where there is no {self.costs.device} device."
         if self.fits:

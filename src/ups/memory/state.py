@@ -47,6 +47,7 @@ Word = Literal[
     "foreign",
 ]
 COMPLETE: tuple[Word, ...] = ("finished", "gate missed")  # simulator, numbers and report are there
+WELL: tuple[Word, ...] = ("finished", "paused")  # all that was asked for is done
 ENDED: tuple[Word, ...] = (*COMPLETE, "paused", "failed", "stopped", "dead")  # nobody writes it, for sure
 STOPPED = ("PREEMPTED", "INTERRUPTED")
 NOT_RUNS: tuple[Word, ...] = ("empty", "foreign")
@@ -321,4 +322,4 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "Budget", "RunState", "ago", "at", "is_run", "state_of"]
+__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "Budget", "RunState", "ago", "at", "is_run", "state_of"]

@@ -132,6 +132,10 @@ class Conclusion:
             judged = Judged.of(self.judge(self.champion))
             write_trajectories(self.folder.folder, judged.errors)
             write_results(self.folder.results, rows_of(judged.records))
+            if judged.report is not None and self.span.ends_before("report"):  # it can be drawn only now
+                judged.report.with_phases(self.seconds.rows()).write(self.folder.folder)
+                self.folder.write(self.folder.phases, self.seconds.seconds)
+                mark.facts.update(left=self._left())
             mark.facts.update(simulator=judged.simulator, champion=self._held_against(), config=self.folder.known())
             mark.facts.update(headline=judged.headline, remarks=judged.remarks)
         return judged
@@ -139,8 +143,8 @@ class Conclusion:
     def _before(self) -> Judged | None:
         """What the last evaluation left, where it is of this simulator and this champion's, and all of it is there to
         the byte."""
-        left, evaluated = self.journal.last("report"), self.journal.last("evaluate")
-        if left.get("left") != self._left() or left.get("config") != self.folder.known():
+        evaluated, now = self.journal.last("evaluate"), (self._left(), self.folder.known())
+        if now not in [(row.get("left"), row.get("config")) for row in (self.journal.last("report"), evaluated)]:
             return None
         try:
             headline = tuple(tuple(map(str, row)) for row in evaluated["headline"])
