@@ -28,6 +28,8 @@ class Config(BaseModel):
 
     # Keys that change how a result is reached and not what it is: no part of the fingerprint.
     incidental: ClassVar[frozenset[str]] = frozenset()
+    # Keys that change nothing of what is learnt: a run may go on with others.
+    after_training: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,27 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
     assert "Every gate is passed." in run_dir.report.read_text()
     with pytest.raises(ConfigError, match="finished run"):
         Run.open(config)
+
+
+def test_a_resume_that_asks_other_questions_is_judged_anew_where_force_says_so(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "runs", tmp_path / "runs")
+    run = RunDir(tmp_path / "runs/tiny")
+    weights, known = run.artifact("simulator").read_bytes(), run.known()
+    other = settings(tmp_path, WIDE, evaluation__samples=8)
+    with pytest.raises(ConfigError, match=r"\(evaluation\.samples: 16 → 8\); --resume --force goes on with this"):
+        Run.open(other, resume=True)
+    learnt = settings(tmp_path, WIDE, evaluation__samples=8, operator__train__lr=0.1)
+    with pytest.raises(ConfigError, match=r"\(operator\.train\.lr: .* → 0\.1\) that --force cannot replace"):
+        Run.open(learnt, resume=True, force=True)
+    assert run.known() == known
+    sentences: list[str] = []
+    screen = dataclasses.replace(Screen.silent(), say=sentences.append)
+    _, finish = finish_alone(other, screen, resume=True, force=True)
+    assert finish.ending == Ending.SUCCESS
+    assert any("another config (evaluation.samples: 16 → 8)" in sentence for sentence in sentences)
+    assert (results_of(run)["train"], results_of(run)["evaluate"]) == ("skipped", "done")
+    assert run.artifact("simulator").read_bytes() == weights
+    assert results_of(again(other)[1].folder)["evaluate"] == "skipped", "it is the run's config from now on"
 
 
 def test_a_dry_run_changes_no_weight(tmp_path: Path) -> None:

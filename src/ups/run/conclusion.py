@@ -221,7 +221,7 @@ class Conclusion:
 def trained(folder: RunDir, journal: Journal) -> bool:
     """Whether the simulator in the folder is the one that calibration left, to the byte."""
     row, artifact = journal.last("calibrate"), folder.artifact("simulator")
-    if not row or row.get("config") != folder.known() or not artifact.is_file() or not folder.stages.is_file():
+    if not row or not folder.was(row.get("config")) or not artifact.is_file() or not folder.stages.is_file():
         return False
     return sha256(artifact) == row.get("simulator")
 
