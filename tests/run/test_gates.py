@@ -150,7 +150,7 @@ def test_what_is_no_longer_whole_is_made_again(home: Path) -> None:
 
 def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_path: Path) -> None:
     config, seen = settings(tmp_path), list[str]()
-    for until in ("data", "dry-run", "train"):
+    for until in ("check", "data", "dry-run", "train"):
         span = Span.of(None, until)
         finish, _run = again(config, span) if seen else (None, None)
         if not seen:
@@ -162,6 +162,7 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
         run_dir = RunDir(tmp_path / "runs/tiny")
         assert read_journal(run_dir.journal)[-1]["phase"] == until
         assert run_dir.artifact("simulator").exists() == (until == "train")
+        assert run_dir.data.exists() == (until != "check")
     facts = Journal(run_dir.journal).last("dry-run")["stages"]
     assert set(facts) == {"codec", "operator"}
     assert all(math.isfinite(a) for s in facts.values() for a in s["losses"][0])

@@ -116,7 +116,8 @@ class Run:
         judged also where that was done before."""
         if seat.rank:
             self.journal = Journal(None)
-        seat.prepared(self.prepare)
+        if not self.span.ends_before("data"):
+            seat.prepared(self.prepare)
         if not self.span.ends_before("dry-run"):
             seat.pulse.beat("start")
             with Dist.start(self.config.device, self.config.dist) as dist:
