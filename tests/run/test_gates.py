@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -171,9 +172,30 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
     finish, _ = again(settings(tmp_path, WIDE), Span.of("gates", None))
     assert finish.ending == Ending.SUCCESS
     assert results_of(run_dir)["evaluate"] == "skipped", "what the evaluation left is there"
-    assert "Every gate is passed." in run_dir.report.read_text()
+    html = run_dir.report.read_text()
+    assert "Every gate is passed." in html
+    assert re.findall(r'<a href="#([^"]+)">', html) == re.findall(r'<section id="([^"]+)">', html), "its contents too"
     with pytest.raises(ConfigError, match="finished run"):
         Run.open(config)
+
+
+def test_a_long_evaluation_is_not_repeated_after_a_kill_before_its_report(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home / "runs", tmp_path / "runs")
+    config, run = settings(tmp_path, WIDE), RunDir(tmp_path / "runs/tiny")
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("ups.run.conclusion.DEAR", 0.0)
+    with monkeypatch.context() as death:
+        death.setattr("ups.run.conclusion.Conclusion._report", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            again(config, Span.of("evaluate", None))
+    finish, _ = again(config)
+    assert (finish.ending, results_of(run)["evaluate"]) == (Ending.SUCCESS, "skipped")
+    assert "Every gate is passed." in run.report.read_text()
 
 
 def test_a_resume_that_asks_other_questions_is_judged_anew_where_force_says_so(home: Path, tmp_path: Path) -> None:

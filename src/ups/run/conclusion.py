@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from ups.rundir import Place, RunDir
 from ups.types import DataError
 from ups.verdict import Ending
 
+DEAR = 60.0  # seconds of an evaluation whose page is drawn at once, so that no kill has it done again
 THERE = "what it left is there, to the byte"
 
 
@@ -132,7 +134,8 @@ class Conclusion:
             judged = Judged.of(self.judge(self.champion))
             write_trajectories(self.folder.folder, judged.errors)
             write_results(self.folder.results, rows_of(judged.records))
-            if judged.report is not None and self.span.ends_before("report"):  # it can be drawn only now
+            dear = self.span.ends_before("report") or time.perf_counter() - mark.began > DEAR
+            if judged.report is not None and dear:  # the page can be drawn only now, and a kill would take it
                 judged.report.with_phases(self.seconds.rows()).write(self.folder.folder)
                 self.folder.write(self.folder.phases, self.seconds.seconds)
                 mark.facts.update(left=self._left())
