@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -177,7 +178,11 @@ def test_the_record_of_phases_says_where_a_run_is_or_was_killed(tmp_path: Path) 
     assert words == "data (2.0 s), train codec (1.0 s), train operator (9.0 s), evaluate (under way)"
 
 
-def test_a_run_killed_or_stopped_early_in_a_stage_is_said_to_be_in_it(tmp_path: Path) -> None:
+def test_a_run_killed_or_stopped_early_in_a_stage_is_said_to_be_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = SimpleNamespace(rank=0, step=20, phase="save")  # of the stage before
+    monkeypatch.setattr("ups.memory.state.beats_of", lambda _: {0: last})
     run = begun(tmp_path / "run")
     logged(run, "codec", (10, 20))
     row = {"phase": "train", "part": "operator", "event": "begin", "clock": time.time()}

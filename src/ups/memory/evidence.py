@@ -23,11 +23,13 @@ TRAIN = "train"  # the phase whose steps the log tells
 
 @dataclass(frozen=True)
 class Place:
-    """Where a training was when something was last written of it."""
+    """Where a training was when something was last written of it. `logged`: by a row of the log; a heartbeat knows no
+    stage, so before the first row its step may be of the stage before."""
 
     stage: str
     step: int
     time: float
+    logged: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def training_place(folder: RunDir, phase: Phase | None) -> Place | None:
     place = place_of(last_rows(folder.metrics))
     begun = phase is not None and phase.name == TRAIN and phase.broken_off and bool(phase.part)
     if phase is not None and begun and (place is None or place.stage != phase.part):
-        return Place(phase.part, 0, phase.time)
+        return Place(phase.part, 0, phase.time, logged=False)
     return place
 
 

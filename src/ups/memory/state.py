@@ -179,7 +179,7 @@ def _running(
         state = replace(state, step=None, stage="") if place is None else state
         goes_on = f", to go on from about {at(state)}" if place is not None else ""
         return replace(state, sentence=f"starting, or making data{goes_on}{where}.")
-    if beat is not None and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
+    if beat is not None and place.logged and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
     return replace(state, sentence=f"{at(state)}{where}.")
 
@@ -239,7 +239,7 @@ def _dead(
     """A run that nobody writes and that has said no word about its end: it was killed."""
     left = starts_of(presence.writer.pid, alive=False) if presence.writer is not None and presence.writer.here else []
     beat = _beat(beats_of(left))
-    if beat and place and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
+    if beat and place and place.logged and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
     how = ""
     if presence.writer is not None and presence.elsewhere:
