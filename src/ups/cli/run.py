@@ -105,11 +105,9 @@ def run(
         from ups.run.config import run_config
 
         settings = load(run_config(), file, flags)
-    _check_forever(forever=forever, unit=unit, overwrite=overwrite, here=here)
-    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
     resume = resume or from_ is not None
-    if force and not resume:
-        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
+    _check_options(forever=forever, unit=unit, resume=resume, overwrite=overwrite, force=force, here=here)
+    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
     if unit:
         options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
         print(_unit(settings, file, {**overrides, **options}), end="")
@@ -186,8 +184,10 @@ def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, for
     return code_of(finish.ending)
 
 
-def _check_forever(*, forever: bool, unit: bool, overwrite: bool, here: bool) -> None:
+def _check_options(*, forever: bool, unit: bool, resume: bool, overwrite: bool, force: bool, here: bool) -> None:
     """ConfigError for options that contradict each other."""
+    if force and not resume:
+        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
     if unit and not forever:
         raise ConfigError("--unit is of a run that goes on by itself; write --forever --unit.")
     if forever and overwrite:
