@@ -50,9 +50,10 @@ def test_a_job_with_progress_says_first_what_it_opens(capsys: pytest.CaptureFixt
     with following("opening runs/a") as report:
         time.sleep(0.04)
         assert capsys.readouterr().err == "opening runs/a\n"
-        report(Progress(0, 4, "judging burgers1d"))
-        report(Progress(4, 4, "judging burgers1d"))
-    assert capsys.readouterr().err == "judging burgers1d: 0 of 4\njudging burgers1d: 4 of 4 in 0 s\n"
+        report(Progress(0, 4, "calibrating"))
+        report(Progress(4, 4, "calibrating"))
+        report(Progress(35, 100, "judging burgers1d", percent=True))
+    assert capsys.readouterr().err == "calibrating: 0 of 4\ncalibrating: 4 of 4 in 0 s\njudging burgers1d: 35 %\n"
 
 
 def test_a_line_of_training_leaves_out_what_is_not_known_yet() -> None:

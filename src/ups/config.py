@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import types
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidatorFunctionWr
 from pydantic_core import ErrorDetails
 
 from ups.parsing import TwiceError, parse_yaml, read_text
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, nearest
 
 Key = tuple[str, ...]
 GROUPS = ("model_type", "dict_type", "dataclass_type")
@@ -29,6 +28,8 @@ class Config(BaseModel):
 
     # Keys that change how a result is reached and not what it is: no part of the fingerprint.
     incidental: ClassVar[frozenset[str]] = frozenset()
+    # Keys that change nothing of what is learnt: a run may go on with others.
+    after_training: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 
@@ -145,10 +146,8 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
     source, where = _origin(loc, origin), _where(loc, origin)
     if error["type"] in UNKNOWN:
         valid = list(_keys(model, loc[:-1]))
-        near = difflib.get_close_matches(loc[-1], valid, n=1)
         known = f"the keys here are {', '.join(valid)}." if valid else "there are no keys here; leave it out."
-        hint = f"did you mean '{near[0]}'?" if near else known
-        return f"{where} is not a known key; {hint}"
+        return f"{where} is not a known key; {nearest(loc[-1], valid, known)}"
     if error["type"] == "missing":
         return f"{where} is missing; add it."
     if error["type"] == "value_error":

@@ -34,6 +34,11 @@ def available() -> tuple[int, int]:
     return free, total
 
 
+def resident() -> int:
+    """Bytes of memory that this process holds now, its program and libraries included."""
+    return _fields(Path("/proc/self/status")).get("VmRSS:", 0) * 1024
+
+
 def kills(pid: int | None = None) -> int:
     """How often the kernel has killed for want of memory: in the control group of a process (ours if not given) where
     the kernel counts there, else anywhere on the machine."""

@@ -6,15 +6,19 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
 LARGEST_TEXT = 2**20  # bytes of a config or of a record that a person may have written
 LARGEST_RECORD = 2**26  # bytes of a record that a program has written
+LOG_END = 1 << 17  # bytes of a log that are looked at for its last rows
 DEEPEST = 100  # brackets, or indented blocks, within each other
 LARGEST_TREE = 100_000  # values of a YAML document with everything that its aliases repeat
+
+Row = dict[str, Any]
 
 
 class TwiceError(yaml.constructor.ConstructorError):
@@ -109,10 +113,45 @@ def read_text(path: Path, most: int = LARGEST_TEXT, *, stored: bool = False) -> 
     return _content(path, most, stored).decode()
 
 
+def rows_in(lines: Iterable[bytes]) -> Iterator[Row]:
+    """The rows of a log; half a line that a kill has left is passed over."""
+    for line in lines:
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict):
+            yield row
+
+
+def end_of(log: Path, most: int = LOG_END) -> bytes:
+    """The last bytes of a log; none where it cannot be read, or is no file on a disk."""
+    try:
+        with _opened(log, stored=True) as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read(most)
+    except (OSError, ValueError):
+        return b""
+
+
+def number_of(value: Any) -> float | None:
+    """A value as a number; None where it is none, or too large for one."""
+    try:
+        return float(value) if isinstance(value, int | float) else None
+    except OverflowError:
+        return None
+
+
+def _opened(path: Path, stored: bool) -> BinaryIO:
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if stored else 0)), "rb")  # noqa: SIM115
+    if stored and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would be waited for
+        file.close()
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return file
+
+
 def _content(path: Path, most: int, stored: bool) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | (os.O_NONBLOCK if stored else 0)), "rb") as file:
-        if stored and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would be waited for
-            raise OSError(errno.EINVAL, "it is no file", str(path))
+    with _opened(path, stored) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most / 1e6:.0f} MB")

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -76,13 +77,19 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
+        self.differences: list[str] = []  # in which the config of this start differs from that of the ones before
         self._former = b""  # the verdict of a run that was complete when it was opened
         self.secret = folder / ".secret"  # by which machines that run it together know each other
         self._lock: int | None = None
 
     @classmethod
-    def open(cls, folder: Path, config: Config, *, resume: bool = False, overwrite: bool = False) -> RunDir:
-        """A new run's folder, or with `resume` the same run's again, or with `overwrite` an old one emptied."""
+    def open(
+        cls, folder: Path, config: Config, *, resume: bool = False, overwrite: bool = False, force: bool = False
+    ) -> RunDir:
+        """A new run's folder, or with `resume` the same run's again, or with `overwrite` an old one emptied.
+
+        `force`: resumed also with a config that differs, where that changes nothing of what is learnt.
+        """
         run = cls(folder)
         if resume and overwrite:
             raise ConfigError("resume and overwrite exclude each other; give one of them.")
@@ -91,7 +98,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             run._hold()
             if not overwrite:
                 run.require_own_files()
-            run._begin(config, resume, overwrite)
+            run._begin(config, resume, overwrite, force)
         except OSError as error:
             run.close()
             remedy = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "choose another"
@@ -189,6 +196,12 @@ class RunDir(AbstractContextManager["RunDir"]):
         """The fingerprint of the config that the run was begun with."""
         return str(read_json(self.environment).get("fingerprint") or "") or None
 
+    def was(self, config: str | None) -> bool:
+        """Whether a fingerprint is that of the config, or of one that the run had before `force` replaced it; what was
+        learnt with either is the same."""
+        former = read_json(self.environment).get("former")
+        return config == self.known() or (isinstance(former, list) and config in former)
+
     def is_of(self, config: Config) -> bool:
         """Whether the run was begun with this config. One that was begun before some keys existed has had their
         defaults all along, so its own config, unless someone has changed it since, is read as of today."""
@@ -231,7 +244,7 @@ class RunDir(AbstractContextManager["RunDir"]):
             raise DataError(f"{self.folder}: another user has made it where anyone could; choose another name.")
         self._lock = hold(self.lock)
 
-    def _begin(self, config: Config, resume: bool, overwrite: bool) -> None:
+    def _begin(self, config: Config, resume: bool, overwrite: bool, force: bool) -> None:
         names = sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
         known = self.known()
         if {self.config.name, self.environment.name} <= {*names} and not known and not overwrite:
@@ -239,7 +252,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         if names and known is None and names != [self.config.name]:  # a kill may have left the config alone
             raise ConfigError(f"{self.folder}: holds files and is not a run folder; choose another name or folder.")
         if known is not None and not overwrite:
-            self._check(config, resume)
+            self._check(config, resume, force)
             if self.ended() in FINISHED:
                 self._former = self.verdict.read_bytes()
             self.verdict.unlink(missing_ok=True)
@@ -275,21 +288,44 @@ class RunDir(AbstractContextManager["RunDir"]):
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
-    def _check(self, config: Config, resume: bool) -> None:
+    def _check(self, config: Config, resume: bool, force: bool) -> None:
+        """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
-            differ = _differences(self._written(), yaml.safe_load(dump(config)) or {})
-            what = f" ({', '.join(differ[:3])}{', …' if len(differ) > 3 else ''})" if differ else ""
-            raise ConfigError(
-                f"{self.folder}: holds a run with another config{what}; resume it with its own config, "
-                "overwrite it, or choose another name."
-            )
+            rows = _differences(self._written(), yaml.safe_load(dump(config)) or {})
+            rows = [row for row in rows if _group(row) not in config.incidental]
+            learnt = [row for row in rows if _group(row) not in config.after_training]
+            shown = learnt if force and learnt else rows
+            what = f" ({', '.join(shown[:3])}{', …' if len(shown) > 3 else ''})" if shown else ""
+            if learnt or not (resume and force):
+                remedy = "resume it with its own config" if learnt or not rows else "--resume --force goes on with this"
+                why = " that --force cannot replace, for it decides what is learnt" if force and learnt else ""
+                raise ConfigError(
+                    f"{self.folder}: holds a run with another config{what}{why}; {remedy}, overwrite it, or choose "
+                    "another name."
+                )
+            self._replace_config(config)
+            self.differences = rows
         if not resume:
             state = "a finished run" if self.ended() in FINISHED else "an unfinished run"
             raise ConfigError(f"{self.folder}: holds {state} with this config; --resume it, --overwrite it, or rename.")
 
+    def _replace_config(self, config: Config) -> None:
+        facts, text = read_json(self.environment), dump(config)
+        former = [*(facts.get("former") or ()), facts.get("fingerprint")]
+        write_atomic(self.config, text)
+        self.write(
+            self.environment,
+            {**facts, "fingerprint": fingerprint(config), "config": _digest(text), "former": former},
+        )
+
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _group(difference: str) -> str:
+    """The first level of the key that a difference is of."""
+    return re.split(r"[.:]", difference, maxsplit=1)[0]
 
 
 def _differences(old: Any, new: Any, at: str = "") -> list[str]:

@@ -89,21 +89,21 @@ def following(opening: str = "") -> Iterator[Report]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed:.0f}/{task.total}"),
+        TextColumn("{task.fields[amount]}"),
         TimeElapsedColumn(),
     )
     with Bar(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as bar:
         rows: dict[str, TaskID] = {}
-        first = [bar.add_task(opening, total=None)] if opening else []
+        first = [bar.add_task(opening, total=None, amount="")] if opening else []
 
         def report(progress: Progress) -> None:
             if first:
                 bar.remove_task(first.pop())
             if progress.name not in rows:
-                rows[progress.name] = bar.add_task(progress.name, total=progress.total)
+                rows[progress.name] = bar.add_task(progress.name, total=progress.total, amount="")
             if progress.note:
                 bar.console.print(f"{progress.name}: {progress.note}", highlight=False)
-            bar.update(rows[progress.name], completed=progress.done)
+            bar.update(rows[progress.name], completed=progress.done, amount=progress.amount)
 
         yield report
         for row in first:  # nothing of it was worth a bar
@@ -169,6 +169,6 @@ def plain_lines(before: Callable[[], None]) -> Report:
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
         kept = "" if whole or progress.kept is None else f" solved, {progress.kept} kept"
         tail = f" in {now - start:.0f} s" if whole and made else f"{kept}{left}"
-        print(f"{progress.name}: {progress.done:.0f} of {progress.total}{tail}", file=sys.stderr, flush=True)
+        print(f"{progress.name}: {progress.amount}{tail}", file=sys.stderr, flush=True)
 
     return report

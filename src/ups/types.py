@@ -38,13 +38,18 @@ class PhysicsError(UpsError):
     """A parameter, scheme or resolution that no solver here can answer truthfully."""
 
 
+def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The known name that a mistyped one may have meant, as a question; where none is near, `otherwise`."""
+    near = difflib.get_close_matches(name, [*known], n=1)
+    return f"did you mean '{near[0]}'?" if near else otherwise
+
+
 def check_known(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
     """ConfigError, with the nearest known name or all of them, for the first of `names` that is not known."""
     valid = list(known)
     for name in names:
         if name not in valid:
-            near = difflib.get_close_matches(name, valid, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"the {kind}s are {', '.join(valid)}."
+            hint = nearest(name, valid, f"the {kind}s are {', '.join(valid)}.")
             raise ConfigError(f"there is no {kind} '{name}'; {hint}")
 
 

@@ -261,3 +261,13 @@ def test_help_and_looks_need_no_torch() -> None:
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60, env=clean())
     assert [check[1] for check in quick_checks(2, Path("runs"))] == NAMES["packages"] + NAMES["machine"]
+
+
+def test_what_a_killed_doctor_has_left_is_taken_away_and_not_what_one_at_work_has(tmp_path: Path) -> None:
+    old, young = tmp_path / ".ups-doctor-0001", tmp_path / ".ups-doctor-0002"
+    for path in (old, young):
+        path.mkdir()
+    os.utime(old, (0, 0))
+    with machine_checks.own_folder(tmp_path) as inside:
+        assert inside.is_dir()
+    assert [path for path in (old, young, inside) if path.exists()] == [young]

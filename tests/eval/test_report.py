@@ -13,13 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, StageFact, TaskResult, read_results
+from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, number, spectrum_remark
 from ups.physics import TASKS
-from ups.run.learning import learning_curves
-from ups.rundir import RunDir
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
 
@@ -124,14 +123,15 @@ def test_learning_curves_are_those_of_the_log_each_step_as_it_was_last(tmp_path:
     rows += [{"step": 1, "operator/loss": None}, {"step": 3, "operator/loss": 1.0, "operator/term/loss": 7.0}]
     text = "\n".join(json.dumps(row) for row in rows)
     (tmp_path / "metrics.jsonl").write_text(text + '\n{"step": 4, "operator/lo')
-    curves = learning_curves(RunDir(tmp_path))
-    assert curves == (
-        LearningCurve("codec", ((1, 4.0), (2, 2.0)), ((2, 0.5),)),
-        LearningCurve("operator", ((3, 1.0),), ()),
-    )
+    curves = curves_of(tmp_path / "metrics.jsonl")
+    assert curves == [
+        LearningCurve("codec", "loss", (1, 2), (4.0, 2.0)),
+        LearningCurve("codec", "validation/score", (2,), (0.5,)),
+        LearningCurve("operator", "loss", (3,), (1.0,)),
+    ]
     section = learning_section(curves)
     assert [caption for caption, _ in section.pictures] == ["Stage codec.", "Stage operator."]
-    assert learning_curves(RunDir(tmp_path / "nowhere")) == ()
+    assert curves_of(tmp_path / "nowhere") == []
 
 
 def test_a_spectrum_that_departs_is_remarked_on_from_its_first_wavenumber() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -59,7 +60,10 @@ def test_what_is_not_finite_comes_back_and_what_is_damaged_is_a_sentence(tmp_pat
     path = write(tmp_path, [row])
     assert read(tmp_path) == [row]
     text = path.read_text()
-    for damaged in (text[:-20], text.replace('["m"]', "[]"), text.replace('"A"', "[", 1), "[]", '{"rows": 3}'):
+    for damaged in (
+        *(text[:-20], text.replace('["m"]', "[]"), text.replace('"A"', "[", 1), "[]", '{"rows": 3}', '{"rows": []}'),
+        *(text.replace("0.1", f"1{'0' * 400}"), text.replace('"ups"', '"fno"'), re.sub(r"\[[^\[\]{}]+\]", "[]", text)),
+    ):
         path.write_text(damaged)
         with pytest.raises(DataError, match=r"is damaged .* writes it again"):
             read(tmp_path)

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -259,6 +260,10 @@ def test_times_come_from_real_steps_and_add_up() -> None:
     assert found.making > 0
     assert any("of it making the data" in line for line in found.lines())
     assert found.money == pytest.approx(2.0 * found.seconds / 3600)
+    assert found.program > 50e6, "Python with torch"
+    assert found.fits
+    few = dataclasses.replace(found, free=found.costs.needed + found.program)
+    assert (few.fits, dataclasses.replace(few, processes=2).fits) == (True, False)
     busy = dataclasses.replace(found, busy=0.3)
     assert any("30% of the time its steps waited for a processor" in line for line in busy.lines())
     quiet = dataclasses.replace(found, busy=0.02, taken={})
@@ -280,7 +285,9 @@ def test_the_command_needs_no_data_and_writes_nothing_unasked(
     assert ended.value.code == 0
     assert [p.name for p in tmp_path.iterdir()] == ["c.yaml"]
     out = capsys.readouterr().out.splitlines()
-    assert out[-1].startswith("fits: ")
+    assert re.match(
+        r"fits: \S+ [MG]B of memory: \S+ \w?B of tensors at the peak and about \S+ [MG]B of program", out[-1]
+    )
     assert any(line.split()[:1] == ["activations"] for line in out)
     assert any(line.split()[-2:] == ["4", "(4)"] for line in out)
     with pytest.raises(SystemExit):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -155,6 +157,21 @@ def test_what_cannot_be_compared_is_one_sentence(tmp_path: Path) -> None:
     dead.config.write_text("{")
     with pytest.raises(DataError, match=r"config\.yaml: cannot be read"):
         compared(tmp_path / "a", tmp_path / "dead")
+
+
+@pytest.mark.parametrize("content", ["", '{"rows": []}', '{"rows": [{"task": "advection1d"}]}'])
+def test_a_run_whose_errors_are_damaged_is_named_with_its_file_and_the_remedy(tmp_path: Path, content: str) -> None:
+    finished(tmp_path / "a")
+    damaged = finished(tmp_path / "b", operator__train__lr=2e-3)
+    damaged.trajectories.write_text(content)
+    row = {"task": "advection1d", "metric": "nrmse", "mode": "strict", "axis": "", "predictor": "ups", "protocol": "A"}
+    damaged.results.write_text(json.dumps([{**row, "value": 0.1, "low": 0.1, "high": 0.1, "n": 3}]))
+    remedy = f"{damaged.trajectories}: is damaged .*; `ups evaluate {damaged.folder}` writes it again."
+    (sentence,) = compared(tmp_path / "a", tmp_path / "b").sentences()
+    assert re.fullmatch(remedy, sentence)
+    rows, (note,) = leaderboard(runs_in(tmp_path))
+    assert [row[2] for row in rows[1:]] == ["a"]
+    assert re.search(remedy, note)
 
 
 def test_the_keys_that_change_no_result_are_those_of_the_config() -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from memory_runs import begun, ended, finished, logged
-from ups.memory.curves import LearningCurve, curves_of, drawn
+from ups.cli.memory import watch as follow_run
+from ups.eval.learning import LearningCurve, curves_of
+from ups.memory.curves import drawn
 from ups.memory.follow import log_text, watch
 from ups.memory.runs import run_at
 from ups.memory.show import curve_lines, errors_table, facts_of
@@ -24,6 +26,7 @@ def test_a_curve_is_that_of_the_last_start_where_a_run_was_resumed(tmp_path: Pat
     logged(run, "operator", (10, 20, 30, 40), (4.0, 3.0, 2.0, 1.0))
     with run.metrics.open("ab") as file:
         file.write(b'{"step": 50, "operator/lo\n\xff\xff\n[]\n')
+        file.write(b'{"step": 45, "operator/loss": 1%s}\n' % (b"0" * 400))
     logged(run, "operator", (25, 35), (9.0, 8.0))
     (curve,) = curves_of(run.metrics)
     assert curve == LearningCurve("operator", "loss", (10, 20, 25, 35), (4.0, 3.0, 9.0, 8.0))
@@ -78,6 +81,13 @@ def test_a_watch_shows_every_change_and_ends_with_the_run(tmp_path: Path) -> Non
     assert any("step 20 of 600" in line and "loss 0.0476" in line and "left" in line for line in lines)
     assert lines[-1] == "stopped: stopped on request at step 20 of 600 of stage operator; --resume goes on."
     assert len(lines) == len(set(lines))
+
+
+@pytest.mark.parametrize(("ending", "code"), [(Ending.SUCCESS, 0), (Ending.PAUSED, 0), (Ending.OOM, 1)])
+def test_a_watch_ends_as_the_command_of_the_run_did(tmp_path: Path, ending: Ending, code: int) -> None:
+    run = finished(tmp_path / "run")
+    ended(run, ending)
+    assert follow_run(run.folder) == code
 
 
 def test_logs_are_those_of_the_newest_start_and_are_followed_to_the_end(tmp_path: Path) -> None:

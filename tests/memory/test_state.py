@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -157,20 +158,41 @@ def test_the_record_of_phases_says_where_a_run_is_or_was_killed(tmp_path: Path) 
     phase("data", "begin")
     assert state_of(run.folder).sentence == "phase data."
     phase("data", "end", seconds=2.0, result="done")
-    phase("train", "begin")
+    phase("train", "begin", part="codec")
+    logged(run, "codec", (20,))
+    phase("train", "end", part="codec", seconds=1.0, result="done")
+    phase("train", "begin", part="operator")
+    assert state_of(run.folder).sentence == "step 0 of 600 of stage operator.", "no row of the log tells of it yet"
     logged(run, "operator", (250,))
     assert state_of(run.folder).sentence == "step 250 of 600 of stage operator."
     checkpoint = run.checkpoints("operator") / "step-000000240"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")
-    phase("train", "end", seconds=9.0, result="done")
+    phase("train", "end", part="operator", seconds=9.0, result="done")
     phase("evaluate", "begin")
     assert state_of(run.folder).sentence == "phase evaluate."
     os.close(handle)
     state = state_of(run.folder)
     assert state.sentence == "dead in phase evaluate; resumable from step 240 of stage operator."
     words = dict(facts_of(run)[1])["phases"]
-    assert words == "data (2.0 s), train (9.0 s), evaluate (under way)"
+    assert words == "data (2.0 s), train codec (1.0 s), train operator (9.0 s), evaluate (under way)"
+
+
+def test_a_run_killed_or_stopped_early_in_a_stage_is_said_to_be_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = SimpleNamespace(rank=0, step=20, phase="save")  # of the stage before
+    monkeypatch.setattr("ups.memory.state.beats_of", lambda _: {0: last})
+    run = begun(tmp_path / "run")
+    logged(run, "codec", (10, 20))
+    row = {"phase": "train", "part": "operator", "event": "begin", "clock": time.time()}
+    run.journal.write_text(json.dumps(row) + "\n")
+    dead = "dead at step 0 of 600 of stage operator; resumable from the beginning of the stage."
+    assert state_of(run.folder).sentence == dead
+    with run.journal.open("a") as file:
+        file.write(json.dumps({**row, "event": "end", "result": "failed"}) + "\n")
+    ended(run, Ending.INTERRUPTED)
+    assert state_of(run.folder).sentence == "stopped on request at step 0 of 600 of stage operator; --resume goes on."
 
 
 def test_damage_is_one_sentence_and_never_an_exception(tmp_path: Path) -> None:

@@ -112,3 +112,11 @@ def test_values_that_are_not_finite_are_named_with_file_and_sample_before_traini
 def test_a_file_that_does_not_say_what_its_task_needs_is_refused(made: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="says nowhere what its beta is, which advection1d needs"):
         Run.open(settings(tmp_path, data__b__task="advection1d", data__b__file=str(made)))
+
+
+def test_a_guard_that_is_no_law_is_told_the_laws_of_the_task(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"names 'foo', which no task here \(burgers1d\) has; their laws are mass"):
+        Run.open(settings(tmp_path, model__simulator__guard="foo"))
+    with pytest.raises(ConfigError, match=r"guard is true, false or names of laws, .* not 3"):
+        settings(tmp_path, model__simulator__guard=3)
+    assert settings(tmp_path, model__simulator__guard="mass").model.simulator.guard == ("mass",)

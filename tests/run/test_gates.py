@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -148,7 +151,7 @@ def test_what_is_no_longer_whole_is_made_again(home: Path) -> None:
 
 def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_path: Path) -> None:
     config, seen = settings(tmp_path), list[str]()
-    for until in ("data", "dry-run", "train"):
+    for until in ("check", "data", "dry-run", "train"):
         span = Span.of(None, until)
         finish, _run = again(config, span) if seen else (None, None)
         if not seen:
@@ -160,14 +163,60 @@ def test_a_run_ends_after_the_phase_it_was_asked_for_and_goes_on_from_there(tmp_
         run_dir = RunDir(tmp_path / "runs/tiny")
         assert read_journal(run_dir.journal)[-1]["phase"] == until
         assert run_dir.artifact("simulator").exists() == (until == "train")
+        assert run_dir.data.exists() == (until != "check")
     facts = Journal(run_dir.journal).last("dry-run")["stages"]
     assert set(facts) == {"codec", "operator"}
     assert all(math.isfinite(a) for s in facts.values() for a in s["losses"][0])
-    finish, _ = again(config)
+    finish, _ = again(config, Span.of(None, "evaluate"))
+    assert finish.ending == Ending.PAUSED
+    finish, _ = again(settings(tmp_path, WIDE), Span.of("gates", None))
     assert finish.ending == Ending.SUCCESS
-    assert run_dir.report.is_file()
+    assert results_of(run_dir)["evaluate"] == "skipped", "what the evaluation left is there"
+    html = run_dir.report.read_text()
+    assert "Every gate is passed." in html
+    assert re.findall(r'<a href="#([^"]+)">', html) == re.findall(r'<section id="([^"]+)">', html), "its contents too"
     with pytest.raises(ConfigError, match="finished run"):
         Run.open(config)
+
+
+def test_a_long_evaluation_is_not_repeated_after_a_kill_before_its_report(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home / "runs", tmp_path / "runs")
+    config, run = settings(tmp_path, WIDE), RunDir(tmp_path / "runs/tiny")
+
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("ups.run.conclusion.DEAR", 0.0)
+    with monkeypatch.context() as death:
+        death.setattr("ups.run.conclusion.Conclusion._report", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            again(config, Span.of("evaluate", None))
+    finish, _ = again(config)
+    assert (finish.ending, results_of(run)["evaluate"]) == (Ending.SUCCESS, "skipped")
+    assert "Every gate is passed." in run.report.read_text()
+
+
+def test_a_resume_that_asks_other_questions_is_judged_anew_where_force_says_so(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "runs", tmp_path / "runs")
+    run = RunDir(tmp_path / "runs/tiny")
+    weights, known = run.artifact("simulator").read_bytes(), run.known()
+    other = settings(tmp_path, WIDE, evaluation__samples=8)
+    with pytest.raises(ConfigError, match=r"\(evaluation\.samples: 16 → 8\); --resume --force goes on with this"):
+        Run.open(other, resume=True)
+    learnt = settings(tmp_path, WIDE, evaluation__samples=8, operator__train__lr=0.1)
+    with pytest.raises(ConfigError, match=r"\(operator\.train\.lr: .* → 0\.1\) that --force cannot replace"):
+        Run.open(learnt, resume=True, force=True)
+    assert run.known() == known
+    sentences: list[str] = []
+    screen = dataclasses.replace(Screen.silent(), say=sentences.append)
+    _, finish = finish_alone(other, screen, resume=True, force=True)
+    assert finish.ending == Ending.SUCCESS
+    assert any("another config (evaluation.samples: 16 → 8)" in sentence for sentence in sentences)
+    assert (results_of(run)["train"], results_of(run)["evaluate"]) == ("skipped", "done")
+    assert run.artifact("simulator").read_bytes() == weights
+    assert results_of(again(other)[1].folder)["evaluate"] == "skipped", "it is the run's config from now on"
 
 
 def test_a_dry_run_changes_no_weight(tmp_path: Path) -> None:
@@ -209,7 +258,7 @@ def test_half_a_line_of_a_killed_run_hides_no_other(tmp_path: Path) -> None:
     with journal("data") as mark:
         mark.facts["files"] = "x"
     with (tmp_path / "phases.jsonl").open("a") as file:
-        file.write('{"phase": "train", "ev')
+        file.write("[" * 100_000 + '\n{"phase": "train", "ev')
     with pytest.raises(KeyError), journal("train", "codec"):
         raise KeyError
     rows = read_journal(journal.path)
@@ -222,6 +271,8 @@ def test_half_a_line_of_a_killed_run_hides_no_other(tmp_path: Path) -> None:
     assert journal.last("data")["files"] == "x"
     assert journal.last("train", "codec") == {}
     assert (rows[-1]["result"], rows[-1]["ending"]) == ("failed", "CRASH")
+    os.mkfifo(tmp_path / "pipe")
+    assert read_journal(tmp_path / "pipe") == []
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_
     assert "cache/" not in words, "a link is worth nothing"
     (run.cache("data") / "other").write_bytes(bytes(200_000))
     assert "0.20 MB of what is made again when it is needed (cache/)" in freeable(run)
+    assert "trackers" not in freeable(run)
+    for name in ("csv", "tensorboard"):
+        (run.folder / name).mkdir()
+    (run.folder / "tensorboard" / "events").write_bytes(bytes(300_000))
+    assert "0.30 MB of what trackers wrote and `ups track` writes again (tensorboard/)" in freeable(run)
 
 
 def test_a_folder_with_nothing_to_delete_promises_nothing(tmp_path: Path) -> None:

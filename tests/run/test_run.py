@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import ups
 from ups.cli import main
+from ups.cli.demo import on_ranks
 from ups.config import load
 from ups.data import open_source
 from ups.engine.train import Progress
@@ -25,6 +26,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
+from ups.verdict import Ending
 
 TINY = """
 name: tiny
@@ -151,6 +153,21 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
     assert len(report.headline()) == 3
+
+
+@pytest.mark.parametrize(("ranks", "cores", "started"), [(1, 2, 2), (3, 2, 3), (3, 1, 3), (1, 1, None)])
+def test_the_demo_is_run_on_the_ranks_of_its_config(
+    ranks: int, cores: int, started: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts: list[int | None] = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr(
+        "ups.cli.demo.supervise", lambda config, **_: (starts.append(config.dist.ranks), Ending.SUCCESS)[1]
+    )
+    monkeypatch.setattr("ups.cli.demo.finish_alone", lambda config, *_, **__: (config, starts.append(None)))
+    config = load(run_config(), None, {"out": str(tmp_path), "dist.ranks": ranks})
+    on_ranks(config, SCREEN, overwrite=True, before=("data", 0.0))
+    assert starts == [started]
 
 
 @pytest.mark.slow

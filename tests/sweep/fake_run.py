@@ -29,6 +29,8 @@ def main(folder: Path, kind: str, template: Path) -> int:
         os._exit(15)
 
     signal.signal(signal.SIGTERM, stop)
+    if kind == "doomed" or (kind == "killed" and "--resume" not in sys.argv):
+        os.kill(os.getpid(), signal.SIGKILL)
     if kind == "slow" and "--resume" not in sys.argv:
         time.sleep(60)
     verdict.write_text('{"verdict": "OOM", "cause": "rank 0 had no memory left."}' if kind == "bad" else end)

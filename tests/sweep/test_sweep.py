@@ -56,6 +56,14 @@ def test_a_failure_stops_no_other_and_what_is_finished_is_not_repeated(tmp_path:
     assert {state.name for state in runs_in(tmp_path)} >= words.keys() - {"2-refused"}
 
 
+def test_a_run_that_something_kills_is_resumed_but_not_for_ever(tmp_path: Path, template: Path) -> None:
+    sweep = fake_sweep(tmp_path, template, ["killed", "doomed", "good"])
+    assert sweep.carry_out() is None
+    assert [state.word for _, state in sorted(sweep.ended.items())] == ["finished", "dead", "finished"]
+    resumed = [[start[2] for start in starts(tmp_path, name)] for name in ("0-killed", "1-doomed")]
+    assert resumed == [["False", "True"], ["False", "True", "True"]]
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
 )

@@ -295,6 +295,24 @@ def test_a_strangers_folder_writes_nothing_elsewhere_and_names_no_server_unasked
     assert deliver(run.folder)[0].trouble == "", "nobody has tried"
 
 
+def test_a_mirror_that_could_not_write_for_want_of_room_is_named_with_the_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode != 0:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        run = made_up(disk / "run", ["csv"])
+        log(run, [1])
+        end(run, Ending.SUCCESS, products=False)
+        (disk / "filler").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
+        (state,) = deliver(run.folder)
+        assert f"1 line of the log and how it ended could not be sent (the disk of {run.folder} is full)" in (
+            state.sentence(run.folder)
+        )
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
 def test_a_disk_that_takes_no_settings_is_said_and_the_run_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
     run = made_up(tmp_path / "run", [])

@@ -78,12 +78,12 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
         A YAML file with another demo than the built-in one.
     """
     with waiting("getting ready"):
-        from ups.cli.demo import on_two_ranks
+        from ups.cli.demo import on_ranks
         from ups.jobs.demo import demo as job
         from ups.run.datasets import Screen
 
     with following() as report:
-        runs = job(out, config, Screen(print, report, training()), start=on_two_ranks)
+        runs = job(out, config, Screen(print, report, training()), start=on_ranks)
     for folder, end in runs:
         if end.report is not None:  # a rank has shown what it judged
             show(end.table, end.remarks, folder.report)

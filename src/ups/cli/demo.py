@@ -17,17 +17,15 @@ from ups.rundir import RunDir
 from ups.verdict import Verdict
 
 
-def on_two_ranks(
-    config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]
-) -> tuple[RunDir, Finish]:
-    """Through all phases; in this process where there is one core, or where the config says how many ranks it wants."""
+def on_ranks(config: RunConfig, screen: Screen, *, overwrite: bool, before: tuple[str, float]) -> tuple[RunDir, Finish]:
+    """Through all phases: on the ranks that the config asks for, else on two; in this process on one core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     folder = RunDir(Path(config.out) / config.name)
-    if cores < 2 or config.dist.ranks > 1:
+    if cores < 2 and config.dist.ranks < 2:
         return finish_alone(config, screen, overwrite=overwrite, before=before)
     # Not forked: this process has made data, and the threads that helped with it would be missing in its children.
-    both = dataclasses.replace(config.dist, ranks=2, launcher="processes")
-    ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(both)})
+    several = dataclasses.replace(config.dist, ranks=max(2, config.dist.ranks), launcher="processes")
+    ranks = run_config().model_validate({**config.model_dump(), "dist": dataclasses.asdict(several)})
     os.environ[STARTED] = str(time.time())  # what came before is not the run's
     ending = supervise(ranks, command="ups.cli.worker", overwrite=overwrite)
     verdict = Verdict.read(folder.verdict)

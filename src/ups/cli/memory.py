@@ -123,7 +123,8 @@ def watch(run: Path, *, every: float = 1.0) -> int:
     """Follow a run from another terminal or another machine until it ends: step, losses, pace, time left.
 
     Needs no lock and disturbs nobody. On a terminal its curves are drawn anew in place; elsewhere a line is printed
-    when something has changed. The exit code is 0 where the run has finished, else 1.
+    when something has changed. The exit code is 0 where the run has finished, or ended after the phase it
+    was asked for, else 1.
 
     Parameters
     ----------
@@ -135,6 +136,7 @@ def watch(run: Path, *, every: float = 1.0) -> int:
     from ups.memory.follow import watch as follow
     from ups.memory.runs import run_at
     from ups.memory.show import curve_lines
+    from ups.memory.state import WELL
 
     folder, pause = run_at(run), max(0.1, every)
     if not sys.stdout.isatty():
@@ -142,7 +144,7 @@ def watch(run: Path, *, every: float = 1.0) -> int:
         def line(state: RunState, words: str) -> None:  # noqa: ARG001
             print(printable(words), flush=True)
 
-        return 0 if follow(folder, line, pause).word == "finished" else 1
+        return 0 if follow(folder, line, pause).word in WELL else 1
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -155,7 +157,7 @@ def watch(run: Path, *, every: float = 1.0) -> int:
             lines = (f"{state.name}: {words}", "", *charts)
             screen.update(Group(*(Text(printable(text)) for text in lines)), refresh=True)
 
-        return 0 if follow(folder, draw, pause).word == "finished" else 1
+        return 0 if follow(folder, draw, pause).word in WELL else 1
 
 
 def leaderboard(folder: Path = RUNS, *, task: str | None = None, top: Whole = 10) -> int:
@@ -174,10 +176,8 @@ def leaderboard(folder: Path = RUNS, *, task: str | None = None, top: Whole = 10
     from ups.memory.runs import runs_in
 
     rows, notes = best(runs_in(folder), task, top)
-    if len(rows) == 1:
-        print(f"{folder}: no finished runs here.")
-        return delivered()
-    print(printable(table(rows)), *(printable(note) for note in notes), sep="\n")
+    shown = table(rows) if len(rows) > 1 else f"{folder}: no finished runs here{' with errors' if notes else ''}."
+    print(printable(shown), *(printable(note) for note in notes), sep="\n")
     return delivered()
 
 

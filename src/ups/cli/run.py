@@ -27,6 +27,7 @@ def run(
     ranks: Whole | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    force: bool = False,
     nodes: Whole | None = None,
     node_rank: Whole = 0,
     rendezvous: str = "",
@@ -61,6 +62,9 @@ def run(
         Go on with a run that was stopped; with another number of ranks, if you like.
     overwrite
         Start again in a folder that holds a run.
+    force
+        With --resume: go on although keys of `evaluation` have changed since; the simulator is then judged anew. Keys
+        that decide what is learnt cannot be changed so, nor can data.
     nodes
         Machines that run this command together on a shared folder; short for `--dist.nodes`.
     node_rank
@@ -101,9 +105,9 @@ def run(
         from ups.run.config import run_config
 
         settings = load(run_config(), file, flags)
-    _check_forever(forever=forever, unit=unit, overwrite=overwrite, here=here)
-    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
     resume = resume or from_ is not None
+    _check_options(forever=forever, unit=unit, resume=resume, overwrite=overwrite, force=force, here=here)
+    span = _span(settings, from_, until, dry_run=dry_run, overwrite=overwrite)
     if unit:
         options = {"ranks": ranks, "nodes": nodes, "node-rank": node_rank or None, "rendezvous": rendezvous or None}
         print(_unit(settings, file, {**overrides, **options}), end="")
@@ -121,13 +125,13 @@ def run(
             raise ConfigError("--profile traces at least 1 step; leave it out for none.")
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
-        return _here(settings, span, resume=resume, overwrite=overwrite)
+        return _here(settings, span, resume=resume, overwrite=overwrite, force=force)
     with waiting("getting ready"):  # it must be over before ranks are forked
         from ups.run.forever import run_forever
         from ups.run.supervised import say, supervise
 
     say(f"{Path(settings.out) / settings.name}: {', '.join(settings.plan)} on {_ranks(settings)}.")
-    start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite)
+    start = partial(supervise, settings, command="ups.cli.worker", overwrite=overwrite, force=force)
     start = partial(start, node=node_rank, rendezvous=rendezvous, span=span)
     return code_of(run_forever(settings, start, say, node_rank) if forever else start(resume=resume, last=True))
 
@@ -158,7 +162,7 @@ def _span(settings: RunConfig, first: str | None, last: str | None, *, dry_run: 
     return span
 
 
-def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool) -> int:
+def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, force: bool) -> int:
     """The run in this process; its exit code."""
     from ups.cli.preflight import PREFLIGHT
     from ups.run.datasets import Screen
@@ -170,7 +174,7 @@ def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool) -> 
         with following() as report:
             screen = Screen(print, report, training())
             start = partial(finish_alone, settings, screen, preflight=PREFLIGHT, span=span)
-            folder, finish = start(resume=resume, overwrite=overwrite)
+            folder, finish = start(resume=resume, overwrite=overwrite, force=force)
     except (OSError, UpsError) as error:
         return refused(RunDir(Path(settings.out) / settings.name), error)
     if finish.table:
@@ -180,8 +184,10 @@ def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool) -> 
     return code_of(finish.ending)
 
 
-def _check_forever(*, forever: bool, unit: bool, overwrite: bool, here: bool) -> None:
+def _check_options(*, forever: bool, unit: bool, resume: bool, overwrite: bool, force: bool, here: bool) -> None:
     """ConfigError for options that contradict each other."""
+    if force and not resume:
+        raise ConfigError("--force changes the config of a run that is resumed; write --resume too, or leave it out.")
     if unit and not forever:
         raise ConfigError("--unit is of a run that goes on by itself; write --forever --unit.")
     if forever and overwrite:

@@ -25,6 +25,8 @@ from ups.supervise.network import port_taken
 from ups.types import ConfigError
 
 GIB = 2**30
+OWN = ".ups-doctor-"  # how the names of folders that a check makes begin
+LEFT_BEHIND = 600.0  # seconds after which no check works in one any more
 EPOCH = 1_735_689_600  # 2025-01-01: a wall clock before it was never set
 
 
@@ -261,12 +263,21 @@ def own_folder(folder: Path, do: Callable[..., Any] = lambda act, *args: act(*ar
     `do(function, *args)` is what touches the disk.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    inside = folder / f".ups-doctor-{uuid.uuid4().hex[:8]}"
+    inside = folder / f"{OWN}{uuid.uuid4().hex[:8]}"
+    do(_remove_old, folder)
     do(os.makedirs, inside)
     try:
         yield inside
     finally:
         do(_remove, inside, made)
+
+
+def _remove_old(folder: Path) -> None:
+    """Take away what doctors that were killed have left; that of one at work is younger."""
+    for path in folder.glob(f"{OWN}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.lstat().st_mtime > LEFT_BEHIND:
+                shutil.rmtree(path)
 
 
 def _remove(inside: Path, made: list[Path]) -> None:

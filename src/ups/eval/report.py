@@ -14,7 +14,8 @@ import numpy as np
 from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
-from ups.eval.results import Cost, DataFact, Drawn, Entry, LearningCurve, Point, Record, StageFact, TaskResult
+from ups.eval.learning import LearningCurve
+from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
 from ups.eval.trajectories import PerTrajectory

@@ -118,15 +118,6 @@ class StageFact:
 
 
 @dataclass(frozen=True)
-class LearningCurve:
-    """How a stage of training went: its loss, and the scores of its validations, each `(step, value)`."""
-
-    stage: str
-    losses: tuple[tuple[int, float], ...]
-    scores: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True)
 class TaskResult:
     """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
 

@@ -10,9 +10,10 @@ import numpy as np
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import Fan
 from ups.eval.intervals import Number
+from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
-from ups.eval.results import DataFact, Drawn, Entry, LearningCurve, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array
@@ -80,13 +81,13 @@ def spectrum_remark(truth: Array, predicted: Array) -> str:
 def learning_section(curves: Sequence[LearningCurve]) -> Section:
     """Loss and validation of every stage, step by step."""
     section = Section("Learning curves", "The loss of training, and what its validations found, stage by stage.")
-    for curve in curves:
-        lines = []
-        for label, points in (("loss", curve.losses), ("validation score", curve.scores)):
-            if points:
-                steps, values = np.array(points, float).T
-                lines.append(Curve(label, steps, values))
-        section.pictures.append((f"Stage {curve.stage}.", chart(lines, "step", "loss and score")))
+    for stage in dict.fromkeys(curve.stage for curve in curves):
+        lines = [
+            Curve("validation score" if c.name == SCORE else c.name, np.array(c.steps, float), np.array(c.values))
+            for c in curves
+            if c.stage == stage
+        ]
+        section.pictures.append((f"Stage {stage}.", chart(lines, "step", "loss and score")))
     return section
 
 

@@ -69,11 +69,15 @@ def read(folder: Path) -> list[PerTrajectory]:
     """What stands in the file of a folder; a DataError where it is not there, damaged, or contradicts itself."""
     path = folder / FILE
     try:
-        return [_row(values) for values in read_record(path)["rows"]]
+        rows = [_row(values) for values in read_record(path)["rows"]]
+        if not main_rows(rows, OURS):
+            raise ValueError(f"it holds no errors of {OURS}")
     except FileNotFoundError:
         raise DataError(f"{path}: is not there; `ups evaluate {folder}` writes it.") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: is damaged ({error}); `ups evaluate {folder}` writes it again.") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{path}: is damaged ({reason}); `ups evaluate {folder}` writes it again.") from None
+    return rows
 
 
 def main_rows(rows: Iterable[PerTrajectory], predictor: str) -> dict[str, PerTrajectory]:
@@ -92,6 +96,8 @@ def _row(values: Any) -> PerTrajectory:
     nrmse = tuple(float(error) for error in values["nrmse"])
     if not len(ids) == len(marks) == len(nrmse):
         raise ValueError("its lists are of different lengths")
+    if not ids:
+        raise ValueError(f"it names no trajectory of {task}")
     simulator = str(values.get("simulator", ""))
     return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse, simulator)
 

@@ -42,13 +42,13 @@ def quick_estimate(config: RunConfig, folder: Path) -> Sequence[str]:
         return ()
     needed = costs(config, device.type).needed * _processes(config, device.type)
     if needed <= free:
-        return (f"estimate: {size(needed)} of memory at the peak, and {size(free)} are free.",)
+        return (f"estimate: {size(needed)} of tensors at the peak, and {size(free)} of memory are free.",)
     least = costs(config, device.type, 1).needed * _processes(config, device.type)
     if least > free:
         raise ConfigError(
             _lacks(least, free, device.type, "use a smaller model or grid, or train.activations recompute")
         )
-    words = f"estimate: {size(needed)} of memory at the peak, and only {size(free)} are free"
+    words = f"estimate: {size(needed)} of tensors at the peak, and only {size(free)} of memory are free"
     if device.type == "cuda":  # the probe finds the microbatch that fits
         return (f"{words}; the microbatch will be made smaller.",)
     raise ConfigError(f"{words}; set a smaller train.microbatch (`ups estimate` says which), or batch.")

@@ -15,6 +15,7 @@ import torch
 from ups.engine.ranks.dist import device_of
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
 from ups.files import write_named
+from ups.host_memory import resident
 from ups.jobs.contention import BUSY, Contention
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.making import making_seconds
@@ -53,6 +54,8 @@ class Forecast:
     price: float | None  # of an hour
     making: float = 0.0  # seconds for the data that the run makes itself
     busy: float = 0.0  # share of the time in which others had the processors while this was timed
+    program: int = 0  # bytes of host memory that a process takes before it has a tensor
+    processes: int = 1  # that share the memory
 
     @property
     def seconds(self) -> float | None:
@@ -60,6 +63,13 @@ class Forecast:
         if self.evaluation is None:
             return None
         return self.making + sum(t.seconds for t in self.times.values()) + self.evaluation
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the memory that is free suffices; None where there is no such device."""
+        if self.free is None:
+            return None
+        return self.processes * (self.costs.needed + self.program) <= self.free
 
     @property
     def money(self) -> float | None:
@@ -131,10 +141,15 @@ class Forecast:
     @property
     def verdict(self) -> str:
         """Whether it fits, and what would."""
-        need = f"{size(self.costs.needed)} of memory at the peak"
+        need = f"{size(self.costs.needed)} of GPU memory at the peak"
+        if self.costs.device == "cpu":
+            each = f" in each of {self.processes} processes" if self.processes > 1 else ""
+            whole = size(self.processes * (self.costs.needed + self.program))
+            tensors, program = size(self.costs.needed), size(self.program)
+            need = f"{whole} of memory: {tensors} of tensors at the peak and about {program} of program{each}"
         if self.free is None:
             return f"needs {need}; whether it fits cannot be said here, where there is no {self.costs.device} device."
-        if self.costs.needed <= self.free:
+        if self.fits:
             return f"fits: {need}, {size(self.free)} are free on {self.device}."
         lacks = f"does not fit: {need}, and only {size(self.free)} are free on {self.device};"
         if self.microbatch:
@@ -162,11 +177,13 @@ def forecast(
     activity(f"{config.name}: counting memory and FLOPs")
     bill = costs(config, kind)
     free = free_memory(here) if here is not None else None
-    fits = free is None or bill.needed <= free
+    program, processes = (resident(), config.dist.ranks) if kind == "cpu" else (0, 1)
+    room = math.inf if free is None else free / processes - program  # for the tensors of one process
+    fits = bill.needed <= room
     if measure and (here is None or not fits):
         why = f"there is no {kind} device here" if here is None else f"it needs {size(bill.needed)} and would not fit"
         raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
-    largest = None if fits or free is None else _largest(config, kind, free, bill)
+    largest = None if fits else _largest(config, kind, int(room), bill)
     if here is None:
         return Forecast(config.name, kind, bill, {}, False, None, {}, free, largest, price)
     times: dict[str, StageTime] = {}
@@ -189,7 +206,7 @@ def forecast(
     activity(f"{config.name}: timing the making of the data")
     making, busy = making_seconds(config.data), contention.share()
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
-    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy)
+    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes)
     return Forecast(config.name, name, bill, times, *judged)
 
 

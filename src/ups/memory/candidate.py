@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.trajectories import OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
-from ups.memory.curves import LearningCurve, curves_of
 from ups.memory.evidence import one_line
 from ups.memory.runs import run_at
 from ups.memory.state import COMPLETE, RunState, state_of

@@ -161,8 +161,9 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
     who = f"{first.name} and {second.name}"
     judged = [any(run in members for run in side.runs) for side in (first, second)]
     if not all(judged):
-        lacking = (first if not judged[0] else second).name
-        return [], f"{task}: {lacking} has no errors on it, so {who} are not compared there."
+        lacking = first if not judged[0] else second
+        known = all(run.problem for run in lacking.runs)  # said already
+        return [], "" if known else f"{task}: {lacking.name} has no errors on it, so {who} are not compared there."
     marks = [set(run.errors[task].marks) for run in members]
     common = set.intersection(*marks)
     if len(common) == 1 and all(len(one) == 1 for one in marks):

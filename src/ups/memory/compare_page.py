@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ups.eval.learning import SCORE
 from ups.memory.candidate import Candidate
 from ups.memory.compare import Comparison
-from ups.memory.curves import SCORE
 from ups.pages import Page, Section
 from ups.pages.charts import Curve, chart
 from ups.types import DataError

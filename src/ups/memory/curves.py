@@ -1,60 +1,14 @@
-"""Learning curves: read from the log of a run, and drawn in a terminal with plain Unicode."""
+"""Learning curves drawn in a terminal with plain Unicode."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
-from ups.memory.evidence import Row, end_of, rows_in, stage_of
+from ups.eval.learning import LearningCurve
 
-MOST = 1 << 28  # bytes of a log that are read, from its end
 HEIGHT, WIDTH = 6, 60  # of a chart, in letters
 LEVELS = " ▁▂▃▄▅▆▇█"
-LOSS, SCORE = "loss", "validation/score"
-
-
-@dataclass(frozen=True)
-class LearningCurve:
-    """A number of a stage against its steps."""
-
-    stage: str
-    name: str
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.stage}: {'validation' if self.name == SCORE else self.name}"
-
-
-def curves_of(log: Path, names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:
-    """The curves of every stage in a run's log; none where there is none that can be read."""
-    return curves_in(rows_in(end_of(log, MOST).splitlines()), names)
-
-
-def curves_in(rows: Iterable[Row], names: Sequence[str] = (LOSS, SCORE)) -> list[LearningCurve]:
-    """The curves in the rows of a log. Where a step comes again, the run was resumed before it: what an earlier start
-    wrote from there on is no longer true."""
-    points: dict[tuple[str, str], dict[int, float]] = {}
-    reached: dict[str, int] = {}
-    for row in rows:
-        stage, step = stage_of(row), row.get("step")
-        if not stage or not isinstance(step, int):
-            continue
-        if step < reached.get(stage, step):
-            for (owner, _), values in points.items():
-                if owner == stage:
-                    for later in [s for s in values if s >= step]:
-                        del values[later]
-        reached[stage] = step
-        for name in names:
-            value = row.get(f"{stage}/{name}")
-            if isinstance(value, int | float):
-                points.setdefault((stage, name), {})[step] = float(value)
-    ordered = {key: sorted(values.items()) for key, values in points.items()}
-    return [LearningCurve(*key, *map(tuple, zip(*values, strict=True))) for key, values in ordered.items() if values]
 
 
 def drawn(curve: LearningCurve, width: int = WIDTH, height: int = HEIGHT) -> list[str]:

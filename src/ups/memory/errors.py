@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ups.eval.trajectories import OURS, PerTrajectory, main_rows
+from ups.eval.trajectories import FILE, OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
 from ups.types import DataError
@@ -44,9 +44,10 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
     try:
         rows = read_trajectories(folder)
     except DataError as error:
-        if (older := _older(folder)) is not None:
-            return older
-        raise error from None
+        older = None if (folder / FILE).exists() else _older(folder)
+        if older is None:
+            raise error from None
+        return older
     ours = main_rows(rows, OURS)
     still = {row.task: row.value for row in main_rows(rows, "persistence").values()}
     return {
@@ -76,6 +77,6 @@ def _older(folder: Path) -> dict[str, TaskError] | None:
                 errors[task] = TaskError(task, value, low, high, int(row["n"]), str(row["protocol"]))
             elif row["predictor"] == "persistence":
                 still.setdefault(task, value)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return {task: replace(error, persistence=still.get(task)) for task, error in errors.items()}

@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ups.engine.checkpoint.manifest import MANIFEST, listing
+from ups.eval.learning import stage_of
 from ups.files import holder
 from ups.heartbeat import Beat
 from ups.heartbeat import read as read_beat
-from ups.parsing import parse_json, read_text
+from ups.parsing import Row, end_of, number_of, read_text, rows_in
 from ups.rundir import RunDir
 from ups.supervise.proc import identity, is_mine, of_runs, seen_by
 from ups.supervise.start_dir import StartDir
 
-END = 1 << 17  # bytes of a log that are looked at for its last rows
-JOURNAL = "phases.jsonl"  # a line for the beginning and the end of each phase of a run
-Row = dict[str, Any]
+TRAIN = "train"  # the phase whose steps the log tells
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a training was when something was last written of it."""
+    """Where a training was when something was last written of it. `logged`: by a row of the log; a heartbeat knows no
+    stage, so before the first row its step may be of the stage before."""
 
     stage: str
     step: int
     time: float
+    logged: bool = True
 
 
 @dataclass(frozen=True)
 class Phase:
-    """The phase that a run was in when its record was last written to. `under_way`: it had not ended."""
+    """The phase that a run was in when its record was last written to. `under_way`: it had not ended; `broken_off`: it
+    had not, or had failed. `part` is the stage that was trained."""
 
     name: str
     time: float
     under_way: bool
+    broken_off: bool = False
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -63,58 +65,42 @@ class Processes:
         return [StartDir(seen_by(pid, variables["UPS_RUN"])) for pid, variables in sorted(ranks.items())]
 
 
-def rows_in(lines: Iterable[bytes]) -> Iterator[Row]:
-    """The rows of a log; half a line that a kill has left is passed over."""
-    for line in lines:
-        try:
-            row = parse_json(line)
-        except ValueError:
-            continue
-        if isinstance(row, dict):
-            yield row
-
-
-def end_of(log: Path, most: int = END) -> bytes:
-    """The last bytes of a log; none where it cannot be read."""
-    try:
-        with open(os.open(log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
-            return file.read(most)
-    except (OSError, ValueError):
-        return b""
-
-
 def last_rows(log: Path) -> Iterator[Row]:
     """The last rows of a log, newest first."""
     return rows_in(reversed(end_of(log).splitlines()))
 
 
-def stage_of(row: Row) -> str:
-    """The stage that a row of the log belongs to; empty where none is named."""
-    return next((name.partition("/")[0] for name in row if "/" in name), "")
-
-
 def place_of(rows: Iterable[Row]) -> Place | None:
     """Where the training was when the newest of these rows was written."""
     for row in rows:
-        stage, step, time = stage_of(row), row.get("step"), row.get("time")
-        if stage and isinstance(step, int) and isinstance(time, int | float) and math.isfinite(time):
-            return Place(one_line(stage), step, float(time))
+        stage, step, time = stage_of(row), row.get("step"), number_of(row.get("time"))
+        if stage and isinstance(step, int) and time is not None and math.isfinite(time):
+            return Place(one_line(stage), step, time)
     return None
 
 
 def phases_of(folder: RunDir) -> Iterator[Row]:
     """The last rows of the record of a run's phases, newest first; none where it keeps no such record."""
-    return last_rows(folder.folder / JOURNAL)
+    return last_rows(folder.journal)
 
 
 def phase_of(folder: RunDir) -> Phase | None:
     """Where a run is among its phases, or was when it was killed."""
     for row in phases_of(folder):
-        name, time = row.get("phase"), row.get("clock")
-        if isinstance(name, str) and isinstance(time, int | float) and math.isfinite(time):
-            return Phase(one_line(name, 40), float(time), row.get("event") == "begin")
+        name, time = row.get("phase"), number_of(row.get("clock"))
+        if isinstance(name, str) and time is not None and math.isfinite(time):
+            under_way, part = row.get("event") == "begin", one_line(str(row.get("part") or ""), 40)
+            return Phase(one_line(name, 40), time, under_way, under_way or row.get("result") == "failed", part)
     return None
+
+
+def training_place(folder: RunDir, phase: Phase | None) -> Place | None:
+    """Where the training of a run is, or was. The log knows nothing yet of a stage that has only begun."""
+    place = place_of(last_rows(folder.metrics))
+    begun = phase is not None and phase.name == TRAIN and phase.broken_off and bool(phase.part)
+    if phase is not None and begun and (place is None or place.stage != phase.part):
+        return Place(phase.part, 0, phase.time, logged=False)
+    return place
 
 
 def budget_of(folder: RunDir, stage: str) -> Budget:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ups.memory.curves import LOSS, SCORE
-from ups.memory.evidence import Row, last_rows, place_of, stage_of
+from ups.eval.learning import LOSS, SCORE, stage_of
+from ups.memory.evidence import last_rows, place_of
 from ups.memory.state import RunState, state_of
+from ups.parsing import Row, number_of
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 
@@ -93,7 +94,7 @@ def _read(path: Path, place: int) -> tuple[str, int]:
 
 def _newest(rows: list[Row], stage: str, name: str) -> float | None:
     values = (row.get(f"{stage}/{name}") for row in rows)
-    return next((float(value) for value in values if isinstance(value, int | float)), None)
+    return next((number for number in map(number_of, values) if number is not None), None)
 
 
 def _left(rows: list[Row], state: RunState) -> str:

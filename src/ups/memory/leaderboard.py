@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ups.memory.errors import TaskError, number
-from ups.memory.state import RunState
+from ups.memory.state import COMPLETE, RunState
 from ups.types import check_known
 
 Rows = tuple[tuple[str, ...], ...]
@@ -24,7 +24,7 @@ def leaderboard(states: Sequence[RunState], task: str | None = None, top: int = 
     rows: list[tuple[str, ...]] = [
         ("task", "", "run", "nRMSE (95 % interval)", "/ persistence", "trajectories", "data", "")
     ]
-    notes: list[str] = []
+    notes = [f"{one.name}: {one.sentence}" for one in states if one.word in COMPLETE and not one.errors]
     for name in tasks if task is None else [task]:
         groups = exams_of(states, name)
         letters = dict(zip((exam for exam in groups if exam), LETTERS, strict=False))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ups.memory.errors import TaskError, errors_of
 from ups.memory.evidence import (
+    TRAIN,
     Budget,
     Phase,
     Place,
@@ -21,11 +22,10 @@ from ups.memory.evidence import (
     budget_of,
     checkpoints_of,
     json_problem,
-    last_rows,
     one_line,
     phase_of,
-    place_of,
     starts_of,
+    training_place,
 )
 from ups.parsing import read_record
 from ups.presence import Presence, look
@@ -47,8 +47,8 @@ Word = Literal[
     "foreign",
 ]
 COMPLETE: tuple[Word, ...] = ("finished", "gate missed")  # simulator, numbers and report are there
+WELL: tuple[Word, ...] = ("finished", "paused")  # all that was asked for is done
 ENDED: tuple[Word, ...] = (*COMPLETE, "paused", "failed", "stopped", "dead")  # nobody writes it, for sure
-TRAIN = "train"  # the phase whose steps the log tells
 STOPPED = ("PREEMPTED", "INTERRUPTED")
 NOT_RUNS: tuple[Word, ...] = ("empty", "foreign")
 
@@ -129,7 +129,8 @@ def _no_run(run: RunDir, names: set[str], blank: RunState) -> RunState | None:
 
 
 def _state(run: RunDir, names: set[str], presence: Presence, processes: Processes, blank: RunState) -> RunState:
-    place = place_of(last_rows(run.metrics))
+    phase = phase_of(run)
+    place = training_place(run, phase)
     checkpoints = {} if run.stages.name in names else checkpoints_of(run)
     state = replace(blank, changed=_changed(run, place), **_cost(run, checkpoints))
     if place is not None:
@@ -140,14 +141,14 @@ def _state(run: RunDir, names: set[str], presence: Presence, processes: Processe
     if not starts and presence.held and presence.writer is not None and presence.writer.here:
         starts = starts_of(presence.writer.pid, alive=True)
     if presence.alive or (starts and not presence.elsewhere):
-        return _running(state, presence, _beat(beats_of(starts)), place, phase_of(run))
+        return _running(state, presence, _beat(beats_of(starts)), place, phase)
     if presence.held and presence.elsewhere and presence.writer is not None:
         host, age = presence.writer.host, ago(presence.age or 0.0)
         words = f"not known: {host} holds its lock, but its last sign of life is {age} old; look on {host}."
         return replace(state, word="unclear", sentence=words, host=host)
     if run.verdict.name in names:
         return _ended(state, run)
-    return _dead(state, run, presence, place, names, checkpoints)
+    return _dead(state, run, presence, place, phase, names, checkpoints)
 
 
 def _with_log(presence: Presence, place: Place | None) -> Presence:
@@ -178,7 +179,7 @@ def _running(
         state = replace(state, step=None, stage="") if place is None else state
         goes_on = f", to go on from about {at(state)}" if place is not None else ""
         return replace(state, sentence=f"starting, or making data{goes_on}{where}.")
-    if beat is not None and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
+    if beat is not None and place.logged and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
     return replace(state, sentence=f"{at(state)}{where}.")
 
@@ -231,13 +232,14 @@ def _dead(
     run: RunDir,
     presence: Presence,
     place: Place | None,
+    phase: Phase | None,
     names: set[str],
     checkpoints: Mapping[str, int],
 ) -> RunState:
     """A run that nobody writes and that has said no word about its end: it was killed."""
     left = starts_of(presence.writer.pid, alive=False) if presence.writer is not None and presence.writer.here else []
     beat = _beat(beats_of(left))
-    if beat and place and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
+    if beat and place and place.logged and beat[0] > place.step and (state.of is None or beat[0] <= state.of):
         state = replace(state, step=beat[0])
     how = ""
     if presence.writer is not None and presence.elsewhere:
@@ -245,14 +247,14 @@ def _dead(
     if not read_json(run.environment).get("fingerprint"):
         words = f"dead before it had begun{how}; run it again with --overwrite."
         return replace(state, word="dead", sentence=words)
-    phase = phase_of(run)
     if phase is not None and phase.under_way and phase.name != TRAIN:
         last = _newest(run, checkpoints)
         begin = f" from step {checkpoints[last]} of stage {last}" if last else ""
         return replace(
             state, word="dead", sentence=f"dead in phase {phase.name}{how}; resumable{begin}.", resumable=True
         )
-    if run.results.name in names or run.stages.name in names:
+    trains = phase is not None and phase.under_way  # again, for all other phases were named above
+    if not trains and names & {run.results.name, run.stages.name}:
         words = f"dead after its training, before its verdict{how}; resumable."
         return replace(state, word="dead", sentence=words, resumable=True)
     if state.step is None and not checkpoints:
@@ -320,4 +322,4 @@ def _plain(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "Budget", "RunState", "ago", "at", "is_run", "state_of"]
+__all__ = ["COMPLETE", "ENDED", "NOT_RUNS", "WELL", "Budget", "RunState", "ago", "at", "is_run", "state_of"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator
 
 from ups.types import ConfigError
 
@@ -193,11 +195,20 @@ class CriticConfig(NetworkConfig):
     """What the norms measure: each token, or the whole field of a sample."""
 
 
+def _names(guard: Any) -> Any:
+    """One name of a law stands for a list of it; what is neither yes, no nor names is a ConfigError."""
+    if isinstance(guard, str):
+        return (guard,)
+    if isinstance(guard, bool) or (isinstance(guard, list | tuple) and all(isinstance(name, str) for name in guard)):
+        return guard
+    raise ConfigError(f"guard is true, false or names of laws, for example [mass, positive], not {guard!r}.")
+
+
 @dataclass(frozen=True)
 class SimulatorConfig:
     """How a simulator runs."""
 
-    guard: bool | tuple[str, ...] = True
+    guard: Annotated[bool | tuple[str, ...], BeforeValidator(_names)] = True
     """Repair each frame so that the laws of its task hold, and go on from the repaired one: all laws, none, or those
     named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
     reencode: bool = False

@@ -1,4 +1,4 @@
-"""Replacing one section of a page that is there, and the numbers embedded in it; all else stays as it was written."""
+"""Replacing one section of a page that is there, its contents and the numbers embedded in it; all else stays."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ups.files import write_atomic
 from ups.pages.page import Page, Section
 
 SECTION = re.compile(r"<section\b.*?</section>", re.DOTALL)
+CONTENTS = re.compile(r'(<nav aria-label="contents"><ol>\n).*?(</ol></nav>)', re.DOTALL)
+HEAD = re.compile(r'<section id="([^"]*)">.*?<h2>(.*?)</h2>', re.DOTALL)
 DATA = re.compile(r'(<script type="application/json" id="data">).*?(</script>)', re.DOTALL)
 
 
@@ -29,6 +31,8 @@ def replace_section(path: Path, title: str, section: Section | None, data: Seque
         text = text[: there[0].start()] + fresh + text[there[0].end() :].removeprefix("" if fresh else "\n")
     elif fresh and (first := SECTION.search(text)):
         text = f"{text[: first.end()]}\n{fresh}{text[first.end() :]}"
+    entries = "".join(f'<li><a href="#{anchor}">{name}</a></li>\n' for anchor, name in HEAD.findall(text))
+    text = CONTENTS.sub(lambda match: f"{match[1]}{entries}{match[2]}", text)
     text = DATA.sub(lambda match: f"{match[1]}{htmlsafe_json_dumps(list(data))}{match[2]}", text)
     write_atomic(path, text)
 

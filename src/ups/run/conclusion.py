@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from ups.rundir import Place, RunDir
 from ups.types import DataError
 from ups.verdict import Ending
 
+DEAR = 60.0  # seconds of an evaluation whose page is drawn at once, so that no kill has it done again
 THERE = "what it left is there, to the byte"
 
 
@@ -132,6 +134,11 @@ class Conclusion:
             judged = Judged.of(self.judge(self.champion))
             write_trajectories(self.folder.folder, judged.errors)
             write_results(self.folder.results, rows_of(judged.records))
+            dear = self.span.ends_before("report") or time.perf_counter() - mark.began > DEAR
+            if judged.report is not None and dear:  # the page can be drawn only now, and a kill would take it
+                judged.report.with_phases(self.seconds.rows()).write(self.folder.folder)
+                self.folder.write(self.folder.phases, self.seconds.seconds)
+                mark.facts.update(left=self._left())
             mark.facts.update(simulator=judged.simulator, champion=self._held_against(), config=self.folder.known())
             mark.facts.update(headline=judged.headline, remarks=judged.remarks)
         return judged
@@ -139,8 +146,8 @@ class Conclusion:
     def _before(self) -> Judged | None:
         """What the last evaluation left, where it is of this simulator and this champion's, and all of it is there to
         the byte."""
-        left, evaluated = self.journal.last("report"), self.journal.last("evaluate")
-        if left.get("left") != self._left() or left.get("config") != self.folder.known():
+        evaluated, now = self.journal.last("evaluate"), (self._left(), self.folder.known())
+        if now not in [(row.get("left"), row.get("config")) for row in (self.journal.last("report"), evaluated)]:
             return None
         try:
             headline = tuple(tuple(map(str, row)) for row in evaluated["headline"])
@@ -217,7 +224,7 @@ class Conclusion:
 def trained(folder: RunDir, journal: Journal) -> bool:
     """Whether the simulator in the folder is the one that calibration left, to the byte."""
     row, artifact = journal.last("calibrate"), folder.artifact("simulator")
-    if not row or row.get("config") != folder.known() or not artifact.is_file() or not folder.stages.is_file():
+    if not row or not folder.was(row.get("config")) or not artifact.is_file() or not folder.stages.is_file():
         return False
     return sha256(artifact) == row.get("simulator")
 

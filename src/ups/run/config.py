@@ -107,6 +107,7 @@ class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
     incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates"})
+    after_training = frozenset({"evaluation"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""

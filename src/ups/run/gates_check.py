@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ups.eval.gates import BETTER_WHEN_LARGER, LAW, MEASURED, metric_of
 from ups.physics.laws import laws_of
 from ups.rundir import RunDir
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, nearest
 
 
 def require_measurable(
@@ -22,7 +21,8 @@ def require_measurable(
     known = {task.name: (task, periodic) for task, periodic in tasks}
     for name, wanted in bounds.items():
         if name not in known:
-            raise ConfigError(f"gates.{name}: this run has no task '{name}'; {_nearest(name, 'tasks', [*known])}")
+            hint = nearest(name, known, f"its tasks are {', '.join(known)}.")
+            raise ConfigError(f"gates.{name}: this run has no task '{name}'; {hint}")
         task, periodic = known[name]
         laws = [law.name for law in laws_of(task, periodic)]
         for metric in wanted:
@@ -31,10 +31,8 @@ def require_measurable(
                 raise ConfigError(f"gates.{name}.{metric}: is better when it is larger, and a gate is an upper bound.")
             if record.startswith(LAW) and record.removeprefix(LAW) not in laws:
                 there = [*MEASURED, *laws]
-                raise ConfigError(
-                    f"gates.{name}.{metric}: the evaluation of {name} gives no '{metric}'; "
-                    f"{_nearest(metric, 'metrics', there)}"
-                )
+                hint = nearest(metric, there, f"its metrics are {', '.join(there)}.")
+                raise ConfigError(f"gates.{name}.{metric}: the evaluation of {name} gives no '{metric}'; {hint}")
 
 
 def champion_folder(champion: str, own: Path) -> RunDir:
@@ -48,8 +46,3 @@ def champion_folder(champion: str, own: Path) -> RunDir:
     if not run.artifact("simulator").is_file():
         raise ConfigError(f"gates.champion: {champion} has no simulator, for its training has not finished; finish it.")
     return run
-
-
-def _nearest(name: str, kind: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"its {kind} are {', '.join(known)}."

@@ -45,7 +45,7 @@ class Progress:
     """How far a generation is: samples solved (parts of samples count), of how many, and the name of the file.
 
     `kept` are those of them that are on the disk, where files are made: what an interruption leaves. `note` is
-    something to be said once: how long it will take, or what is kept.
+    something to be said once: how long it will take, or what is kept. `percent`: `done` are percent of the whole.
     """
 
     done: float
@@ -53,6 +53,11 @@ class Progress:
     name: str
     note: str = ""
     kept: int | None = None
+    percent: bool = False
+
+    @property
+    def amount(self) -> str:
+        return f"{self.done:.0f} %" if self.percent else f"{self.done:.0f} of {self.total}"
 
 
 Report = Callable[[Progress], None]

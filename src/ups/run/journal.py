@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ups.parsing import LARGEST_RECORD, Row, end_of, rows_in
 from ups.provenance import changes, code
 from ups.types import ConfigError, check_known
 from ups.verdict import classify, now
@@ -139,16 +140,9 @@ class Journal:
             os.close(descriptor)
 
 
-def read_journal(path: Path | None) -> list[dict[str, Any]]:
+def read_journal(path: Path | None) -> list[Row]:
     """The lines of a phases.jsonl, oldest first; what is no line is passed over, and no file has none."""
-    rows = []
-    with suppress(OSError):
-        for line in path.read_bytes().splitlines() if path is not None else ():
-            with suppress(ValueError):
-                row = json.loads(line)
-                if isinstance(row, dict):
-                    rows.append(row)
-    return rows
+    return [] if path is None else [*rows_in(end_of(path, LARGEST_RECORD).splitlines())]
 
 
 def record_check(journal: Journal, began: float, say: Callable[[str], None]) -> None:

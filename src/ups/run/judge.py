@@ -21,6 +21,7 @@ from ups.eval.baselines import BASELINES
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.fourier import INSTALL, available
+from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
@@ -44,7 +45,6 @@ from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.exams import Exam, by_length, exams
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
-from ups.run.learning import learning_curves
 from ups.run.load import load
 from ups.run.order import told
 from ups.rundir import RunDir
@@ -134,7 +134,7 @@ class Judge:
 
     def _show(self, exam: Exam, done: float) -> None:
         """How far the judging of one task is, in percent."""
-        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}"))
+        self.screen.following(Progress(min(done, ALL), ALL, f"judging {exam.part.task.name}", percent=True))
 
     def _trust(self, exam: Exam) -> tuple[EnsembleScores | None, ErrorScores | None]:
         """What draws are worth beside the operator alone, None where no part draws or none are asked for; and what the
@@ -326,7 +326,7 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
     digests = Identity(folder, asked.screen.say).by_path()
     report = asked.report(config.name, results, [data.fact(digests) for data in sets], on=on)
     simulators = {OURS: digest_of(folder), CHAMPION: asked.champion.simulator if asked.champion is not None else ""}
-    learning = learning_curves(folder)
+    learning = tuple(curves_of(folder.metrics))
     return dataclasses.replace(report, drawn=told(folder, known), learning=learning, simulators=simulators)
 
 

@@ -38,8 +38,9 @@ def load(path: str | Path, device: str = "cpu") -> Simulator:
                 "with `ups run` and --resume."
             )
         simulator = Simulator.load(artifact, on, part_kinds())
-        made, ours = simulator.provenance.get("config"), RunDir.at(place).known()
-        if made is not None and ours is not None and made != ours:
+        run = RunDir.at(place)
+        made, ours = simulator.provenance.get("config"), run.known()
+        if made is not None and ours is not None and not run.was(str(made)):
             raise DataError(
                 f"{artifact}: was trained with another config ({made}) than this run's ({ours}); put its own back, "
                 "or --resume the run to write it again."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ups.engine.checkpoint.manifest import NAME, listing, size_words
 from ups.rundir import RunDir
+from ups.tracking import MIRRORS
 
 WORTH = 10_000  # bytes below which nothing is named
 
@@ -19,11 +20,14 @@ def freeable(run: RunDir) -> str:
     outdated = [path for stage in stages for path in listing(stage)[1:]]
     others = [path for stage in stages for path in _entries(stage) if not NAME.fullmatch(path.name)]
     attempts = run.attempts()
+    mirrors = [run.folder / name for name in MIRRORS if (run.folder / name).is_dir()]
+    folders = ", ".join(f"{place.name}/" for place in mirrors if bytes_of(place) >= WORTH)
     kinds: dict[str, list[Path]] = {
         "older checkpoints": outdated,
         "damaged checkpoints set aside and leftovers of saves": others,
         f"what is made again when it is needed ({run.cache('').name}/)": [run.cache("")],
         "logs of earlier attempts": [attempts[number] for number in sorted(attempts)[:-1]],
+        f"what trackers wrote and `ups track` writes again ({folders})": mirrors,
         f"traces ({run.profile.name}/)": [run.profile],
     }
     sizes = {words: sum(map(bytes_of, paths)) for words, paths in kinds.items()}

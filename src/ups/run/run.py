@@ -74,21 +74,26 @@ class Run:
         *,
         resume: bool = False,
         overwrite: bool = False,
+        force: bool = False,
         preflight: Preflight | None = None,
         span: Span | None = None,
     ) -> Run:
-        """A run in its folder, which this process holds; none is made for a run that could not be finished."""
+        """A run in its folder, which this process holds; none is made for a run that could not be finished. `force`:
+        resumed although the config differs, where that changes nothing of what is learnt."""
         began = time.perf_counter()
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         require_trackers(config.tracking, screen.say)
-        if resume and RunDir(place).is_of(config):
+        if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
         if span is not None:
             require_inputs(span, RunDir(place))
         check(config)
-        run = cls(config, RunDir.open(place, config, resume=resume, overwrite=overwrite), screen, preflight, span)
+        folder = RunDir.open(place, config, resume=resume, overwrite=overwrite, force=force)
+        if folder.differences:
+            screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")
+        run = cls(config, folder, screen, preflight, span)
         record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 
@@ -111,7 +116,8 @@ class Run:
         judged also where that was done before."""
         if seat.rank:
             self.journal = Journal(None)
-        seat.prepared(self.prepare)
+        if not self.span.ends_before("data"):
+            seat.prepared(self.prepare)
         if not self.span.ends_before("dry-run"):
             seat.pulse.beat("start")
             with Dist.start(self.config.device, self.config.dist) as dist:
@@ -322,12 +328,13 @@ def finish_alone(
     *,
     resume: bool = False,
     overwrite: bool = False,
+    force: bool = False,
     before: tuple[str, float] = ("data", 0.0),
     preflight: Preflight | None = None,
     span: Span | None = None,
 ) -> tuple[RunDir, Finish]:
     """The phases of `span` in this process; the folder, and how it ended."""
-    run = Run.open(config, screen, resume=resume, overwrite=overwrite, preflight=preflight, span=span)
+    run = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, preflight=preflight, span=span)
     run.phases.before(*before)
     with mirrored(run.folder.folder, config.tracking, screen.say), run.folder, run:
         finish = run.carry_out(Alone(), always=True)

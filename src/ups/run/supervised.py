@@ -42,6 +42,7 @@ def supervise(
     command: str,
     resume: bool = False,
     overwrite: bool = False,
+    force: bool = False,
     node: int = 0,
     rendezvous: str = "",
     say: Callable[[str], None] = say,
@@ -58,7 +59,11 @@ def supervise(
     job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
-        folder = join(config, node, rendezvous) if node else _open(config, say, resume, overwrite, span)
+        if node:
+            folder = join(config, node, rendezvous)
+        else:
+            screen = replace(Screen.silent(), say=say)
+            folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)
     with mirrored(folder.folder, TrackingConfig() if node else config.tracking, say):
@@ -130,11 +135,6 @@ def _launcher(job: Job, config: RunConfig) -> Launcher:
     if not name and job.nodes == 1 and ours and config.start_from is None and config.champion is None:
         name = "forked"
     return launcher_of(job, name)
-
-
-def _open(config: RunConfig, say: Callable[[str], None], resume: bool, overwrite: bool, span: Span | None) -> RunDir:
-    screen = replace(Screen.silent(), say=say)
-    return Run.open(config, screen, resume=resume, overwrite=overwrite, span=span).folder
 
 
 def join(config: RunConfig, node: int, rendezvous: str) -> RunDir:

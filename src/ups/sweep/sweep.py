@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from ups.types import DataError
 TICK = 0.2
 EVERY = 30.0  # seconds between two lines on how far the runs are
 PATIENCE = 150.0  # seconds for runs to save after a request to stop: a little more than they give their ranks
+RESUMES = 2  # times that a run is resumed which something kills
 CONSOLE = ".console"  # what the runs print
 
 
@@ -41,8 +43,8 @@ class Sweep:
     """Carries out the points of a queue in `folder`, one in each slot at a time.
 
     `command(point, slot, resume)` are the words of `ups run` for a point. What has ended well is not repeated, what was
-    begun is resumed, what lives already is waited for: two processes never write one run. `changed()` is called
-    whenever a run has ended.
+    begun or killed is resumed, what lives already is waited for: two processes never write one run. `changed()` is
+    called whenever a run has ended.
     """
 
     folder: Path
@@ -54,6 +56,7 @@ class Sweep:
     children: list[Child] = field(default_factory=list)
     ended: dict[str, RunState] = field(default_factory=dict)
     waiting: list[Point] = field(default_factory=list)  # for a process that writes them already
+    starts: Counter[str] = field(default_factory=Counter)  # of each run
     tick: float = TICK
 
     def __post_init__(self) -> None:
@@ -81,7 +84,7 @@ class Sweep:
         """One look at everything; whether anything is left to do."""
         for child in [child for child in self.children if child.process.poll() is not None]:
             self.children.remove(child)
-            self._end(child.point)
+            self._left(child.point, killed=child.process.returncode < 0)
         self._start_waiting()
         while len(self.children) < len(self.slots) and (point := self.queue.next()) is not None:
             self._begin(point)
@@ -97,8 +100,18 @@ class Sweep:
         elif state.word in ("running", "unclear") and (state.word == "running" or state.host):
             self.say(f"{point.name}: another process runs it; it is waited for ({state.sentence})")
             self.waiting.append(point)
+        elif self.starts[point.name] > RESUMES:
+            self._end(point)
         else:
             self._start(point)
+
+    def _left(self, point: Point, killed: bool) -> None:
+        """The process of a run has ended: the run too, or it was killed and goes on."""
+        word = state_of(self.folder / point.name).word
+        if word in ("running", "dead") or (killed and word == "empty"):  # its ranks may be there for a moment
+            self._begin(point)
+        else:
+            self._end(point)
 
     def _start(self, point: Point) -> None:
         taken = [child.slot for child in self.children]
@@ -122,6 +135,7 @@ class Sweep:
                 start_new_session=True,  # Ctrl-C is this process's to pass on
             )
         self.children.append(Child(point, slot, process))
+        self.starts[point.name] += 1
         self.say(f"{point.name}: {'resumed' if known else 'started'}{where} ({self._count()}).")
 
     def _start_waiting(self) -> None:

@@ -24,6 +24,7 @@ WAIT = 10.0  # seconds for deliveries by the way, of all runs together
 AGAIN = 600.0  # seconds after a failure before one is tried again by the way
 AT_ONCE = 4  # runs
 NAMED = 3  # mirrors that lack something of which each is named
+LEAST = 1 << 16  # bytes without which a disk is full
 ORPHANED = 60.0  # seconds that the courier of a run goes on when its owner was killed
 
 
@@ -115,10 +116,15 @@ def deliveries(folder: Path) -> list[Delivery]:
     for name in settings.to:
         receipt = Receipt.read(run.tracking(f"{name}.json"))
         whole = receipt.position >= end and (not ending or receipt.ending == ending)
-        states.append(
-            Delivery(name, _lines(run.metrics, receipt.position, end), receipt.ending, receipt.trouble, whole)
-        )
+        trouble = receipt.trouble or ("" if whole else _shortage(folder))
+        states.append(Delivery(name, _lines(run.metrics, receipt.position, end), receipt.ending, trouble, whole))
     return states
+
+
+def _shortage(folder: Path) -> str:
+    """That the disk is full, where it is: then nobody could write down why a mirror has failed."""
+    room = os.statvfs(folder)
+    return "" if room.f_bavail * room.f_frsize >= LEAST else f"the disk of {folder} is full"
 
 
 def settings_of(folder: Path) -> TrackingConfig | None:
