@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Compiled modules are kept whatever the environment says: else each of the many processes compiles all of them anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test lint audit oracle bench clean
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from broken_streams import code_of, started
 from test_streams import RUN
 from ups.streams import QUEUE
 
@@ -56,16 +57,16 @@ def test_a_run_whose_output_nobody_reads_ends_as_its_verdict_says_and_obeys_a_re
     for name, more in flags.items():
         config = tmp_path / f"{name}.yaml"
         config.write_text(RUN.format(name=name, out=tmp_path))
-        words = [sys.executable, "-m", "ups", "run", str(config), *more]
+        stuck = f"/proc/{os.getpid()}/fd/{full_pipe[1]}"
         if name == "refused":
             (tmp_path / name).mkdir()
             (tmp_path / name / "thesis.tex").touch()
-        runs[name] = subprocess.Popen(words, env=ENVIRONMENT, stdout=full_pipe[1], stderr=full_pipe[1])
+        runs[name] = started(["run", str(config), *more], (stuck, stuck), tmp_path / "printed")
     end = time.monotonic() + 120
     while not list((tmp_path / "stopped" / "checkpoints").glob("codec/step-*")) and time.monotonic() < end:
         time.sleep(0.1)
-    runs["stopped"].send_signal(signal.SIGTERM)
-    assert {name: run.wait(timeout=120) for name, run in runs.items()} == {"whole": 0, "stopped": 15, "refused": 2}
+    runs["stopped"].terminate()
+    assert {name: code_of(run) for name, run in runs.items()} == {"whole": 0, "stopped": 15, "refused": 2}
     verdicts = {name: json.loads((tmp_path / name / "verdict.json").read_text())["verdict"] for name in list(runs)[:2]}
     assert verdicts == {"whole": "SUCCESS", "stopped": "PREEMPTED"}
 

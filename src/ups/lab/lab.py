@@ -25,7 +25,15 @@ from ups.verdict import Ending, read_json
 # All that a rank would import, so that none has to.
 NEEDED = (
     *("ups.lab.case_run", "ups.cli", "ups.cli.worker", "ups.run.supervised", "ups.physics"),
-    *("h5py", "rich.console", "safetensors.torch"),
+    *(
+        "h5py",
+        "rich.console",
+        "safetensors.torch",
+        "scipy.optimize",
+        "matplotlib.figure",
+        "matplotlib.backends.backend_agg",
+    ),
+    *("ups.cli.preflight", "ups.doctor.before_run", "ups.jobs.fits"),
 )
 PATIENCE = 30.0  # the assumed seconds of an undisturbed run; the real ones are the measure for the disturbed runs
 TRIES = 3  # at an undisturbed run

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from ups.later import Tensor, torch
 from ups.physics.constraints import Conserved, Law
 from ups.physics.diffusion import PeriodicDiffusion
@@ -113,13 +115,11 @@ class Advection1D(Transport):
     def simulate(self, draw: Draw, domain: Domain, times: Sequence[float], scheme: str) -> Tensor:
         if scheme != "accurate":
             return super().simulate(draw, domain, times, scheme)
-        # The state is a formula, so it is moved by moving the points: nothing is interpolated.
+        # The state is a formula, so it is moved by moving the points, for all times at once: nothing is interpolated.
         lo, length = domain.bounds[0][0], domain.lengths[0]
-        frames = []
-        for t in times:
-            x = (domain.coordinates[0] - lo - self.beta * t) % length + lo
-            frames.append(initial_states(self, draw, Domain((x,), domain.periodic, domain.bounds)))
-        return torch.stack(frames, dim=1)
+        moved = [(domain.coordinates[0] - lo - self.beta * t) % length + lo for t in times]
+        states = initial_states(self, draw, Domain((np.concatenate(moved),), domain.periodic, domain.bounds))
+        return torch.unflatten(states, 1, (len(times), -1))
 
 
 @dataclass(frozen=True)
