@@ -11,8 +11,10 @@ export PYTHONDONTWRITEBYTECODE :=
 demo: $(STAMP)
 	$(BIN)/ups demo
 
+# Four workers for two cores, as many tests wait for processes; the longest files first (tests/conftest.py), which
+# pytest-xdist would put last, for they have few tests.
 test: $(STAMP) lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(BIN)/ruff check src tests

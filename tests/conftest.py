@@ -13,12 +13,18 @@ import pytest
 from ranks import warm_up
 
 GROUPS = Path("/sys/fs/cgroup/memory")
-# Files that take a worker longest: begun first, so that none of them is alone at the end.
-LONGEST = ("test_streams.py", "test_supervise.py", "test_howto_add_a_stage.py", "test_run.py", "test_learning.py")
+# Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
+LONGEST = (
+    *("lab/test_faults.py", "jobs/test_estimate.py", "run/test_generate.py", "run/test_data_identity.py"),
+    *("run/test_run.py", "supervise/test_supervisor.py", "stages/test_howto_add_a_stage.py", "stages/test_learning.py"),
+    *("doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
+    *("stages/test_stages.py", "run/test_forever.py", "supervise/test_survival.py", "run/test_supervise.py"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    place = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="session", autouse=True)

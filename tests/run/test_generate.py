@@ -24,6 +24,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "burgers1d": {"resolution": 32, "params": {"nu": 0.1}},
     "diffsorp1d": {"resolution": 16},
     "nsincom2d": {"resolution": 16, "frames": 12},
+    "kdv1d": {"resolution": 32, "frames": 21},
+    "ks1d": {"resolution": 32, "frames": 21},
+    "cfd3d": {"resolution": 8, "frames": 6},
 }
 
 
