@@ -143,12 +143,26 @@ class Watchers:
         return torch.cat(frames)[:WATCHERS]
 
 
+def rollout_with_signs(
+    simulator: Trusted, window: Window, steps: int, members: Tensor | None = None
+) -> tuple[Tensor, list[dict[str, Tensor]]]:
+    """The rollout without draws, `(B, steps, *S, C)`, and the signs of its error after each step."""
+    frames: list[Tensor] = []
+    signs = list(signs_of(simulator, window, steps, members=members, frames=frames))
+    return torch.stack(frames, 1), signs
+
+
 def signs_of(
-    simulator: Trusted, window: Window, steps: int, seed: int = 0, members: Tensor | None = None
+    simulator: Trusted,
+    window: Window,
+    steps: int,
+    seed: int = 0,
+    members: Tensor | None = None,
+    frames: list[Tensor] | None = None,
 ) -> Iterator[dict[str, Tensor]]:
-    """The signs `(B,)` of an error after each step of the rollout without draws. Where a part draws, the spread of
-    `WATCHERS` rollouts beside it is one, as wide as the calibration makes it; that of the first of
-    `members (M, B, T, …)`, where those are drawn already."""
+    """The signs `(B,)` of an error after each step of the rollout without draws, whose frames are added to `frames`.
+    Where a part draws, the spread of `WATCHERS` rollouts beside it is one, as wide as the calibration makes it; that
+    of the first of `members (M, B, T, …)`, where those are drawn already."""
     plain = Stepping(simulator, window)
     z, time = plain.start(), torch.zeros_like(window.step(0), dtype=torch.float64)
     laws = laws_of(plain.task, window.periodic)
@@ -156,14 +170,16 @@ def signs_of(
     watchers = Watchers(simulator, window, seed) if draws else None
     calibration = calibration_of(simulator, plain.task)
     for i in range(steps):
-        z, _ = plain.step(z, i)
+        z, frame = plain.step(z, i)
+        if frames is not None:
+            frames.append(frame)
         assert plain.unrepaired is not None
         pair = torch.stack((plain.reference, plain.unrepaired), 1)
         signs = {f"law {law.name}": law.residual(pair, plain.domain, window.mask) for law in laws}
         if watchers is not None or members is not None:
-            frames = members[:WATCHERS, :, i] if members is not None else watchers.step(i) if watchers else None
-            assert frames is not None
-            signs["spread"] = relative_spread(frames, window.mask) * (calibration.width(i) if calibration else 1.0)
+            drawn = members[:WATCHERS, :, i] if members is not None else watchers.step(i) if watchers else None
+            assert drawn is not None
+            signs["spread"] = relative_spread(drawn, window.mask) * (calibration.width(i) if calibration else 1.0)
         time = time + window.step(i)
         yield {name: value.double() for name, value in (signs | {"time": time}).items()}
 

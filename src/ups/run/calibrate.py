@@ -15,7 +15,7 @@ from ups.eval.nrmse import nrmse
 from ups.models import Simulator
 from ups.models.calibration import LIMIT, Calibration, drawing_part, smooth
 from ups.models.ensembles import members_of
-from ups.models.trust import ErrorModel, Trust, signs_of
+from ups.models.trust import ErrorModel, Trust, rollout_with_signs
 from ups.run.datasets import DataSet, Say
 from ups.run.generate import Progress
 from ups.run.generate import Report as Following
@@ -68,19 +68,22 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device)
     for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
         window, steps = window.to(device), window.targets.shape[1]
-        plain = simulator.simulate(window, steps)
         members = None if drawn_by is None else _members(simulator, window, MEMBERS, lasting)
+        if task.steady:
+            plain, rows = simulator.simulate(window, steps), list[dict[str, torch.Tensor]]()
+        else:
+            plain, rows = rollout_with_signs(simulator, window, steps, members)
         if members is not None:
             places += [[] for _ in range(steps - len(places))]
             for i in range(steps):
                 places[i].append(thinned(members[:, :, i : i + 1], plain[:, i : i + 1], window, i))
         if not task.steady:
-            for i, row in enumerate(signs_of(simulator, window, steps, members=members)):
+            for i, row in enumerate(rows):
                 at_steps.append(np.full(len(window), i))
                 for name, values in row.items():
                     signs.setdefault(name, []).append(values.cpu().numpy())
-            rows = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
-            errors.append(rows.T.flatten().cpu().numpy())
+            true = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
+            errors.append(true.T.flatten().cpu().numpy())
     factors = factors_of(places, task)
     calibration = Calibration(drawn_by, factors, lasting) if drawn_by is not None and factors else None
     if not errors:

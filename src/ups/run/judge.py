@@ -35,7 +35,7 @@ from ups.models.config import FORECASTER
 from ups.models.ensembles import TOGETHER, members_of
 from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
-from ups.models.trust import WATCHERS, Trust, signs_of
+from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.physics.solver import watched
 from ups.run.calibrate import AT_ONCE
 from ups.run.champion import Champion, digest_of
@@ -150,17 +150,18 @@ class Judge:
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
             truth, members = window.targets[:, :steps], None
             with torch.no_grad():
-                plain = sim.simulate(window, steps)
                 if scores is not None:
                     members = members_of(
                         sim.simulate, window, steps, count, together=min(count, TOGETHER), lasting=lasting_of(sim, task)
                     )
-                    self._add(scores, window, truth, members, plain)
                 if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
-                    enough = members if count >= WATCHERS else None
-                    signs = signs_of(sim, window, steps, members=enough)
+                    plain, signs = rollout_with_signs(sim, window, steps, members if count >= WATCHERS else None)
                     estimates = torch.stack([trust.error(row) for row in signs], 1)
                     errors.add(estimates, nrmse(plain, truth, mask=window.mask).mean(2))
+                elif scores is not None:
+                    plain = sim.simulate(window, steps)
+                if scores is not None and members is not None:
+                    self._add(scores, window, truth, members, plain)
         return scores, errors if errors is not None and errors.samples else None
 
     def _search(self, exam: Exam) -> SearchScores | None:
