@@ -15,7 +15,8 @@ from ranks import warm_up
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
-    *("lab/test_faults.py", "jobs/test_estimate.py", "run/test_generate.py", "run/test_data_identity.py"),
+    *("engine/test_ranks.py", "lab/test_faults.py", "jobs/test_estimate.py", "engine/test_sharded.py"),
+    *("run/test_generate.py", "run/test_data_identity.py"),
     *("run/test_run.py", "supervise/test_supervisor.py", "stages/test_howto_add_a_stage.py", "stages/test_learning.py"),
     *("doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
     *("stages/test_stages.py", "run/test_forever.py", "supervise/test_survival.py", "run/test_supervise.py"),

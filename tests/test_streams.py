@@ -56,6 +56,7 @@ WORDS = {
     "compare": ("compare", "{folder}", "{folder}"),
     "track": ("track", "{folder}/nowhere"),
     "faults": ("faults", "--ranks", "few"),
+    "bundle": ("bundle", "--python", "2.7"),
     "doctor": ("doctor", "--limit", "0"),
     "estimate": ("estimate", "{folder}/nowhere.yaml"),
     "demo": ("demo", "--config", "{folder}/nowhere.yaml"),

@@ -12,6 +12,7 @@ from cyclopts import App, Group, Parameter
 
 from ups.cli.assignments import assignments
 from ups.cli.bench import bench
+from ups.cli.bundle import bundle
 from ups.cli.cache import cache
 from ups.cli.config import config
 from ups.cli.data import data
@@ -57,6 +58,7 @@ for sub_command in (logs, watch, leaderboard):
 app.command(compare, usage="Usage: ups compare RUN RUN... [OPTIONS]")
 app.command(faults)
 app.command(track)
+app.command(bundle)
 app.command(doctor, usage="Usage: ups doctor [CONFIG] [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
 
@@ -214,7 +216,7 @@ ORDER = {
     "Train": ("estimate", "run", "sweep"),
     "Look at runs": ("runs", "show", "watch", "logs", "compare", "leaderboard", "track"),
     "Use what was learnt": ("evaluate", "rollout"),
-    "Check this machine and this software": ("doctor", "bench", "faults", "cache"),
+    "Check this machine and this software": ("doctor", "bench", "faults", "cache", "bundle"),
     "Options": ("--help", "--version"),
 }
 for number, (title, names) in enumerate(ORDER.items()):

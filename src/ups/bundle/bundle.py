@@ -1,0 +1,141 @@
+"""The bundle: checked before any work, made beside its place, and there as a whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import platform as machine
+import re
+import shutil
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from ups.bundle.download import PLATFORMS, download, listed
+from ups.bundle.wheels import own_distribution, slimmed, write_own_wheel
+from ups.files import sha256
+from ups.types import ConfigError
+from ups.version import __version__
+
+READ_ME = """Universal Physics Stack {version}, for Python {python} on {platform}, without {without}.
+
+    python{python} selftest.py        checks, unpacks into site/, and proves that it works; exit code 0 if so
+    export PYTHONPATH=$PWD/site       then `python -m ups` is the command, and nothing is installed
+
+or, into an environment: pip install --no-index --find-links wheels universal-physics-stack
+"""
+
+
+def _own_python() -> str:
+    return f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for. `without`: packages that are on the other machine already. `whole`: wheels as they were
+    published, to the byte."""
+
+    python: str = ""
+    platform: str = ""
+    extras: tuple[str, ...] = ()
+    without: tuple[str, ...] = ("torch",)
+    out: Path | None = None
+    archive: bool = False
+    whole: bool = False
+
+    def checked(self) -> Request:
+        """With this machine in the place of what was not said; ConfigError where it cannot be."""
+        python, platform = self.python or _own_python(), self.platform or machine.machine()
+        if not re.fullmatch(r"3\.\d{1,2}", python):
+            raise ConfigError(f"--python is '{python}', but must be a version such as 3.12.")
+        if (least := _least_python()) and tuple(map(int, python.split("."))) < least:
+            raise ConfigError(f"--python is {python}, but this package needs {'.'.join(map(str, least))} or newer.")
+        if platform not in PLATFORMS:
+            raise ConfigError(f"--platform is '{platform}', but must be one of {', '.join(PLATFORMS)} (Linux).")
+        extras = own_distribution().metadata.get_all("Provides-Extra") or []
+        for extra in self.extras:
+            if extra not in extras:
+                raise ConfigError(f"--with names '{extra}', which is no extra; there are {', '.join(sorted(extras))}.")
+        out = self.out or Path(f"ups-bundle-{__version__}-py{python}-{platform}")
+        archive = out.with_name(out.name + ".tar.xz")
+        if self.archive and archive.exists():
+            raise ConfigError(f"{archive} is there already; give another --out or delete it.")
+        if not self.archive and (out.is_file() or (out.is_dir() and any(out.iterdir()))):
+            raise ConfigError(f"{out} is not empty; give another --out or empty it.")
+        return Request(python, platform, self.extras, self.without, out, self.archive, self.whole)
+
+
+def _least_python() -> tuple[int, ...]:
+    least = re.search(r">=\s*(\d+)\.(\d+)", own_distribution().metadata["Requires-Python"] or "")
+    return tuple(map(int, least.groups())) if least else ()
+
+
+def make_bundle(request: Request, show: Callable[[str], None]) -> Path:
+    """Make the folder, or the archive of it; `show` is told what is being done."""
+    asked = request.checked()
+    assert asked.out is not None
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".ups-bundle-", dir=asked.out.parent) as place:
+        folder = Path(place) / asked.out.name
+        wheels = folder / "wheels"
+        wheels.mkdir(parents=True)
+        own = write_own_wheel(Path(place))
+        download(own, asked.extras, asked.python, asked.platform, asked.without, wheels, show)
+        published = {path.name: sha256(path) for _, _, path in listed(wheels)}
+        if not asked.whole:
+            for name, _, path in listed(wheels):
+                show(f"packing {name}")
+                slimmed(path, stored=asked.archive)
+        _describe(asked, folder, published)
+        if not asked.archive:
+            if asked.out.is_dir():
+                asked.out.rmdir()  # it is empty
+            folder.chmod(0o755)
+            return Path(shutil.move(folder, asked.out))
+        show("compressing all of it")
+        archive = asked.out.with_name(asked.out.name + ".tar.xz")
+        part = Path(place) / archive.name
+        with tarfile.open(part, "w:xz") as tar:
+            tar.add(folder, asked.out.name)
+        return part.rename(archive)
+
+
+def _describe(asked: Request, folder: Path, published: dict[str, str]) -> None:
+    """The manifest, the self-test and a page to read."""
+    wheels = [
+        {
+            "name": name,
+            "version": version,
+            "file": path.name,
+            "bytes": path.stat().st_size,
+            "sha256": sha256(path),
+            "published_sha256": published[path.name],
+        }
+        for name, version, path in listed(folder / "wheels")
+    ]
+    least = dict(re.findall(r"(?m)^([\w.-]+)[^;\n]*?>=\s*([\d.]+)", "\n".join(own_distribution().requires or [])))
+    manifest = {
+        "ups": __version__,
+        "python": asked.python,
+        "platform": asked.platform,
+        "extras": list(asked.extras),
+        "without": {name: least.get(name, "") for name in asked.without},
+        "wheels": wheels,
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    script = resources.files("ups.bundle").joinpath("selftest.py").read_text()
+    (folder / "selftest.py").write_text(script)
+    words = {"version": __version__, "python": asked.python, "platform": asked.platform}
+    (folder / "README.txt").write_text(READ_ME.format(**words, without=", ".join(asked.without) or "nothing"))
+
+
+def summary(path: Path) -> str:
+    """What was made, its size, and what is heavy in it."""
+    if path.is_file():
+        return f"{path.stat().st_size / 2**20:.1f} MiB in one file"
+    sizes = sorted(((file.stat().st_size, name) for name, _, file in listed(path / "wheels")), reverse=True)
+    heavy = ", ".join(f"{name} {size / 2**20:.1f}" for size, name in sizes[:5])
+    return f"{sum(size for size, _ in sizes) / 2**20:.1f} MiB in {len(sizes)} wheels; most of it {heavy}"
