@@ -403,7 +403,8 @@ def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return request.param, folder
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+# Three is as odd as one and as many as four: on purpose only.
+@pytest.mark.parametrize("world", [1, 2, pytest.param(3, marks=pytest.mark.slow), 4])
 def test_a_stopped_run_goes_on_from_one_common_step_with_any_number_of_ranks(
     stopped: tuple[str, Path], world: int, tmp_path: Path
 ) -> None:

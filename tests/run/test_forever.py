@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load_file
 
 import ups
+from broken_streams import codes_of
 from ups.cli import main
 from ups.config import load
 from ups.presence import HeldError
@@ -432,6 +433,5 @@ def test_a_config_adds_no_line_to_the_unit(
 
 def test_a_unit_that_the_disk_did_not_take_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
-    words = [sys.executable, "-m", "ups", "run", "tiny.yaml", "--forever", "--unit"]
-    with open("/dev/full", "w") as full:
-        assert subprocess.run(words, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, check=False).returncode == 1
+    words = ["run", str(tmp_path / "tiny.yaml"), "--forever", "--unit"]
+    assert codes_of([(words, {}, ("full", "file"))], tmp_path / "printed") == [1]
