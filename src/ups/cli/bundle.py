@@ -38,7 +38,7 @@ def bundle(
     out
         The folder, new or empty. `ups-bundle-VERSION-pyPYTHON-PLATFORM` by default.
     archive
-        One .tar.xz in the place of the folder: a third smaller, and a minute slower to make.
+        One .tar.xz in the place of the folder: a third smaller, and minutes slower to make.
     whole
         Leave the wheels as they were published, with their tests and type stubs.
     """
