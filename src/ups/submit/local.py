@@ -1,0 +1,116 @@
+"""The engine `local`: a job in the background of this machine, or in front of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+
+from ups.submit.ended import ended
+from ups.submit.job import Job, Status
+from ups.submit.records import file_of, jobs_folder, keep_text
+from ups.submit.shell import begun_or_resumed, checks, quoted
+from ups.supervise.proc import end_all, owned, stat_of
+from ups.types import DataError
+
+VARIABLE = "UPS_JOB"  # by which all processes of a job are found, whoever their parent became
+CODE = "UPS_JOB_CODE"  # the file in which its script leaves the exit code
+GRACE = "UPS_JOB_GRACE"  # seconds that they have for their last checkpoint
+LOOK = 0.1
+
+SCRIPT = """\
+#!/bin/sh
+# ups launch local: {name}
+{checks}
+{resume}
+{command}
+"""
+# A request to stop is passed on; the code is written down for `ups launch status`.
+BACKGROUND = """\
+trap 'kill -TERM "$child"' TERM HUP INT
+{command} "$@" &
+child=$!
+wait "$child"
+code=$?
+while kill -0 "$child" 2>/dev/null; do
+    wait "$child"
+    code=$?
+done
+echo "$code" > "${variable}"
+exit "$code"\
+"""
+
+
+class Local:
+    """Processes of this machine, in a session of their own. The identity of a job is its key."""
+
+    def check(self, job: Job) -> None:
+        from ups.submit.network_check import check_here
+
+        check_here(job)
+
+    def render(self, job: Job) -> str:
+        words = job.words()
+        if job.nodes > 1:
+            words += [f"--node-rank={job.options['node_rank']}", f"--rendezvous={job.options['rendezvous']}"]
+        if job.seconds is not None:  # asked to stop then, and ended where it does not
+            limits = ["--preserve-status", "--signal=TERM", f"--kill-after={job.grace:.0f}", f"{job.seconds:.0f}"]
+            words = ["timeout", *limits, *words]
+        command = f'exec {quoted(words)} "$@"'
+        if not job.options.get("front"):
+            command = BACKGROUND.format(command=quoted(words), variable=CODE)
+        return SCRIPT.format(name=job.name, checks=checks(job), resume=begun_or_resumed(job), command=command)
+
+    def submit(self, job: Job, text: str) -> str:
+        script = keep_text(job.key, text)
+        own = {VARIABLE: job.key, GRACE: str(job.grace), CODE: str(file_of(job.key, ".code"))}
+        with file_of(job.key, ".log").open("ab") as log:
+            subprocess.Popen(
+                ["sh", str(script)],
+                env={**os.environ, **own},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return job.key
+
+    def find(self, key: str) -> str | None:
+        return key if self._processes(key) or file_of(key, ".log").exists() else None
+
+    def status(self, identity: str) -> Status:
+        if pids := self._processes(identity):
+            return Status("running", f"{len(pids)} processes of this machine are at work.")
+        try:
+            code = int(file_of(identity, ".code").read_text())
+        except (OSError, ValueError):
+            return Status("gone", "it has no process on this machine, and has left no exit code: it was killed.")
+        return ended(code)
+
+    def logs(self, identity: str) -> Iterator[str]:
+        try:
+            yield file_of(identity, ".log").read_text(errors="replace")
+        except OSError:
+            raise DataError(f"{identity}: has left no log in {jobs_folder()}.") from None
+
+    def stop(self, identity: str) -> None:
+        patience = max((float(own.get(GRACE, 0)) for own in owned(VARIABLE, identity).values()), default=0.0)
+        for pid in self._leaders(identity):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        end = time.monotonic() + patience
+        while time.monotonic() < end and self._processes(identity):
+            time.sleep(LOOK)
+        if left := end_all(lambda: self._processes(identity)):
+            raise DataError(f"{identity}: processes {left} would not end; they wait for a disk or a device.")
+
+    def _processes(self, key: str) -> list[int]:
+        return sorted(owned(VARIABLE, key))
+
+    def _leaders(self, key: str) -> list[int]:
+        """Those of its processes that no other of them has started."""
+        pids = set(self._processes(key))
+        return [pid for pid in pids if (fields := stat_of(pid)) and int(fields[1]) not in pids]
