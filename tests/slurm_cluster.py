@@ -24,7 +24,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
 CredType=cred/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=1
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -104,20 +104,26 @@ class Cluster:
     def processes(self, node: str = "") -> list[int]:
         """What jobs have left on a node, or on all: step managers and everything with a job in its environment."""
         pids = []
+        own, of_node = f"SLURM_CONF={self.folder / 'slurm.conf'}", f"SLURMD_NODENAME={node}"
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal() or int(entry.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
-                variables = (entry / "environ").read_bytes().split(b"\0")
-                ours = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode() in variables
-                there = not node or f"SLURMD_NODENAME={node}".encode() in variables
-                command = (entry / "cmdline").read_bytes()
-                managed = b"slurmstepd" in command and ours
-                if ours and any(v.startswith(b"SLURM_JOB_ID=") for v in variables) and there:
-                    pids.append(int(entry.name))
-                elif managed and (not node or str(self.folder / f"spool-{node}").encode() in command):
-                    pids.append(int(entry.name))
+                variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                if own not in variables or not command:
+                    continue
+                works = any(v.startswith("SLURM_JOB_ID=") for v in variables) and (not node or of_node in variables)
+                manages = "slurmstepd" in command and (not node or self.is_of(int(entry.name), node))
+                pids += [int(entry.name)] if works or manages else []
         return pids
+
+    def is_of(self, pid: int, node: str) -> bool:
+        """Whether a step manager is a node's: it has its log open."""
+        with contextlib.suppress(OSError):
+            files = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            return str(self.folder / f"slurmd-{node}.log") in files
+        return False
 
     def wait_for_nodes(self, seconds: float = 30) -> None:
         end = time.monotonic() + seconds
@@ -158,9 +164,12 @@ def cluster(folder: Path, kill_wait: int = 20, grace: int = 20) -> Iterator[Clus
     key.chmod(0o600)
     it = Cluster(folder)
     try:
-        files = {"key-file": key, **{n: folder / f"munge.{n.partition('-')[0]}" for n in ("socket", "pid-file", "log-file", "seed-file")}}
+        files = {
+            "key-file": key,
+            **{n: folder / f"munge.{n.partition('-')[0]}" for n in ("socket", "pid-file", "log-file", "seed-file")},
+        }
         options = [f"--{name}={path}" for name, path in files.items()]
-        it.start("munged", "munged", "--foreground", "--force", *options)
+        it.start("munged", "munged", "--foreground", "--force", f"--key-file={key}", *options)
         end = time.monotonic() + 10
         while not (folder / "munge.socket").exists():
             if time.monotonic() > end or it.daemons["munged"].poll() is not None:

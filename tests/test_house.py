@@ -19,7 +19,7 @@ FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition", "streams", "tracking", "verdict"}
     | {"sweep", "memory", "submit"},
-    "submit": {"sweep", "run", "tracking", "supervise", "config", "verdict", "types"},
+    "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "types"},
     "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
     "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},

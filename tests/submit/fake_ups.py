@@ -16,7 +16,9 @@ folder = folder / flags[-1].removeprefix("--name=") if flags else folder
 folder.mkdir(parents=True, exist_ok=True)
 node = os.environ.get("SLURM_NODEID", "0")
 with (folder / f"lives-{node}.jsonl").open("a") as lives:
-    print(json.dumps({"words": sys.argv[1:], "node": os.environ.get("SLURMD_NODENAME"), "pid": os.getpid()}), file=lives)
+    print(
+        json.dumps({"words": sys.argv[1:], "node": os.environ.get("SLURMD_NODENAME"), "pid": os.getpid()}), file=lives
+    )
 
 
 def leave(_number, _frame):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,14 +37,14 @@ def here(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return two_nodes
 
 
-def job_of(folder: Path, words: str, **more: object) -> Job:
+def job_of(folder: Path, words: str, **more: Any) -> Job:
     """A job of the stand-in for `ups run`, in a folder whose name has a blank, a quote and a per cent sign."""
     place = folder / "it's 100% here"
     place.mkdir(parents=True)
     config = place / "config.yaml"
     config.write_text(words.format(folder=folder / "run"))
     job = Job("tiny-0a1b", "tiny", config, folder / "run", place, python=str(FAKE), inputs=(config,), grace=1)
-    return replace(job, **more)  # type: ignore[arg-type]
+    return replace(job, **more)
 
 
 def until(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -58,11 +59,12 @@ def ended(identity: str, seconds: float = 60) -> Status:
     return Slurm().status(identity)
 
 
-def lives(folder: Path, node: int = 0) -> list[dict[str, object]]:
+def lives(folder: Path, node: int = 0) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "run" / f"lives-{node}.jsonl").read_text().splitlines()]
 
 
-def test_a_job_on_two_nodes_ends_well_and_its_log_is_there(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_job_on_two_nodes_ends_well_and_its_log_is_there(tmp_path: Path) -> None:
     job = job_of(tmp_path, "end {folder} 0", nodes=2)
     identity = Slurm().submit(job, Slurm().render(job))
     assert ended(identity) == Status("done", "it has ended well.", 0)
@@ -70,18 +72,22 @@ def test_a_job_on_two_nodes_ends_well_and_its_log_is_there(here: Cluster, tmp_pa
     assert Slurm().find(job.key) == identity
     first, second = lives(tmp_path, 0)[0], lives(tmp_path, 1)[0]
     assert [first["node"], second["node"]] == ["n1", "n2"]
-    assert "--node-rank=0" in first["words"] and "--node-rank=1" in second["words"]  # type: ignore[operator]
-    meeting = [word for life in (first, second) for word in life["words"] if "rendezvous" in word]  # type: ignore[attr-defined]
-    assert len(set(meeting)) == 1 and meeting[0].startswith("--rendezvous=127.0.0.1:2")
+    assert "--node-rank=0" in first["words"]
+    assert "--node-rank=1" in second["words"]
+    places = {word for life in (first, second) for word in life["words"] if "rendezvous" in word}
+    assert len(places) == 1
+    assert places.pop().startswith("--rendezvous=127.0.0.1:2")
 
 
-def test_a_failed_run_is_a_failed_job_with_its_exit_code(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_failed_run_is_a_failed_job_with_its_exit_code(tmp_path: Path) -> None:
     job = job_of(tmp_path, "end {folder} 13")
     identity = Slurm().submit(job, Slurm().render(job))
     assert ended(identity) == Status("failed", "HANG: it has ended with code 13.", 13)
 
 
-def test_data_that_a_node_lacks_end_the_job_at_once_with_a_sentence(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_data_that_a_node_lacks_end_the_job_at_once_with_a_sentence(tmp_path: Path) -> None:
     job = job_of(tmp_path, "end {folder} 0", nodes=2)
     job = replace(job, inputs=(*job.inputs, tmp_path / "no such $HOME.hdf5"))
     identity = Slurm().submit(job, Slurm().render(job))
@@ -90,7 +96,8 @@ def test_data_that_a_node_lacks_end_the_job_at_once_with_a_sentence(here: Cluste
     assert not (tmp_path / "run").exists()
 
 
-def test_a_preempted_job_saves_is_queued_again_and_goes_on(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_preempted_job_saves_is_queued_again_and_goes_on(tmp_path: Path) -> None:
     job = job_of(tmp_path, "wait {folder}", nodes=2)
     identity = Slurm().submit(job, Slurm().render(job))
     until((tmp_path / "run" / "waits-1").exists)
@@ -98,10 +105,11 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(here: Cluster, tmp_pa
     other = Slurm().submit(urgent, Slurm().render(urgent))
     assert ended(other).state == "done"
     assert ended(identity).state == "done"
-    assert [("--resume" in life["words"]) for life in lives(tmp_path)] == [False, True]  # type: ignore[operator]
+    assert [("--resume" in life["words"]) for life in lives(tmp_path)] == [False, True]
     assert (tmp_path / "run" / "signals-0").read_text() == "SIGTERM\n"
 
 
+@pytest.mark.slow
 def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_when_it_is_back(here: Cluster, tmp_path: Path) -> None:
     job = job_of(tmp_path, "wait {folder}", nodes=2)
     identity = Slurm().submit(job, Slurm().render(job))
@@ -112,7 +120,7 @@ def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_when_it_is_back(her
     here.start_node("n2")
     here.ask("scontrol", "update", "nodename=n2", "state=resume")
     assert ended(identity).state == "done"
-    assert [("--resume" in life["words"]) for life in lives(tmp_path, 1)] == [False, True]  # type: ignore[operator]
+    assert [("--resume" in life["words"]) for life in lives(tmp_path, 1)] == [False, True]
 
 
 def test_a_job_that_is_stopped_saves_and_is_not_queued_again(here: Cluster, tmp_path: Path) -> None:
@@ -126,7 +134,8 @@ def test_a_job_that_is_stopped_saves_and_is_not_queued_again(here: Cluster, tmp_
     assert (tmp_path / "run" / "signals-0").read_text() == "SIGTERM\n"
 
 
-def test_a_sweep_is_an_array_of_runs_each_with_its_own_settings(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_a_sweep_is_an_array_of_runs_each_with_its_own_settings(tmp_path: Path) -> None:
     points = tuple((("name", f"p{i}"), ("a.b", f"{i} $x")) for i in range(3))
     job = job_of(tmp_path, "end {folder} 0", points=points)
     identity = Slurm().submit(job, Slurm().render(job))
@@ -137,17 +146,19 @@ def test_a_sweep_is_an_array_of_runs_each_with_its_own_settings(here: Cluster, t
 
 
 @pytest.mark.slow
-def test_the_time_limit_comes_and_the_run_has_saved_before_it(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_the_time_limit_comes_and_the_run_has_saved_before_it(tmp_path: Path) -> None:
     job = job_of(tmp_path, "wait {folder}", nodes=2, seconds=60.0)
     identity = Slurm().submit(job, Slurm().render(job))
     assert ended(identity, 240).state == "done"
-    assert [("--resume" in life["words"]) for life in lives(tmp_path)] == [False, True]  # type: ignore[operator]
+    assert [("--resume" in life["words"]) for life in lives(tmp_path)] == [False, True]
     assert (tmp_path / "run" / "signals-0").read_text() == "SIGUSR1\n"
 
 
-def test_what_slurm_refuses_is_one_sentence(here: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
     job = job_of(tmp_path, "end {folder} 0", options={"partition": "nowhere"})
-    with pytest.raises(Exception, match="sbatch refuses: .*invalid partition"):
+    with pytest.raises(Exception, match=r"sbatch refuses: .*invalid partition"):
         Slurm().submit(job, Slurm().render(job))
     assert Slurm().status("999999").state == "gone"
     assert clock(90061.2) == "1-01:01:02"

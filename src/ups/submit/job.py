@@ -42,6 +42,8 @@ class Job:
     """The time limit; None: that of the engine."""
     grace: float = 150.0
     """Seconds from a request to stop to the last word of the run: its ranks save first."""
+    interface: str = ""
+    """The network interface on which nodes talk; empty: the one that leads to where they meet."""
     inputs: tuple[Path, ...] = ()
     """Files and folders that must be on every node before anything begins."""
     variables: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from ups.submit.ended import ended
 from ups.submit.job import Job, Status
+from ups.submit.machine import check_here
 from ups.submit.records import file_of, jobs_folder, keep_text
 from ups.submit.shell import begun_or_resumed, checks, quoted
 from ups.supervise.proc import end_all, owned, stat_of
@@ -48,8 +49,6 @@ class Local:
     """Processes of this machine, in a session of their own. The identity of a job is its key."""
 
     def check(self, job: Job) -> None:
-        from ups.submit.network_check import check_here
-
         check_here(job)
 
     def render(self, job: Job) -> str:

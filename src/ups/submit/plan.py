@@ -41,8 +41,11 @@ def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: R
     gpus = _gpus(settings, request)
     ranks = request.ranks or (gpus or settings.dist.ranks)
     own = {key: value for key, value in flags.items() if key not in ("dist.ranks", "dist.nodes")}
+    nodes = request.nodes or settings.dist.nodes
     if gpus and settings.device == "auto":
         own["device"] = "cuda"  # a node without one says so, instead of training for weeks without
+    if gpus and ranks * nodes > 1 and settings.dist.backend == "auto":
+        own["dist.backend"] = "nccl"  # a node with fewer says so, instead of having ranks share one
     if request.points and request.folder is not None:
         own["out"] = str(request.folder)
     return Job(
@@ -52,11 +55,12 @@ def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: R
         folder=request.folder or Path(os.path.abspath(place / settings.out / settings.name)),
         place=place,
         flags=tuple(own.items()),
-        nodes=request.nodes or settings.dist.nodes,
+        nodes=nodes,
         ranks=ranks,
         gpus=gpus,
         seconds=request.seconds,
         grace=settings.limits.grace + settings.limits.teardown + MARGIN,
+        interface=settings.dist.interface or "",
         inputs=(Path(os.path.abspath(place / file)), *inputs_of(settings, place)),
         python=sys.executable,
         points=tuple((("name", point.name), *point.flags.items()) for point in request.points),
