@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from ups.submit.job import Job, Option
     from ups.submit.plan import Request
 
+Shape = dict[str, Any]  # nodes, gpus, ranks, time and the names of variables, as the command line has them
+
 
 def launch_job(
     engine: str,
     arguments: tuple[str, ...],
-    shape: Mapping[str, int | str | None],
+    shape: Shape,
     options: Mapping[str, Option],
     sweep: Mapping[str, Any] | None = None,
     *,
@@ -74,7 +76,7 @@ def _submit(engine: str, job: Job, text: str) -> int:
 def _request(
     file: Path,
     flags: Mapping[str, str],
-    shape: Mapping[str, Any],
+    shape: Shape,
     options: Mapping[str, Option],
     sweep: Mapping[str, Any],
 ) -> Request:
@@ -86,7 +88,8 @@ def _request(
         if count is not None and count < (0 if name == "gpus" else 1):
             raise ConfigError(f"--{name} is {count}, but must be at least {0 if name == 'gpus' else 1}.")
     seconds = seconds_of(shape.get("time"))
-    request = Request(asked["nodes"], asked["gpus"], asked["ranks"], seconds, options)
+    names = tuple(shape.get("variables") or ())
+    request = Request(asked["nodes"], asked["gpus"], asked["ranks"], seconds, options, variables=names)
     if not (sweep.get("over") or sweep.get("seeds") or sweep.get("random")):
         return request
     from ups.sweep import begin
@@ -97,6 +100,10 @@ def _request(
 
 def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:
     """What `ups estimate` says of the time and the price of a job, in sentences."""
+    from ups.later import torch
+
+    if job.gpus and not torch.cuda.is_available():
+        return ["no time is known: there is no GPU here to measure on; ask `ups estimate` where there is one."]
     with waiting("estimating"):
         from ups.jobs.forecast import duration, forecast
 

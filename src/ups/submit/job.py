@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Literal, Protocol
 
 from ups.types import ConfigError
@@ -68,11 +68,11 @@ class Job:
         """Ranks of all nodes."""
         return self.nodes * self.ranks
 
-    def words(self, *more: str) -> list[str]:
-        """The command line of the run, to be quoted for a shell; `more` comes last."""
+    def words(self, python: str = "", config: PurePath | None = None) -> list[str]:
+        """The command line of the run, to be quoted for a shell; with another Python or place of the config there."""
         flags = [f"--{key}={value}" for key, value in self.flags]
         shape = [f"--ranks={self.ranks}", f"--nodes={self.nodes}"]
-        return [self.python, "-m", "ups", "run", str(self.config), *shape, *flags, *more]
+        return [python or self.python, "-m", "ups", "run", str(config or self.config), *shape, *flags]
 
 
 @dataclass(frozen=True)

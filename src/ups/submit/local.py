@@ -13,7 +13,7 @@ from ups.submit.ended import ended
 from ups.submit.job import Job, Status
 from ups.submit.machine import check_here
 from ups.submit.records import file_of, jobs_folder, keep_text
-from ups.submit.shell import begun_or_resumed, checks, quoted
+from ups.submit.shell import begun_or_resumed, checks, quoted, within_seconds
 from ups.supervise.proc import end_all, owned, stat_of
 from ups.types import DataError
 
@@ -25,11 +25,15 @@ LOOK = 0.1
 SCRIPT = """\
 #!/bin/sh
 # ups launch local: {name}
-{checks}
+{ending}{checks}
 {resume}
 {command}
 """
-# A request to stop is passed on; the code is written down for `ups launch status`.
+# The code is left for `ups launch status`, whatever the script ends with.
+ENDING = """\
+trap 'echo "$?" > "${code}"' EXIT
+"""
+# A request to stop is passed on; a signal ends `wait` before its time.
 BACKGROUND = """\
 trap 'kill -TERM "$child"' TERM HUP INT
 {command} "$@" &
@@ -40,7 +44,6 @@ while kill -0 "$child" 2>/dev/null; do
     wait "$child"
     code=$?
 done
-echo "$code" > "${variable}"
 exit "$code"\
 """
 
@@ -55,13 +58,15 @@ class Local:
         words = job.words()
         if job.nodes > 1:
             words += [f"--node-rank={job.options['node_rank']}", f"--rendezvous={job.options['rendezvous']}"]
-        if job.seconds is not None:  # asked to stop then, and ended where it does not
-            limits = ["--preserve-status", "--signal=TERM", f"--kill-after={job.grace:.0f}", f"{job.seconds:.0f}"]
-            words = ["timeout", *limits, *words]
-        command = f'exec {quoted(words)} "$@"'
-        if not job.options.get("front"):
-            command = BACKGROUND.format(command=quoted(words), variable=CODE)
-        return SCRIPT.format(name=job.name, checks=checks(job), resume=begun_or_resumed(job), command=command)
+        command = f"{within_seconds(job)} {quoted(words)}".strip()
+        front = bool(job.options.get("front"))
+        return SCRIPT.format(
+            name=job.name,
+            ending="" if front else ENDING.format(code=CODE),
+            checks=checks(job.inputs, job.place),
+            resume=begun_or_resumed(job.folder),
+            command=f'exec {command} "$@"' if front else BACKGROUND.format(command=command),
+        )
 
     def submit(self, job: Job, text: str) -> str:
         script = keep_text(job.key, text)

@@ -34,6 +34,4 @@ def _check_gpus(count: int) -> None:
     there = int(torch.cuda.device_count())
     if there < count:
         lacks = "no GPU" if there == 0 else f"{there} GPU{'s'[: there - 1]}"
-        raise ConfigError(
-            f"--gpus is {count}, and torch sees {lacks} on this machine; ask for fewer, or see `ups doctor`."
-        )
+        raise ConfigError(f"{count} GPUs are wanted, and torch sees {lacks} here; ask for fewer, or try `ups doctor`.")

@@ -34,6 +34,7 @@ class Request:
     options: Mapping[str, Option] = field(default_factory=dict)
     points: Sequence[Point] = ()
     folder: Path | None = None  # of a sweep
+    variables: tuple[str, ...] = ()  # names of environment variables that the job needs
 
 
 def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: Request, place: Path) -> Job:
@@ -62,10 +63,21 @@ def job_of(settings: RunConfig, file: Path, flags: Mapping[str, str], request: R
         grace=settings.limits.grace + settings.limits.teardown + MARGIN,
         interface=settings.dist.interface or "",
         inputs=(Path(os.path.abspath(place / file)), *inputs_of(settings, place)),
+        variables=_variables(request.variables, os.environ),
         python=sys.executable,
         points=tuple((("name", point.name), *point.flags.items()) for point in request.points),
         options=request.options,
     )
+
+
+def _variables(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of variables, each of which must be set here."""
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ConfigError("--secret takes the name of an environment variable alone, never its value.")
+        if not environ.get(name):
+            raise ConfigError(f"--secret {name}: it is not set here; `export {name}=…` first.")
+    return tuple(dict.fromkeys(names))
 
 
 def _gpus(settings: RunConfig, request: Request) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from ups.submit.commands import RefusedError, answer
 from ups.submit.ended import ended
 from ups.submit.job import Job, State, Status
 from ups.submit.shell import begun_or_resumed, checks, quoted
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
 
-ANSWER = 60.0  # seconds that SLURM has for an answer
 MARGIN = 30.0  # seconds between the end of the grace and the time limit
 PORTS = (20_000, 10_000)  # the first port at which the nodes of a job may meet, and how many there are
 # Options that are passed on as they are: an sbatch option each.
@@ -33,13 +32,18 @@ SCRIPT = """\
 #!/bin/bash
 {header}
 
-# What each node does: say at once what it lacks, then run the supervisor of this node, as on a laptop.
+# What a node lacks is said in the first second.
+read -r -d '' NEEDS <<'UPS_END' || true
+{needs}
+UPS_END
+# Then every node runs its supervisor, as on a laptop.
 read -r -d '' NODE <<'UPS_END' || true
 {node}
 UPS_END
 
+step="srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={cpus} --kill-on-bad-exit=0"
 export UPS_PORT=$(({first} + SLURM_JOB_ID % {count}))
-srun --nodes={nodes} --ntasks={nodes} --cpus-per-task={cpus} --kill-on-bad-exit=0 bash -c "$NODE"
+$step bash -c "$NEEDS" && $step bash -c "$NODE"
 code=$?
 
 # {preempted} is a run that was asked to stop and has saved: unless somebody cancelled the job, it is queued again.
@@ -70,6 +74,7 @@ class Slurm:
     def render(self, job: Job) -> str:
         return SCRIPT.format(
             header="\n".join(f"#SBATCH {line}" for line in _header(job)),
+            needs=checks(job.inputs, job.place),
             node=_node(job),
             nodes=job.nodes,
             cpus=_cpus(job),
@@ -151,7 +156,9 @@ def _node(job: Job) -> str:
     more = (
         [] if job.nodes == 1 else ['--node-rank="$SLURM_NODEID"', '--rendezvous="$SLURM_LAUNCH_NODE_IPADDR:$UPS_PORT"']
     )
-    lines = [checks(job)]
+    lines: list[str] = []
+    if job.nodes > 1:  # every node shows what rank 0 prints: once is enough
+        lines += ['[ "$SLURM_NODEID" -eq 0 ] || exec > /dev/null']
     if job.points:
         lines += ['case "$SLURM_ARRAY_TASK_ID" in']
         for number, flags in enumerate(job.points):
@@ -160,7 +167,7 @@ def _node(job: Job) -> str:
             lines += [f'    [ ! -e {quoted([folder / "config.yaml"])} ] || set -- "$@" --resume', "    ;;"]
         lines += ["esac"]
     else:
-        lines += [begun_or_resumed(job)]
+        lines += [begun_or_resumed(job.folder)]
     return "\n".join([*lines, " ".join(["exec", quoted(job.words()), *more, '"$@"'])])
 
 
@@ -180,7 +187,7 @@ def _accounts(identity: str) -> list[dict[str, str]]:
     """The same from SLURM's accounts, where it keeps any."""
     try:
         text = _answer("sacct", "--allocations", "--parsable2", "--noheader", "--format=State,ExitCode", "-j", identity)
-    except ConfigError:
+    except UpsError:  # it keeps none
         return []
     rows = [line.split("|") for line in text.splitlines() if "|" in line]
     return [{"JobState": row[0].split()[0], "ExitCode": row[1]} for row in rows]
@@ -208,19 +215,5 @@ def _together(tasks: list[Status]) -> Status:
     return Status(first.state, f"{', '.join(c for c in counts if not c.startswith('0 '))}.", first.code)
 
 
-class RefusedError(ConfigError):
-    """SLURM would not do what it was asked for."""
-
-
 def _answer(*words: str, text: str = "") -> str:
-    """What a command of SLURM prints; a sentence where it is not there, does not answer or refuses."""
-    try:
-        command = subprocess.run(words, input=text, capture_output=True, text=True, timeout=ANSWER, check=True)
-    except FileNotFoundError:
-        raise ConfigError(f"{words[0]}: there is no such command here; log in to a machine of the cluster.") from None
-    except subprocess.TimeoutExpired:
-        raise ConfigError(f"{words[0]} has not answered in {ANSWER:.0f} s; try again when SLURM does.") from None
-    except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or error.stdout or "").split()) or f"code {error.returncode}"
-        raise RefusedError(f"{words[0]} refuses: {said}.") from None
-    return command.stdout
+    return answer(*words, text=text, advice="log in to a machine of the cluster")
