@@ -46,8 +46,8 @@ SchedulerParameters=bf_interval=1,sched_min_interval=100000
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait={kill_wait}
-SlurmdTimeout=10
-SlurmctldTimeout=10
+SlurmdTimeout=120
+SlurmctldTimeout=120
 ReturnToService=2
 MinJobAge=300
 NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={n1} CPUs=1 RealMemory=500

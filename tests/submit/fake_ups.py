@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 config = Path(next(word for word in sys.argv[1:] if word.endswith(".yaml")))
-words = config.read_text().split()
+words = config.read_text().removeprefix("# ").split()
 folder = Path(words[1])
 flags = [word for word in sys.argv if word.startswith("--name=")]
 folder = folder / flags[-1].removeprefix("--name=") if flags else folder
@@ -31,6 +31,8 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     signal.signal(number, leave)
 (folder / "config.yaml").touch()
 print("fake run on", os.environ.get("SLURMD_NODENAME"), flush=True)
+if name := os.environ.get("FAKE_PRINTS"):
+    print(name, "is", os.environ[name], flush=True)
 if words[0] == "end":
     sys.exit(int(words[2]))
 if words[0] == "wait" and "--resume" not in sys.argv:  # until somebody asks it to stop

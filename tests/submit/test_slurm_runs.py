@@ -130,7 +130,7 @@ def test_a_run_that_loses_a_node_goes_on_to_the_same_bits(
 def test_a_run_whose_time_is_over_goes_on_to_the_same_bits(
     two_nodes: Cluster, undisturbed: Path, tmp_path: Path
 ) -> None:
-    key = launch(two_nodes, tmp_path, "limited", "--time", "3m")
+    key = launch(two_nodes, tmp_path, "limited", "--time", "20m")
     wait(lambda: trains(tmp_path / "limited"), 120)
     # The signal that SLURM sends before the limit, at a time of our choice: its own clock goes by the minute.
     two_nodes.ask("scancel", "--signal=USR1", number(tmp_path, key))

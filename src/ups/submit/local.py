@@ -8,6 +8,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 from ups.submit.ended import ended
 from ups.submit.job import Job, Status
@@ -71,7 +73,7 @@ class Local:
     def submit(self, job: Job, text: str) -> str:
         script = keep_text(job.key, text)
         own = {VARIABLE: job.key, GRACE: str(job.grace), CODE: str(file_of(job.key, ".code"))}
-        with file_of(job.key, ".log").open("ab") as log:
+        with _private(file_of(job.key, ".log")) as log:
             subprocess.Popen(
                 ["sh", str(script)],
                 env={**os.environ, **own},
@@ -118,3 +120,8 @@ class Local:
         """Those of its processes that no other of them has started."""
         pids = set(self._processes(key))
         return [pid for pid in pids if (fields := stat_of(pid)) and int(fields[1]) not in pids]
+
+
+def _private(path: Path) -> BinaryIO:
+    """A file to append to that this user alone may read: who knows what a job prints."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab")
