@@ -101,6 +101,16 @@ class Cluster:
                 os.kill(pid, signal.SIGKILL)
         daemon.wait()
 
+    def bring_back(self, name: str, seconds: float = 60) -> None:
+        """The node again, ready for work."""
+        self.start_node(name)
+        end = time.monotonic() + seconds
+        while "DOWN" in self.ask("scontrol", "show", "node", name).partition("State=")[2].split()[0]:
+            assert time.monotonic() < end, "it took too long"
+            with contextlib.suppress(subprocess.CalledProcessError):  # it may have come back by itself
+                self.ask("scontrol", "update", f"nodename={name}", "state=resume")
+            time.sleep(0.2)
+
     def processes(self, node: str = "") -> list[int]:
         """What jobs have left on a node, or on all: step managers and everything with a job in its environment."""
         pids = []
@@ -133,6 +143,11 @@ class Cluster:
                     return
             time.sleep(0.1)
         raise TimeoutError((self.folder / "slurmctld.log").read_text()[-2000:])
+
+    def cancel_all(self, seconds: float = 60) -> None:
+        """No job is left, and both nodes are idle."""
+        self.ask("scancel", "--user=root")
+        self.wait_for_nodes(seconds)
 
     def close(self) -> None:
         """End every job and every daemon: nothing is left."""

@@ -28,13 +28,14 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def here(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+def here(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]:
         monkeypatch.delenv(name)
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, two_nodes.environ[name])
     two_nodes.wait_for_nodes()
-    return two_nodes
+    yield two_nodes
+    two_nodes.cancel_all()
 
 
 def job_of(folder: Path, words: str, **more: Any) -> Job:
@@ -117,8 +118,7 @@ def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_when_it_is_back(her
     here.take_away("n2")
     here.ask("scontrol", "update", "nodename=n2", "state=down", "reason=gone")
     until(lambda: Slurm().status(identity).state == "queued")
-    here.start_node("n2")
-    here.ask("scontrol", "update", "nodename=n2", "state=resume")
+    here.bring_back("n2")
     assert ended(identity).state == "done"
     assert [("--resume" in life["words"]) for life in lives(tmp_path, 1)] == [False, True]
 

@@ -17,7 +17,7 @@ from ups.verdict import Ending, Verdict
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2400),
     pytest.mark.skipif(bool(lacking()), reason=lacking() or "SLURM is there"),
 ]
 CONFIG = """
@@ -39,22 +39,17 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     assert it.processes() == []
 
 
-@pytest.fixture(scope="module")
-def undisturbed(two_nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    key = launch(two_nodes, folder, "plain")
-    wait(lambda: over(two_nodes, folder, key), 240)
-    assert " done " in ask(two_nodes, folder, "status", key)
-    assert "ups: " in ask(two_nodes, folder, "logs", key)
-    return folder / "plain"
+@pytest.fixture(autouse=True)
+def empty(two_nodes: Cluster) -> Iterator[None]:
+    yield
+    two_nodes.cancel_all(120)
 
 
 def ask(nodes: Cluster, folder: Path, *words: str) -> str:
     """What `ups launch` prints."""
     environ = {**nodes.environ, "UPS_STATE": str(folder / "state"), "OMP_NUM_THREADS": "1"}
     words = (sys.executable, "-m", "ups", "launch", *words)
-    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(words, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -86,9 +81,10 @@ def wait(holds: Callable[[], object], seconds: float) -> None:
         time.sleep(0.2)
 
 
-def trains(run: Path) -> bool:
-    """Whether the operator has been trained for a while."""
-    return any((run / "checkpoints" / "operator").glob("step-*"))
+def reached(run: Path) -> int:
+    """The step of the operator's newest checkpoint."""
+    steps = (run / "checkpoints" / "operator").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in steps if path.name[5:].isdecimal()), default=0)
 
 
 def same_bits(run: Path, other: Path) -> bool:
@@ -96,60 +92,62 @@ def same_bits(run: Path, other: Path) -> bool:
     return one.keys() == two.keys() and all(one[name].equal(two[name]) for name in one)
 
 
-def ends_as_if_nothing_had_been(nodes: Cluster, folder: Path, key: str, name: str, undisturbed: Path) -> None:
-    wait(lambda: over(nodes, folder, key), 300)
-    verdict = Verdict.read(folder / name / "verdict.json")
-    assert verdict is not None
-    assert verdict.ending == Ending.SUCCESS
-    assert " done " in ask(nodes, folder, "status", key)
-    assert same_bits(folder / name, undisturbed)
-    wait(lambda: nodes.processes() == [], 30)
+def ending_of(run: Path) -> Ending | None:
+    verdict = Verdict.read(run / "verdict.json")
+    return None if verdict is None else verdict.ending
 
 
-def test_a_preempted_run_goes_on_to_the_same_bits(two_nodes: Cluster, undisturbed: Path, tmp_path: Path) -> None:
-    key = launch(two_nodes, tmp_path, "preempted")
-    wait(lambda: trains(tmp_path / "preempted"), 120)
-    two_nodes.ask("sbatch", "--partition=high", "--nodes=2", "--output=/dev/null", "--wrap=sleep 1")
-    wait(lambda: state(two_nodes, tmp_path, key) == "PENDING", 90)
-    ends_as_if_nothing_had_been(two_nodes, tmp_path, key, "preempted", undisturbed)
-
-
-def test_a_run_that_loses_a_node_goes_on_to_the_same_bits(
-    two_nodes: Cluster, undisturbed: Path, tmp_path: Path
+def test_a_run_that_is_preempted_reaches_its_limit_and_loses_a_node_ends_with_the_bits_of_one_that_did_not(
+    two_nodes: Cluster, tmp_path: Path
 ) -> None:
-    key = launch(two_nodes, tmp_path, "bereft")
-    wait(lambda: trains(tmp_path / "bereft"), 120)
-    two_nodes.take_away("n2")
-    two_nodes.ask("scontrol", "update", "nodename=n2", "state=down", "reason=gone")
-    wait(lambda: state(two_nodes, tmp_path, key) == "PENDING", 90)
-    two_nodes.start_node("n2")
-    two_nodes.ask("scontrol", "update", "nodename=n2", "state=resume")
-    ends_as_if_nothing_had_been(two_nodes, tmp_path, key, "bereft", undisturbed)
+    plain = launch(two_nodes, tmp_path, "plain")
+    key = launch(two_nodes, tmp_path, "disturbed", "--time", "20m")  # it waits for the other
+    run = tmp_path / "disturbed"
 
+    def take_away() -> None:
+        two_nodes.take_away("n2")
+        two_nodes.ask("scontrol", "update", "nodename=n2", "state=down", "reason=gone")
 
-def test_a_run_whose_time_is_over_goes_on_to_the_same_bits(
-    two_nodes: Cluster, undisturbed: Path, tmp_path: Path
-) -> None:
-    key = launch(two_nodes, tmp_path, "limited", "--time", "20m")
-    wait(lambda: trains(tmp_path / "limited"), 120)
-    # The signal that SLURM sends before the limit, at a time of our choice: its own clock goes by the minute.
-    two_nodes.ask("scancel", "--signal=USR1", number(tmp_path, key))
-    wait(lambda: state(two_nodes, tmp_path, key) == "PENDING", 90)
-    ends_as_if_nothing_had_been(two_nodes, tmp_path, key, "limited", undisturbed)
+    urgent = ("sbatch", "--partition=high", "--nodes=2", "--output=/dev/null", "--wrap=sleep 1")
+    disturbances: tuple[Callable[[], object], ...] = (
+        lambda: two_nodes.ask(*urgent),
+        # What SLURM sends before the limit, at a time of our choice: its own clock goes by the minute.
+        lambda: two_nodes.ask("scancel", "--signal=USR1", number(tmp_path, key)),
+        take_away,
+    )
+    step = 0
+    for disturb in disturbances:
+        wait(lambda: reached(run) > step, 600)  # noqa: B023
+        step = reached(run)
+        disturb()
+        wait(lambda: state(two_nodes, tmp_path, key) == "PENDING", 120)
+    assert ending_of(tmp_path / "plain") == Ending.SUCCESS
+    two_nodes.bring_back("n2")
+    wait(lambda: over(two_nodes, tmp_path, key), 600)
+    assert ending_of(run) == Ending.SUCCESS
+    status = ask(two_nodes, tmp_path, "status")
+    assert status.count(" done ") == 2
+    assert all(one in status for one in (plain, key))
+    assert same_bits(run, tmp_path / "plain")
+    assert ask(two_nodes, tmp_path, "logs", key).count("on 2 ranks.") == 8, "four lives on two nodes"
+    wait(lambda: two_nodes.processes() == [], 60)
 
 
 def test_a_stopped_run_has_saved_and_nothing_is_left(two_nodes: Cluster, tmp_path: Path) -> None:
     key = launch(two_nodes, tmp_path, "stopped")
-    wait(lambda: trains(tmp_path / "stopped"), 120)
+    wait(lambda: reached(tmp_path / "stopped"), 600)
     ask(two_nodes, tmp_path, "stop", key)
-    wait(lambda: over(two_nodes, tmp_path, key), 60)
-    wait(lambda: two_nodes.processes() == [], 60)
-    verdict = Verdict.read(tmp_path / "stopped" / "verdict.json")
-    assert verdict is not None
-    assert verdict.ending == Ending.PREEMPTED
+    wait(lambda: over(two_nodes, tmp_path, key) and two_nodes.processes() == [], 120)
+    assert ending_of(tmp_path / "stopped") == Ending.PREEMPTED
+    assert " stopped " in ask(two_nodes, tmp_path, "status", key)
 
 
-def test_a_run_with_a_mistake_is_a_failed_job_that_says_it(two_nodes: Cluster, tmp_path: Path) -> None:
-    key = launch(two_nodes, tmp_path, "mistaken", "--operator.batch", "1")
-    wait(lambda: over(two_nodes, tmp_path, key), 120)
-    assert " failed " in ask(two_nodes, tmp_path, "status", key)
+def test_a_run_that_fails_is_a_failed_job_with_the_same_code(
+    two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = json.dumps([{"rank": 1, "phase": "forward", "step": 0, "kind": "error"}])
+    monkeypatch.setenv("UPS_FAULTS", fault)
+    key = launch(two_nodes, tmp_path, "failing")
+    wait(lambda: over(two_nodes, tmp_path, key), 600)
+    assert ending_of(tmp_path / "failing") == Ending.CRASH
+    assert "CRASH: it has ended with code 1" in ask(two_nodes, tmp_path, "status", key)

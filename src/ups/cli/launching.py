@@ -45,6 +45,7 @@ def launch_job(
 
         settings = load(run_config(), file, flags)
         job = job_of(settings, file, flags, _request(file, flags, shape, options, sweep or {}), Path.cwd())
+        settings = load(run_config(), file, {**dict(job.flags), "dist.nodes": job.nodes, "dist.ranks": job.ranks})
         if seen:
             check_inputs(job)
         carrier = ENGINES[engine]()
