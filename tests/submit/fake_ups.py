@@ -27,7 +27,7 @@ def leave(_number, _frame):
     sys.exit(15)
 
 
-for number in (signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGTERM, signal.SIGUSR1) if words[0] != "deaf" else ():
     signal.signal(number, leave)
 (folder / "config.yaml").touch()
 print("fake run on", os.environ.get("SLURMD_NODENAME"), flush=True)
@@ -35,7 +35,7 @@ if name := os.environ.get("FAKE_PRINTS"):
     print(name, "is", os.environ[name], flush=True)
 if words[0] == "end":
     sys.exit(int(words[2]))
-if words[0] == "wait" and "--resume" not in sys.argv:  # until somebody asks it to stop
+if words[0] in ("wait", "deaf") and "--resume" not in sys.argv:  # until somebody asks it to stop
     (folder / f"waits-{node}").touch()
     time.sleep(300)
     sys.exit(1)

@@ -111,6 +111,18 @@ def test_a_preempted_job_saves_is_queued_again_and_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("here")
+def test_a_job_that_is_preempted_before_its_run_can_listen_is_queued_again_too(tmp_path: Path) -> None:
+    job = job_of(tmp_path, "deaf {folder}")
+    identity = Slurm().submit(job, Slurm().render(job))
+    until((tmp_path / "run" / "waits-0").exists)
+    urgent = job_of(tmp_path / "urgent", "end {folder} 0", nodes=2, key="urgent-2", options={"partition": "high"})
+    assert ended(Slurm().submit(urgent, Slurm().render(urgent))).state == "done"
+    assert ended(identity).state == "done"
+    assert not (tmp_path / "run" / "signals-0").exists()
+
+
+@pytest.mark.slow
 def test_a_job_that_loses_a_node_is_queued_again_and_goes_on_when_it_is_back(here: Cluster, tmp_path: Path) -> None:
     job = job_of(tmp_path, "wait {folder}", nodes=2)
     identity = Slurm().submit(job, Slurm().render(job))

@@ -118,9 +118,9 @@ def test_a_run_that_is_preempted_reaches_its_limit_and_loses_a_node_ends_with_th
     step = 0
     for disturb in disturbances:
         wait(lambda: reached(run) > step, 600)  # noqa: B023
-        step = reached(run)
         disturb()
         wait(lambda: state(two_nodes, tmp_path, key) == "PENDING", 120)
+        step = reached(run)
     assert ending_of(tmp_path / "plain") == Ending.SUCCESS
     two_nodes.bring_back("n2")
     wait(lambda: over(two_nodes, tmp_path, key), 600)

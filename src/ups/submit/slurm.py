@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,15 +47,20 @@ export UPS_PORT=$(({first} + SLURM_JOB_ID % {count}))
 $step bash -c "$NEEDS" && $step bash -c "$NODE"
 code=$?
 
-# {preempted} is a run that was asked to stop and has saved: unless somebody cancelled the job, it is queued again.
-if [ "$code" -eq {preempted} ] && ! scontrol show job --oneliner "$SLURM_JOB_ID" | grep -q JobState=CANCELLED; then
-    if scontrol requeue "$SLURM_JOB_ID"; then
+# A run that was asked to stop and has saved ({preempted}), or was not yet able to: unless somebody cancelled the job,
+# it is queued again.
+case "$code" in
+{preempted} | {early})
+    if scontrol show job --oneliner "$SLURM_JOB_ID" | grep -q JobState=CANCELLED; then
+        echo "ups: job $SLURM_JOB_ID was cancelled; launched again, it goes on from here." >&2
+    elif scontrol requeue "$SLURM_JOB_ID"; then
         echo "ups: job $SLURM_JOB_ID is queued again, and will go on from here." >&2
         sleep 60 # until SLURM ends this script
     else
-        echo "ups: job $SLURM_JOB_ID could not be queued again; submit it anew, and it goes on from here." >&2
+        echo "ups: job $SLURM_JOB_ID could not be queued again; launched again, it goes on from here." >&2
     fi
-fi
+    ;;
+esac
 exit "$code"
 """
 
@@ -81,6 +87,7 @@ class Slurm:
             first=PORTS[0],
             count=PORTS[1],
             preempted=int(Ending.PREEMPTED),
+            early=" | ".join(str(128 + number) for number in (signal.SIGUSR1, signal.SIGTERM)),
         )
 
     def submit(self, job: Job, text: str) -> str:
