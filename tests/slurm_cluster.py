@@ -42,7 +42,7 @@ JobAcctGatherType=jobacct_gather/none
 JobCompType=jobcomp/filetxt
 JobCompLoc={folder}/completed.txt
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_min_interval=100000
+SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=100000
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait={kill_wait}

@@ -223,4 +223,5 @@ def _together(tasks: list[Status]) -> Status:
 
 
 def _answer(*words: str, text: str = "") -> str:
-    return answer(*words, text=text, advice="log in to a machine of the cluster")
+    tries = 1 if words[0] == "sbatch" else 3  # nothing is submitted twice
+    return answer(*words, text=text, tries=tries, advice="log in to a machine of the cluster")
