@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from slurm_cluster import Cluster, cluster, lacking
+from ups.submit.commands import RefusedError
 from ups.submit.job import Job, Status
 from ups.submit.slurm import Slurm, clock
 
@@ -66,10 +67,11 @@ def lives(folder: Path, node: int = 0) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("here")
 def test_a_job_on_two_nodes_ends_well_and_its_log_is_there(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "end {folder} 0", nodes=2)
+    job = job_of(tmp_path, "end {folder} 0", nodes=2, name="50% of it")
     identity = Slurm().submit(job, Slurm().render(job))
     assert ended(identity) == Status("done", "it has ended well.", 0)
     assert "fake run on n1" in "".join(Slurm().logs(identity))
+    assert f"50% of it.slurm-{identity}.log" in os.listdir(tmp_path)
     assert Slurm().find(job.key) == identity
     first, second = lives(tmp_path, 0)[0], lives(tmp_path, 1)[0]
     assert [first["node"], second["node"]] == ["n1", "n2"]
@@ -169,8 +171,14 @@ def test_the_time_limit_comes_and_the_run_has_saved_before_it(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("here")
 def test_what_slurm_refuses_is_one_sentence(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "end {folder} 0", options={"partition": "nowhere"})
-    with pytest.raises(Exception, match=r"sbatch refuses: .*invalid partition"):
-        Slurm().submit(job, Slurm().render(job))
+    job = job_of(tmp_path, "end {folder} 0")
+    more: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"options": {"partition": "nowhere"}}, "invalid partition"),
+        ({"gpus": 8}, "Invalid generic resource"),
+        ({"nodes": 3}, "not available"),
+    )
+    for change, reason in more:
+        with pytest.raises(RefusedError, match=f"sbatch refuses: .*{reason}"):
+            Slurm().submit(job, Slurm().render(replace(job, **change)))
     assert Slurm().status("999999").state == "gone"
     assert clock(90061.2) == "1-01:01:02"

@@ -63,12 +63,17 @@ def launch_job(
 def _submit(engine: str, job: Job, text: str) -> int:
     from ups.submit import ENGINES
     from ups.submit.records import Record, note, with_identity
+    from ups.submit.registry import forget_if_unknown
 
     if job.options.get("front"):
         os.execvp("sh", ["sh", "-c", text])
     record = Record.of(job, engine)
     note(record)  # from here on it has perhaps been submitted
-    record = with_identity(record, ENGINES[engine]().submit(job, text))
+    try:
+        with_identity(record, ENGINES[engine]().submit(job, text))
+    except UpsError:
+        forget_if_unknown(record)
+        raise
     print(printable(f"ups: {job.folder} on {engine}; `ups launch status {job.key}` asks after it."), file=sys.stderr)
     print(job.key)
     return delivered()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from ups.submit import ENGINES
 from ups.submit.job import Engine, Status
-from ups.submit.records import Record, all_records, record_of, with_identity
+from ups.submit.records import Record, all_records, file_of, record_of, with_identity
 from ups.tracking.secrets import hiding
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Verdict
@@ -21,6 +22,13 @@ def identified(record: Record) -> Record:
     if (identity := _engine(record).find(record.key)) is None:
         return record
     return with_identity(record, identity)
+
+
+def forget_if_unknown(record: Record) -> None:
+    """Remove the record of a job that the engine has refused and says it does not have; otherwise it stays."""
+    with contextlib.suppress(UpsError):
+        if _engine(record).find(record.key) is None:
+            file_of(record.key).unlink(missing_ok=True)
 
 
 def status_of(record: Record) -> tuple[Record, Status]:

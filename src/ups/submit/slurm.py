@@ -19,6 +19,7 @@ MARGIN = 30.0  # seconds between the end of the grace and the time limit
 PORTS = (20_000, 10_000)  # the first port at which the nodes of a job may meet, and how many there are
 # Options that are passed on as they are: an sbatch option each.
 OPTIONS = ("partition", "account", "qos", "constraint", "mem", "nodelist", "exclude", "reservation")
+FACTS = re.compile(r"([\w/:]+)=(.*?)(?= [\w/:]+=|$)")  # NAME=VALUE of `scontrol show`; a value may have blanks
 STATES: dict[str, State] = {
     **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"), "queued"),
     **dict.fromkeys(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"), "running"),
@@ -91,10 +92,9 @@ class Slurm:
         )
 
     def submit(self, job: Job, text: str) -> str:
-        job.folder.parent.mkdir(parents=True, exist_ok=True)
-        Path(_log(job)).parent.mkdir(parents=True, exist_ok=True)
-        answer = _answer("sbatch", "--parsable", text=text)
-        return answer.strip().partition(";")[0]
+        _require_possible(text)
+        _log_folder(job).mkdir(parents=True, exist_ok=True)
+        return _answer("sbatch", "--parsable", text=text).strip().partition(";")[0]
 
     def find(self, key: str) -> str | None:
         rows = _answer("squeue", "--noheader", "--me", "--states=all", f"--name=ups-{key}", "--format=%A").split()
@@ -110,15 +110,28 @@ class Slurm:
         tasks = _tasks(identity)
         paths = sorted({task["StdOut"] for task in tasks if task.get("StdOut")})
         if not paths:
-            raise DataError(f"{identity}: SLURM has forgotten where its log is; look in the folder of its run.")
+            raise DataError(
+                f"{identity}: SLURM has forgotten its log; it lies beside the run, as NAME.slurm-{identity}.log."
+            )
         for path in paths:
             try:
-                yield Path(path).read_text(errors="replace")
+                yield Path(path.replace("%%", "%")).read_text(errors="replace")
             except OSError:
                 yield ""  # not begun, or on another machine's disk
 
     def stop(self, identity: str) -> None:
         _answer("scancel", identity)
+
+
+def _require_possible(text: str) -> None:
+    """A RefusedError for a script that no nodes could ever carry out, which SLURM itself may let wait for ever. While
+    nodes are down this cannot be said."""
+    try:
+        _answer("sbatch", "--test-only", text=text)
+    except RefusedError as error:
+        away = _answer("sinfo", "--noheader", "--states=down,drain,fail,maint,unknown", "--format=%D").split()
+        if "not available" not in str(error) or not any(count != "0" for count in away):
+            raise
 
 
 def clock(seconds: float) -> str:
@@ -152,10 +165,15 @@ def _cpus(job: Job) -> int:
     return int(job.options.get("cpus") or job.ranks)
 
 
-def _log(job: Job) -> str:
+def _log_folder(job: Job) -> Path:
     """Where SLURM writes what a job prints: beside the folder of its run, or in that of its sweep."""
-    folder = str(job.folder if job.points else job.folder.parent).replace("%", "%%")
-    return f"{folder}/{job.name.replace('%', '%%')}.slurm-{'%A_%a' if job.points else '%j'}.log"
+    return job.folder if job.points else job.folder.parent
+
+
+def _log(job: Job) -> str:
+    """The file, as SLURM names it: the number of the job is its own to put in."""
+    place = str(_log_folder(job) / f"{job.name}.slurm-").replace("%", "%%")
+    return f"{place}{'%A_%a' if job.points else '%j'}.log"
 
 
 def _node(job: Job) -> str:
@@ -186,7 +204,7 @@ def _tasks(identity: str) -> list[dict[str, str]]:
         if "Invalid job id" not in str(error):
             raise
         return _accounts(identity)
-    rows = [dict(re.findall(r"(\w+)=(\S*)", line)) for line in text.splitlines() if line.strip()]
+    rows = [dict(FACTS.findall(line.strip())) for line in text.splitlines()]
     return [row for row in rows if row.get("JobState")]
 
 
@@ -203,9 +221,9 @@ def _accounts(identity: str) -> list[dict[str, str]]:
 def _status(task: dict[str, str]) -> Status:
     word = task["JobState"].split("+")[0]
     state = STATES.get(word, "running")
-    code = int(task.get("ExitCode", "0:0").split(":")[0] or 0)
     if word in ("COMPLETED", "FAILED"):
-        return ended(code)
+        code, _, number = task.get("ExitCode", "0:0").partition(":")
+        return ended(int(code) or (128 + int(number) if int(number or 0) else 0))
     restarts = task.get("Restarts", "0")
     reason = f" ({task['Reason']})" if task.get("Reason", "None") not in ("None", "") else ""
     again = f", queued again {restarts} times" if restarts != "0" else ""
