@@ -49,7 +49,7 @@ KillWait={kill_wait}
 SlurmdTimeout=120
 SlurmctldTimeout=120
 ReturnToService=2
-MinJobAge=300
+MinJobAge=7200
 NodeName=n1 NodeHostname=localhost NodeAddr=127.0.0.1 Port={n1} CPUs=1 RealMemory=500
 NodeName=n2 NodeHostname=localhost NodeAddr=127.0.0.1 Port={n2} CPUs=1 RealMemory=500
 PartitionName=low Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime={grace}
