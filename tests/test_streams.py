@@ -16,6 +16,7 @@ import pytest
 from cyclopts import App
 
 from broken_streams import STREAMS, codes_of
+from planted_secrets import PLANTED, leaks
 from ups.cli import app, main
 
 GENERATE = ("data", "generate", "advection1d", "--samples", "4", "--resolution", "16", "--frames", "3")
@@ -144,8 +145,9 @@ def test_a_run_ends_with_the_code_of_its_verdict_whatever_stands_at_its_streams(
     ):
         config = tmp_path / f"{number}.yaml"
         config.write_text(RUN.format(name=f"run-{number}", out=tmp_path))
-        cases.append((["run", str(config)], env, STREAMS[name]))
+        cases.append((["run", str(config)], {**PLANTED, **env}, STREAMS[name]))
     codes = codes_of(cases, tmp_path / "printed")
+    assert list(leaks(tmp_path)) == [], "what is in the environment is in nothing that a run leaves or prints"
     verdicts = [json.loads((tmp_path / f"run-{n}" / "verdict.json").read_text())["verdict"] for n in range(len(cases))]
     assert verdicts == [*["CRASH"] * len(failing), "SUCCESS"]
     assert codes == [*[1] * len(failing), 0]

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broken_streams import STREAMS, codes_of
+from planted_secrets import PLANTED, VALUES, leaks
 from ups.cli import main
 from ups.submit.plan import check_secrets
 from ups.types import ConfigError
 
 FAKE = Path(__file__).with_name("fake_ups.py")
-PLANTED = {
-    "WANDB_API_KEY": "planted-0-wandb-key-4711",
-    "AWS_SECRET_ACCESS_KEY": "planted-1/aws+secret/4711",
-    "HF_TOKEN": "planted-2-hf-token-4711",
-    "MLFLOW_TRACKING_PASSWORD": "planted-3#pass",
-    "HTTPS_PROXY": "http://me:planted-4-proxy@127.0.0.1:9",
-}
-VALUES = [*list(PLANTED.values())[:-1], "planted-4-proxy", "planted-5-netrc"]
 TINY = """
 name: tiny
 out: {out}
@@ -50,21 +41,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def leaks(folder: Path) -> Iterator[str]:
-    """Where in a folder a planted secret stands, as it is or in base64."""
-    forms = [form for value in VALUES for form in (value.encode(), base64.b64encode(value.encode()))]
-    for path in (path for path in folder.rglob("*") if path.is_file()):
-        content = path.read_bytes() + str(path).encode()
-        yield from (f"{path}: {form!r}" for form in forms if form in content)
-
-
 def ups(*words: str) -> int:
     with pytest.raises(SystemExit) as end:
         main(list(words))
     return int(end.value.code or 0)
 
 
-@pytest.mark.parametrize("failing", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow  # tests/test_streams.py looks at the folders of its runs, with every default run of the tests
+@pytest.mark.parametrize("failing", [False, True])
 def test_nothing_that_a_run_leaves_holds_a_secret(place: Path, failing: bool) -> None:
     fault = json.dumps([{"rank": 0, "phase": "forward", "step": 0, "kind": "error"}])
     case = (["run", str(place / "tiny.yaml")], {"UPS_FAULTS": fault} if failing else {}, STREAMS["both to files"])
