@@ -25,7 +25,7 @@ FAKE = Path(__file__).with_name("fake_ups.py")
 
 
 @pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
 
 
