@@ -68,7 +68,7 @@ def _address(root: Path) -> str:
 
 def _check_pushed(root: Path, repo: str, commit: str) -> None:
     """A ConfigError where no branch of the remote holds the commit, as far as a machine without a login sees."""
-    answer = _git(root, *ANYBODY, "ls-remote", repo, problem=f"{repo} cannot be read without a login, and a machine has none")
+    answer = _git(Path("/"), *ANYBODY, "ls-remote", repo, problem=f"{repo} cannot be read without a login, and a machine has none")
     tips = {line.split()[0] for line in answer.splitlines() if line.strip()}
     if commit not in tips and not any(_holds(root, tip, commit) for tip in tips):
         raise ConfigError(f"{repo}: no branch there holds the commit {commit[:12]}; push it.")
