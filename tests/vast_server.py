@@ -35,6 +35,7 @@ class Rented:
     key: str
     script: str
     ends: list[str] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
 
     @property
     def log(self) -> str:
@@ -60,8 +61,10 @@ class Vast:
         self.requests: list[tuple[str, str, str]] = []
         self.variables: dict[str, str] = {}
         self.may_destroy = True
+        self.wrap: list[str] = []
         self.lock = threading.RLock()
         self.next = 7001
+        self.pause: float = 0.3  # seconds from a stop to the end of a machine's processes
 
     def kinds(self) -> list[str]:
         return [kind for kind, _, _ in self.requests]
@@ -93,8 +96,8 @@ class Vast:
         environment |= {"CONTAINER_ID": str(machine.row["id"]), "CONTAINER_API_KEY": machine.key}
         environment |= {"UPS_WORK": str(machine.folder / "root" / "ups"), MARK: str(machine.folder), **self.environment}
         with (machine.folder / "container.log").open("ab") as log:
-            subprocess.Popen(
-                [*self.environment.get("UPS_TEST_WRAP", "").split(), "bash", "-c", machine.script],
+            machine.process = subprocess.Popen(
+                [*self.wrap, "bash", "-c", machine.script],
                 env=environment,
                 cwd=machine.folder / "root",
                 stdin=subprocess.DEVNULL,
@@ -110,7 +113,7 @@ class Vast:
         if state != "stopped":
             self.gone[id] = machine
         if self.really:
-            threading.Timer(0.3, lambda: end_all(machine.pids)).start()
+            threading.Timer(self.pause, lambda: end_all(machine.pids)).start()
 
     def look(self, machine: Rented) -> dict[str, Any]:
         """Its row now: each look takes it one state further."""
@@ -140,10 +143,10 @@ class Vast:
             return "machines", 200, {"instances": [self.look(m) for m in self.machines.values()], "next_token": None}
         if path.startswith("/api/v0/instances/request_logs/"):
             return "logs", 200, {"success": True, "result_url": f"{self.url}/log/{path.split('/')[5]}"}
-        if path == "/api/v0/commands/rsync/":
-            return "rsync", 200, {"success": True, "src_addr": "127.0.0.1", "src_port": 22}
+        if path in ("/api/v0/commands/rsync/", "/api/v0/commands/copy_direct/"):
+            return "copy", 200, {"success": True, "src_addr": "127.0.0.1", "src_port": 22}
         if match := re.fullmatch(r"/api/v0/instances/(\d+)/", path):
-            return self._instance(method, int(match[1]), body, machine)
+            return self._instance(method, int(match[1]), machine)
         return "unknown", 404, {"success": False, "msg": f"{method} {path}"}
 
     def _search(self, query: dict[str, Any]) -> list[dict[str, Any]]:
@@ -151,15 +154,21 @@ class Vast:
         names = ("num_gpus", "dph_total", "gpu_ram")
         tests = [(name, bound, float(value)) for name in names for bound, value in query.get(name, {}).items()]
         holds = {"eq": lambda a, b: a == b, "lte": lambda a, b: a <= b, "gte": lambda a, b: a >= b}
-        return [row for row in self.offers if all(holds[bound](row.get(name, 0), value) for name, bound, value in tests)]
+        return [
+            row for row in self.offers if all(holds[bound](row.get(name, 0), value) for name, bound, value in tests)
+        ]
 
-    def _instance(self, method: str, id: int, body: dict[str, Any], by: Rented | None) -> tuple[str, int, Any]:
+    def _instance(self, method: str, id: int, by: Rented | None) -> tuple[str, int, Any]:
         machine = self.machines.get(id)
         kind = {"GET": "machine", "PUT": "stop", "DELETE": "destroy"}[method] + (" itself" if by else "")
         if by is not None and (by is not machine or (method == "DELETE" and not self.may_destroy)):
             return kind, 403, {"success": False, "msg": "not permitted"}
         if machine is None:
-            return kind, 404 if method != "GET" else 200, {"success": False, "instances": None, "msg": "no_such_instance"}
+            return (
+                kind,
+                404 if method != "GET" else 200,
+                {"success": False, "instances": None, "msg": "no_such_instance"},
+            )
         if method == "GET":
             return kind, 200, {"instances": self.look(machine)}
         fault = (self.faults.get(kind) or [None])[0]
@@ -174,7 +183,11 @@ class Vast:
             itself = " itself" if any(m.key == key for m in self.machines.values()) else ""
             return {"GET": "machine", "PUT": "stop", "DELETE": "destroy"}[method] + itself * bool(match)
         starts = {"/api/v0/users/": "user", "/api/v0/bundles": "offers", "/api/v0/asks/": "create"}
-        starts |= {"/api/v1/instances": "machines", "/api/v0/instances/request_logs": "logs", "/api/v0/secrets": "secrets"}
+        starts |= {
+            "/api/v1/instances": "machines",
+            "/api/v0/instances/request_logs": "logs",
+            "/api/v0/secrets": "secrets",
+        }
         return next((kind for start, kind in starts.items() if path.startswith(start)), "other")
 
     url = ""
@@ -214,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    do_GET = do_PUT = do_POST = do_DELETE = handle_one
+    do_GET = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815
 
     def log_message(self, *words: object) -> None:
         """Nothing is printed."""

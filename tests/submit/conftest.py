@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from vast_client import forked_client
 from vast_server import KEY, Vast, serving
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vast_server import Vast as Server
-from vast_server import offer
 
 from ups.submit.job import Job
 from ups.submit.records import Record, note
@@ -16,6 +14,8 @@ from ups.submit.vast.client import VastError
 from ups.submit.vast.engine import Vast
 from ups.submit.vast.labels import Label
 from ups.types import ConfigError, UpsError
+from vast_server import Vast as Server
+from vast_server import offer
 
 SOURCE = {"repo": "https://example.org/ups.git", "commit": "c" * 40, "at": ".", "config": "x.yaml", "package": "."}
 
@@ -49,7 +49,8 @@ def test_the_cheapest_offer_is_rented_explained_and_labelled(vast: Server, tmp_p
     ]
     machine = vast.machines[int(id)]
     label = Label.of(machine.row["label"])
-    assert label is not None and label.key == job.key
+    assert label is not None
+    assert label.key == job.key
     assert machine.row["start_date"] + 7200 < label.until < machine.row["start_date"] + 7200 + 300
     assert carrier.find(job.key) == id
     assert machine.script == "echo"
@@ -74,9 +75,10 @@ def test_offers_that_vanish_are_passed_over_and_machines_that_do_not_come_are_de
     vast.faults["create"] = [404]
     vast.faults["destroy"] = [500, "lie"]
     carrier, sentences = engine()
-    with pytest.raises(ConfigError, match="none of 3 machines came, and none is left rented.*does not run .loading"):
+    with pytest.raises(ConfigError, match=r"none of 3 machines came, and none is left rented.*does not run .loading"):
         carrier.submit(job_at(tmp_path), "echo")
-    assert not vast.machines and len(vast.gone) == 2
+    assert not vast.machines
+    assert len(vast.gone) == 2
     assert vast.kinds().count("destroy") >= 4
     assert "offer 12: Vast answers 404" in sentences[1]
 
@@ -90,14 +92,15 @@ def test_no_machine_is_left_when_the_launch_is_interrupted(
     monkeypatch.setattr("ups.submit.vast.rent._come", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine()[0].submit(job_at(tmp_path), "echo")
-    assert not vast.machines and len(vast.gone) == 1
+    assert not vast.machines
+    assert len(vast.gone) == 1
 
 
 def test_no_key_no_money_no_offer_and_no_variable_are_one_sentence_and_cost_nothing(
     vast: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carrier, _ = engine()
-    with pytest.raises(ConfigError, match="no machine for this job now .*dph_total<=0.1"):
+    with pytest.raises(ConfigError, match=r"no machine for this job now .*dph_total<=0.1"):
         carrier.submit(job_at(tmp_path, options={"max_price": 0.1}), "echo")
     with pytest.raises(ConfigError, match=r"needs AWS_SECRET.* has not; .*vastai create env-var AWS_SECRET VALUE"):
         carrier.submit(replace(job_at(tmp_path), variables=("AWS_SECRET",)), "echo")
@@ -105,10 +108,11 @@ def test_no_key_no_money_no_offer_and_no_variable_are_one_sentence_and_cost_noth
     with pytest.raises(ConfigError, match=r"has \$0.50, and the lease can cost \$0.80; add credit"):
         carrier.submit(job_at(tmp_path), "echo")
     monkeypatch.setenv("VAST_API_KEY", "another-key")
-    with pytest.raises(UpsError, match="accepts no key of yours .401.*vastai set api-key") as problem:
+    with pytest.raises(UpsError, match=r"accepts no key of yours .401.*vastai set api-key") as problem:
         carrier.submit(job_at(tmp_path), "echo")
     assert "another" not in str(problem.value)
-    assert "create" not in vast.kinds() and not vast.machines
+    assert "create" not in vast.kinds()
+    assert not vast.machines
 
 
 def test_an_account_that_cannot_pay_stops_at_the_first_offer(
@@ -133,7 +137,8 @@ def test_status_and_logs_are_those_of_vast(vast: Server, tmp_path: Path) -> None
     machine.row["log"] = "ups launch: the run begins\nups launch: ended with code 14, left 0 files\n"
     machine.row |= {"intended_status": "stopped", "actual_status": "exited", "states": []}
     status = carrier.status(id)
-    assert (status.state, status.code) == ("failed", 14) and "$0.10 a day until `ups launch reap`" in status.sentence
+    assert (status.state, status.code) == ("failed", 14)
+    assert "$0.10 a day until `ups launch reap`" in status.sentence
     vast.machines.clear()
     assert carrier.status(id).code == 14
     assert "".join(carrier.logs(id)).startswith("ups launch: the run begins")

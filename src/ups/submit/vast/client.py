@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError
 
 # As a program, not as a library: its releases pin exact versions of packages that a run needs in other ones, and its
 # commands have stayed what they are while its modules were moved.
@@ -22,7 +22,7 @@ MOST = 20_000_000  # characters of an answer
 MONEY = ("credit", "balance", "funds", "payment")
 
 
-class VastError(UpsError):
+class VastError(ConfigError):
     """Vast has refused, or has not answered. `certain`: what was asked for was not done."""
 
     def __init__(self, sentence: str, status: int = 0) -> None:

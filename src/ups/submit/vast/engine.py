@@ -106,7 +106,7 @@ def give_back(client: Client, machine: Machine, record: Record, *, discard: bool
         if not discard:
             day = f"${machine.disk_price * 24:.2f} a day"
             raise VastError(
-                f"{record.key}: {error} Machine {machine.id} is stopped, and its disk ({day}) is kept: mend that and run "
-                "`ups launch reap`, or throw the files away with `ups launch reap --discard`."
+                f"{record.key}: {error} Machine {machine.id} is stopped, and its disk ({day}) is kept: mend that and "
+                "run `ups launch reap`, or throw the files away with `ups launch reap --discard`."
             ) from None
     destroy_all(client, [machine])

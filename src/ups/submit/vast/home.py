@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -11,6 +12,7 @@ from ups.submit.ended import ended
 from ups.submit.job import Status
 from ups.submit.records import Record, file_of
 from ups.submit.vast.client import Client, VastError
+from ups.tracking.secrets import hiding
 
 LINES = 100_000
 # What the start script says last.
@@ -21,7 +23,7 @@ FOLDER = "/root/ups/runs"
 
 def keep_log(client: Client, id: int, key: str) -> str:
     """The log of a machine, asked for now and kept beside the record of its job; one that was longer stays."""
-    text = client.logs(id, LINES)
+    text = hiding(os.environ)(client.logs(id, LINES).encode()).decode(errors="replace")
     path = file_of(key, ".log")
     before = kept_log(key)
     if len(text) < len(before):
@@ -51,6 +53,13 @@ def bring_home(client: Client, id: int, record: Record, log: str) -> None:
     if files == 0 or BEGUN not in log:
         return
     target = Path(record.folder)
+    try:
+        _copy(client, id, record, target, files)
+    except OSError as error:
+        raise VastError(f"{target}: cannot be written ({error.strerror}).") from None
+
+
+def _copy(client: Client, id: int, record: Record, target: Path, files: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as draft:
         client.copy(id, f"{FOLDER}/", Path(draft) / "runs")

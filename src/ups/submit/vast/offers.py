@@ -72,7 +72,7 @@ def offers(client: Client, job: Job) -> list[Offer]:
     limit = float(job.options.get("max_price", float("inf")))
     fitting = sorted((row for row in rows if row.price <= limit and row.gpus == job.gpus), key=lambda row: row.price)
     if not fitting:
-        raise ConfigError(f"Vast has no machine for this job now (`{query(job)}`); ask for less, or allow a higher price.")
+        raise ConfigError(f"Vast has no machine for this job now (`{query(job)}`); ask for less, or pay more.")
     return fitting
 
 

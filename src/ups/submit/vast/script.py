@@ -35,7 +35,7 @@ def render(job: Job) -> str:
     script = "\n".join(["#!/bin/bash", f"# ups launch vast: {job.name}", *lines, f"RUN=({run})", body()])
     if len(script) > LONGEST:
         most = f"{len(script)} characters, and Vast takes {LONGEST}"
-        raise ConfigError(f"the start script of {job.name} has {most}; put flags into the config, where they take none.")
+        raise ConfigError(f"the start script of {job.name} has {most}; put flags into the config.")
     return script
 
 

@@ -13,6 +13,7 @@ from ups.types import ConfigError
 from ups.version import __version__
 
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
+LOGIN = re.compile(r"://[^/]*@")
 REMOTE = re.compile(r"https?://|git://")
 LOCAL_STORE = re.compile(r"(?:file|local|memory):|[^:]*$")
 PACKAGE = "universal-physics-stack"
@@ -29,7 +30,7 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
     _check_pushed(root, repo, commit)
     _check_there(job, root, data)
     if store and LOCAL_STORE.match(store):
-        raise ConfigError(f"sync is {store}, which a rented machine does not see; use a store such as s3://bucket/runs.")
+        raise ConfigError(f"sync is {store}, which a rented machine does not see; use a store as s3://bucket/runs.")
     own = (root / "src" / "ups" / "__init__.py").is_file()
     options: dict[str, Option] = {
         "repo": repo,
@@ -59,16 +60,20 @@ def _address(root: Path) -> str:
     address = _git(root, "remote", "get-url", name, problem=f"{root}: the remote {name} has no address")
     if match := SSH.fullmatch(address):
         address = f"https://{match[1]}/{match[2]}"
+    if LOGIN.search(address):
+        raise ConfigError(
+            f"{root}: the address of its remote {name} holds a login, which others could read; remove it."
+        )
     if not REMOTE.match(address):
-        raise ConfigError(f"{root}: its remote {name} is {address}, which a rented machine cannot reach; push to a server.")
-    if "@" in address.split("://", 1)[1].split("/", 1)[0]:
-        raise ConfigError(f"{root}: the address of its remote {name} holds a login, which is no machine's business; remove it.")
+        raise ConfigError(f"{root}: its remote is {address}, which a rented machine cannot reach; push to a server.")
     return address
 
 
 def _check_pushed(root: Path, repo: str, commit: str) -> None:
     """A ConfigError where no branch of the remote holds the commit, as far as a machine without a login sees."""
-    answer = _git(Path("/"), *ANYBODY, "ls-remote", repo, problem=f"{repo} cannot be read without a login, and a machine has none")
+    answer = _git(
+        Path("/"), *ANYBODY, "ls-remote", repo, problem=f"{repo} cannot be read without a login, and a machine has none"
+    )
     tips = {line.split()[0] for line in answer.splitlines() if line.strip()}
     if commit not in tips and not any(_holds(root, tip, commit) for tip in tips):
         raise ConfigError(f"{repo}: no branch there holds the commit {commit[:12]}; push it.")
@@ -91,7 +96,7 @@ def _check_there(job: Job, root: Path, data: str) -> None:
             raise ConfigError(f"{path}: is on this computer only, and a rented machine would not find it; {remedy}.")
     text = job.config.read_text(errors="replace") + " ".join(value for _, value in job.flags)
     if str(root) in text:
-        raise ConfigError(f"{job.config}: names {root}, a folder of this computer; write paths relative to where you launch.")
+        raise ConfigError(f"{job.config}: names {root}, a folder of this computer; write relative paths.")
 
 
 def _git(folder: Path, *words: str, problem: str) -> str:

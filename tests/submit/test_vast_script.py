@@ -1,0 +1,247 @@
+"""The start script of a rented machine, executed: however its run ends, the machine is given back, its log home."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ups.submit.job import Job
+from ups.submit.records import Record, file_of, note
+from ups.submit.vast.client import Client
+from ups.submit.vast.home import end_of, keep_log
+from ups.submit.vast.labels import Label, home
+from ups.submit.vast.reap import reap
+from ups.submit.vast.script import LONGEST, render
+from ups.supervise.proc import stat_of
+from ups.types import ConfigError
+from vast_server import KEY, Rented, offer, serving
+from vast_server import Vast as Server
+
+# Stands for Python with `ups` in it: the config says how the run ends. Other programs are Python's own.
+STAND_IN = """#!/bin/sh
+[ "$1 $2 $3" = "-m ups run" ] || exec {python} "$@"
+for word; do case $word in --out=*) out=${{word#--out=}};; esac; done
+mkdir -p "$out/wave"; cp "$4" "$out/wave/config.yaml"; env >"$out/wave/environment"
+echo "the run says $*"
+trap 'echo saved; exit 15' TERM
+. ./"$4"
+"""
+ENDS = {
+    "success": "exit 0",
+    "failure": "echo crash >&2; exit 14",
+    "hang": "while :; do sleep 0.1; done",
+    "full": "head -c 1000000 /dev/zero >$out/wave/big || exit 18",
+}
+RSYNC = """#!/bin/sh
+for word; do source=$target; target=$word; done
+id=${{source#*::C.}}; id=${{id%%/*}}
+mkdir -p "$target" && cp -r {machines}/machine-$id/root/ups/runs/. "$target"
+"""
+
+
+def git(folder: Path, *words: str) -> str:
+    command = ["git", "-C", str(folder), "-c", "user.name=u", "-c", "user.email=u@example.org", *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class Stage:
+    """A server whose machines really run their scripts, and a repository with configs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.server = folder, Server(folder / "vast", really=True)
+        self.repo = folder / "repo"
+        self.repo.mkdir()
+        git(self.repo, "init", "-q")
+        for name, text in ENDS.items():
+            (self.repo / f"{name}.yaml").write_text(text)
+        git(self.repo, "add", "-A")
+        git(self.repo, "commit", "-qm", "configs")
+        python = folder / "python"
+        python.write_text(STAND_IN.format(python=sys.executable))
+        rsync = folder / "bin" / "rsync"
+        rsync.parent.mkdir()
+        rsync.write_text(RSYNC.format(machines=folder / "vast"))
+        for path in (python, rsync):
+            path.chmod(0o755)
+        self.server.environment |= {"UPS_PYTHON": str(python), "UPS_PAUSE": "0"}
+
+    def job(self, name: str, *, seconds: float = 600.0, store: str = "", repo: str = "", number: int = 0) -> Job:
+        options = {"repo": repo or str(self.repo), "commit": git(self.repo, "rev-parse", "HEAD"), "at": "."}
+        options |= {"config": f"{name}.yaml", "package": ".", "store": store}
+        key = f"{name}-{number:08x}"
+        folder, config = self.folder / "home" / key / "wave", self.repo / f"{name}.yaml"
+        return Job(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=5.0, options=options)
+
+    def rent(self, name: str, **more: Any) -> tuple[Job, Rented]:
+        """A machine that runs a config, with its record, as a launch makes them."""
+        number = self.server.next
+        job = self.job(name, number=number, **more)
+        self.server.offers.append(offer(number, 0.5))
+        label = str(Label(job.key, home(), int(time.time() + 900)))
+        body = {"label": label, "image": "", "onstart": render(job)}
+        id = self.server.create(number, body)[1]["new_contract"]
+        note(replace(Record.of(job, "vast"), identity=str(id)))
+        return job, self.server.machines[id]
+
+
+@pytest.fixture
+def stage(vast_client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    with serving(stage.server):
+        monkeypatch.setenv("UPS_VASTAI", str(vast_client))
+        monkeypatch.setenv("VAST_URL", stage.server.url)
+        monkeypatch.setenv("VAST_API_KEY", KEY)
+        monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+        monkeypatch.setattr("ups.submit.vast.rent.LOOK", 0.05)
+        stage.server.states = ["running"]
+        yield stage
+
+
+def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def groups(machine: Rented) -> list[int]:
+    """The leaders of the two process groups of a script: its work and its guard."""
+    assert machine.process is not None
+    children = [pid for pid in machine.pids() if (fields := stat_of(pid)) and int(fields[1]) == machine.process.pid]
+    return sorted(pid for pid in children if os.getpgid(pid) == pid)
+
+
+def given_back(machine: Rented, how: str = "PUT") -> None:
+    """Waits until a machine has nothing left that runs, and was given back once, in one way."""
+    until(lambda: machine.ends and not machine.pids(), "it is given back")
+    assert machine.ends == [how]
+
+
+def test_a_run_that_ends_well_or_fails_stops_its_machine_once_and_a_reap_brings_it_home(stage: Stage) -> None:
+    jobs = {name: stage.rent(name) for name in ("success", "failure")}
+    for name, code in (("success", 0), ("failure", 14)):
+        job, machine = jobs[name]
+        given_back(machine)
+        status = end_of(keep_log(Client(), machine.row["id"], job.key))
+        assert status is not None
+        assert status.code == code
+        assert "the run says -m ups run" in machine.log
+        assert "--ranks=2" in machine.log
+    harvest = reap(lambda _: None)
+    assert len(harvest.destroyed) == 2
+    assert not harvest.stuck
+    assert not harvest.kept
+    assert not stage.server.machines
+    for job, machine in jobs.values():
+        assert (job.folder / "config.yaml").read_text() == job.config.read_text()
+        assert "ended with code" in file_of(job.key, ".log").read_text()
+        seen = (job.folder / "environment").read_text()
+        assert machine.key not in seen + machine.log + machine.script
+        assert KEY not in seen + machine.log + machine.script
+
+
+def test_where_log_and_run_are_in_a_store_the_machine_destroys_itself(stage: Stage, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec")
+    job, machine = stage.rent("success", store=f"file://{tmp_path}/store")
+    given_back(machine, "DELETE")
+    assert not stage.server.machines
+    log = (tmp_path / "store" / f"{job.key}.log").read_text()
+    assert "ended with code 0" in log
+    stage.server.may_destroy = False
+    _, machine = stage.rent("success", store=f"file://{tmp_path}/store")
+    given_back(machine, "PUT")  # it may not destroy itself
+
+
+def kill(machine: Rented, whom: str) -> None:
+    """Kill one process of a script, or all of its work; or ask it to stop."""
+    assert machine.process is not None
+    work, guard = groups(machine)
+    if whom == "script":
+        machine.process.kill()
+        os.killpg(work, signal.SIGTERM)
+    elif whom == "guard":
+        os.kill(guard, signal.SIGKILL)
+        until(lambda: (now := groups(machine)) and len(now) == 2 and now[1] != guard, "another guard is there")
+        os.killpg(work, signal.SIGKILL)
+    elif whom == "work":
+        os.kill(work, signal.SIGKILL)
+    else:
+        machine.process.terminate()
+
+
+def test_a_kill_of_any_of_its_processes_does_not_keep_the_machine(stage: Stage) -> None:
+    machines = {whom: stage.rent("hang")[1] for whom in ("script", "guard", "work", "asked")}
+    for whom, machine in machines.items():
+        until(lambda: "the run says" in machine.log and len(groups(machine)) == 2, "the run is there")  # noqa: B023
+        kill(machine, whom)
+    for whom, machine in machines.items():
+        given_back(machine)
+        code = {"script": 15, "asked": 15}.get(whom, 137)
+        assert f"ended with code {code}" in machine.log, whom
+        assert ("saved" in machine.log) == (whom != "guard"), "a run that is asked to stop saves first"
+
+
+def test_the_lease_ends_a_run_that_hangs(stage: Stage) -> None:
+    _, machine = stage.rent("hang", seconds=2.0)
+    given_back(machine)
+    assert "the lease is over" in machine.log
+    assert "saved" in machine.log
+    assert "ended with code 15" in machine.log
+
+
+def test_a_network_that_is_gone_is_waited_for(stage: Stage) -> None:
+    server = stage.server
+    server.faults["stop itself"] = [500, 429]
+    server.environment["UPS_PAUSE"] = "1"
+    _, machine = stage.rent("success", repo=f"{stage.folder}/nowhere")
+    until(lambda: "try 1 failed" in machine.log, "the code is asked for again")
+    (stage.folder / "nowhere").symlink_to(stage.repo)
+    given_back(machine)
+    assert server.kinds().count("stop itself") == 3
+    assert "ended with code 0" in machine.log
+
+
+def test_a_full_disk_keeps_neither_the_machine_nor_its_log(stage: Stage) -> None:
+    mount = [
+        "unshare",
+        "-rm",
+        "sh",
+        "-c",
+        'mkdir -p "$UPS_WORK"; mount -t tmpfs -o size=400k none "$UPS_WORK" && exec "$@"',
+    ]
+    if subprocess.run([*mount[:-1], "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    stage.server.wrap = [*mount, "sh"]
+    job, machine = stage.rent("full")
+    given_back(machine)
+    assert "No space left" in machine.log
+    assert "ups launch: ended with code" in machine.log
+    harvest = reap(lambda _: None)
+    assert len(harvest.stuck) == 1
+    assert "its disk ($0.10 a day) is kept" in harvest.stuck[0]
+    assert "No space left" in file_of(job.key, ".log").read_text()
+    harvest = reap(lambda _: None, discard=True)
+    assert not harvest.stuck
+    assert not stage.server.machines
+
+
+def test_the_script_is_short_pure_and_the_one_that_is_on_record(stage: Stage) -> None:
+    job = stage.job("success", number=1)
+    fixed = {"repo": "https://example.org/x.git", "commit": "c" * 40, "data": "pdebench:advection1d/beta0.4"}
+    job = replace(job, options={**job.options, **fixed})
+    text = render(job)
+    snapshot = Path(__file__).with_name("vast_script.snapshot")
+    assert text == snapshot.read_text(), f"the start script has changed; look at it, and write it to {snapshot}"
+    assert len(text) <= LONGEST
+    with pytest.raises(ConfigError, match="and Vast takes 4048; put flags into the config"):
+        render(replace(job, flags=(("name", "x" * 900),)))
