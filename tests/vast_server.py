@@ -127,6 +127,9 @@ class Vast:
         if method == "GET" and path.startswith("/log/"):
             id = int(path.split("/")[2])
             return "log", 200, (self.machines.get(id) or self.gone[id]).log
+        if path.startswith("/git/"):
+            file = self.folder / path[1:]
+            return "git", 200 if file.is_file() else 404, file.read_bytes() if file.is_file() else b""
         if path.endswith(("/gpu_names/unique/", "/gpu_types/")):
             return "names", 200, {"gpu_names": ["RTX 4090"], "gpu_types": []}
         if key != KEY and machine is None:
@@ -220,12 +223,13 @@ class Handler(BaseHTTPRequestHandler):
                 status, answer = (500, {"msg": "late"}) if fault == "after 500" else (status, answer)
             if fault is not None:
                 vast.faults[kind].pop(0)
-        text = answer if isinstance(answer, str) else json.dumps(answer)
+        text = answer if isinstance(answer, str | bytes) else json.dumps(answer)
+        content = text if isinstance(text, bytes) else text.encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text.encode())))
+        self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(text.encode())
+        self.wfile.write(content)
 
     do_GET = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
+from ups.cli.launch_vast import reap, vast
 from ups.cli.launching import Shape, launch_job
 from ups.cli.numbers import Whole
 from ups.screen import table, waiting
@@ -213,6 +214,10 @@ def sky(
     options: dict[str, Option] = {name: value for name, value in own.items() if value is not None}
     shape: Shape = {"nodes": nodes, "gpus": gpus, "ranks": ranks, "time": time, "variables": secret}
     return launch_job("sky", arguments, shape, options, dry_run=dry_run, price=price)
+
+
+launch.command(vast, group=ENGINES, usage=_usage("vast"))
+launch.command(reap, group=JOBS)
 
 
 @launch.command(group=JOBS)

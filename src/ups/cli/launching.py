@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,11 @@ def launch_job(
     dry_run: bool,
     price: float | None = None,
     seen: bool = True,
+    complete: Callable[[Job, RunConfig], Job] | None = None,
+    offer: Callable[[Job], str] | None = None,
 ) -> int:
-    """Check, render and submit a job. `seen`: this machine sees the files that the nodes see."""
+    """Check, render and submit a job. `seen`: this machine sees the files that the nodes see. `complete`: adds what the
+    config and the command line do not say; `offer`: what the engine would give now, and at what price."""
     from ups.config import file_and_flags, load
 
     file, flags = file_and_flags(arguments)
@@ -48,15 +51,19 @@ def launch_job(
         settings = load(run_config(), file, {**dict(job.flags), "dist.nodes": job.nodes, "dist.ranks": job.ranks})
         if seen:
             check_inputs(job)
+        if complete is not None:
+            job = complete(job, settings)
         carrier = ENGINES[engine]()
         carrier.check(job)
         text = carrier.render(job)
         check_secrets(text, os.environ)
     if dry_run:
         print(text, end="")
-        for line in _outlook(settings, job, price):
+        for line in (*_offered(job, offer), *_outlook(settings, job, price)):
             print(printable(f"ups: {line}"), file=sys.stderr)
         return delivered()
+    if offer is not None:
+        offer(job)  # no key, no money and no machine are said before anything is written down
     return _submit(engine, job, text)
 
 
@@ -102,6 +109,14 @@ def _request(
 
     folder, points = begin.points(begin.Request(file, flags=flags, **sweep))
     return replace(request, folder=folder, points=points)
+
+
+def _offered(job: Job, offer: Callable[[Job], str] | None) -> list[str]:
+    """What the engine would give now; why it cannot say, where it cannot."""
+    try:
+        return [] if offer is None else [offer(job)]
+    except UpsError as error:
+        return [f"no price: {error}"]
 
 
 def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:

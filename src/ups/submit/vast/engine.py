@@ -9,7 +9,7 @@ from ups.submit.job import Job, Status
 from ups.submit.records import Record, file_of, record_of
 from ups.submit.vast.client import Client, Machine, VastError
 from ups.submit.vast.home import bring_home, end_of, keep_log, kept_log
-from ups.submit.vast.offers import offers
+from ups.submit.vast.offers import check_money, check_options, offers
 from ups.submit.vast.rent import destroy_all, machines_of, rented
 from ups.submit.vast.script import render
 from ups.types import ConfigError, DataError
@@ -26,6 +26,12 @@ class Vast:
         self.client, self.say = Client(), say
 
     def check(self, job: Job) -> None:
+        self.check_shape(job)
+        if missing := [name for name in ("repo", "commit", "at", "config", "package") if name not in job.options]:
+            raise ConfigError(f"where the code comes from is not said ({', '.join(missing)}).")
+
+    def check_shape(self, job: Job) -> None:
+        """A ConfigError for what no rented machine can do."""
         if job.nodes > 1:
             raise ConfigError(f"Vast rents single machines, not {job.nodes} nodes; ask for more --gpus, or use slurm.")
         if job.points:
@@ -34,20 +40,20 @@ class Vast:
             raise ConfigError("Vast rents machines with GPUs; say how many: --gpus 1.")
         if job.seconds is None:
             raise ConfigError("a rented machine needs an end; say after what time it is given back: --time 2h.")
-        if missing := [name for name in ("repo", "commit", "at", "config", "package") if name not in job.options]:
-            raise ConfigError(f"where the code comes from is not said ({', '.join(missing)}).")
+        check_options(job.options)
 
     def render(self, job: Job) -> str:
         return render(job)
 
     def quote(self, job: Job) -> str:
-        """Which machine would be rented now, and what it costs."""
+        """Which machine would be rented now and what it costs; a ConfigError where key, money or machine is missing."""
+        if job.variables:
+            self._check_variables(job)
         candidates = offers(self.client, job)
+        check_money(self.client, job, candidates[0])
         return candidates[0].sentence(job, len(candidates))
 
     def submit(self, job: Job, text: str) -> str:
-        if job.variables:
-            self._check_variables(job)
         return str(rented(self.client, job, text, self.say).id)
 
     def find(self, key: str) -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ups.submit.job import Job
+from ups.submit.job import Job, Option
 from ups.submit.vast.client import Client
 from ups.types import ConfigError
 
@@ -13,6 +15,7 @@ MOST = 20  # offers that are looked at
 RELIABILITY, DOWNLOAD, CUDA = 0.95, 100, 12.6  # Vast's score; Mbit/s; what the pinned torch is built for
 DISK = 40.0  # GB
 DAY = 86400.0
+GPU, IMAGE = re.compile(r"\w[\w .-]*"), re.compile(r"\w[\w./:@-]*")
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,16 @@ class Offer:
         hours = (job.seconds or 0.0) / 3600
         price = f"${self.price:.3f}/h, at most ${self.most(job):.2f} within the lease of {hours:.3g} h"
         return f"offer {self.id}: {self.gpus} x {self.gpu} in {self.place}, {price}; the cheapest of {others}."
+
+
+def check_options(options: Mapping[str, Option]) -> None:
+    """A ConfigError for a number or a name that no query can hold."""
+    for name in ("max_price", "gpu_ram", "disk"):
+        if not 0 < float(options.get(name, 1.0)) < float("inf"):
+            raise ConfigError(f"--{name.replace('_', '-')} is {options[name]}, but must be a number above 0.")
+    for name, pattern in (("gpu", GPU), ("image", IMAGE)):
+        if name in options and not pattern.fullmatch(str(options[name])):
+            raise ConfigError(f"--{name} is '{options[name]}', which is no name of one.")
 
 
 def query(job: Job) -> str:

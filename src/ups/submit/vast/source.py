@@ -16,6 +16,9 @@ SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
 LOGIN = re.compile(r"://[^/]*@")
 REMOTE = re.compile(r"https?://|git://")
 LOCAL_STORE = re.compile(r"(?:file|local|memory):|[^:]*$")
+BASE = re.compile(r"""^base:\s*["']?([^"'\s#]+)""", re.MULTILINE)
+MOST_BASES = 20
+DATA = re.compile(r"[\w:/.@+=%~, -]*")
 PACKAGE = "universal-physics-stack"
 # As a machine sees a remote: no login, no question, no program of the repository's own settings.
 ANYBODY = ("-c", "credential.helper=", "-c", "core.askPass=", "-c", "core.sshCommand=false")
@@ -29,6 +32,8 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
     repo = _address(root)
     _check_pushed(root, repo, commit)
     _check_there(job, root, data)
+    if not DATA.fullmatch(data):
+        raise ConfigError(f"--data is '{data}', but must be what `ups data fetch` takes, with spaces between.")
     if store and LOCAL_STORE.match(store):
         raise ConfigError(f"sync is {store}, which a rented machine does not see; use a store as s3://bucket/runs.")
     own = (root / "src" / "ups" / "__init__.py").is_file()
@@ -47,7 +52,7 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
 def _check_clean(root: Path) -> None:
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", problem=f"{root} cannot be read by git")
     if changed:
-        names = ", ".join(line[3:] for line in changed.splitlines()[:3])
+        names = ", ".join(line.split(maxsplit=1)[-1] for line in changed.splitlines()[:3])
         raise ConfigError(f"{root}: {names} differ from the last commit, which is what a machine gets; commit them.")
 
 
@@ -87,7 +92,7 @@ def _holds(root: Path, tip: str, commit: str) -> bool:
 
 def _check_there(job: Job, root: Path, data: str) -> None:
     """A ConfigError for files that the run reads and the commit does not hold."""
-    for path in (job.config, *job.inputs):
+    for path in dict.fromkeys((*_with_bases(job.config), *job.inputs)):
         inside = path.resolve().is_relative_to(root.resolve())
         tracked = inside and _git(root, "ls-files", "--", str(path.resolve()), problem=f"{path} cannot be looked up")
         fetched = bool(data) and path != job.config and path.resolve().is_relative_to((job.place / "data").resolve())
@@ -97,6 +102,14 @@ def _check_there(job: Job, root: Path, data: str) -> None:
     text = job.config.read_text(errors="replace") + " ".join(value for _, value in job.flags)
     if str(root) in text:
         raise ConfigError(f"{job.config}: names {root}, a folder of this computer; write relative paths.")
+
+
+def _with_bases(config: Path) -> list[Path]:
+    """A config file and those that it is based on."""
+    files = [config]
+    while (match := BASE.search(files[-1].read_text(errors="replace"))) and len(files) < MOST_BASES:
+        files.append(files[-1].parent / match[1])
+    return files
 
 
 def _git(folder: Path, *words: str, problem: str) -> str:
