@@ -62,6 +62,7 @@ class Vast:
         self.variables: dict[str, str] = {}
         self.may_destroy = True
         self.wrap: list[str] = []
+        self.up = True
         self.lock = threading.RLock()
         self.next = 7001
         self.pause: float = 0.3  # seconds from a stop to the end of a machine's processes
@@ -201,6 +202,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_one(self) -> None:
         vast, path = self.vast, urlsplit(self.path).path
+        if not vast.up:
+            self.close_connection = True
+            return
         length = int(self.headers.get("Content-Length") or 0)
         raw = self.rfile.read(length)
         body = json.loads(raw) if raw else {}

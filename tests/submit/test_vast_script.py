@@ -5,126 +5,26 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ups.submit.job import Job
-from ups.submit.records import Record, file_of, note
+from ups.submit.records import file_of
 from ups.submit.vast.client import Client
 from ups.submit.vast.home import end_of, keep_log
-from ups.submit.vast.labels import Label, home
 from ups.submit.vast.reap import reap
 from ups.submit.vast.script import LONGEST, render
-from ups.supervise.proc import stat_of
 from ups.types import ConfigError
-from vast_server import KEY, Rented, offer, serving
-from vast_server import Vast as Server
-
-# Stands for Python with `ups` in it: the config says how the run ends. Other programs are Python's own.
-STAND_IN = """#!/bin/sh
-[ "$1 $2 $3" = "-m ups run" ] || exec {python} "$@"
-for word; do case $word in --out=*) out=${{word#--out=}};; esac; done
-mkdir -p "$out/wave"; cp "$4" "$out/wave/config.yaml"; env >"$out/wave/environment"
-echo "the run says $*"
-trap 'echo saved; exit 15' TERM
-. ./"$4"
-"""
-ENDS = {
-    "success": "exit 0",
-    "failure": "echo crash >&2; exit 14",
-    "hang": "while :; do sleep 0.1; done",
-    "full": "head -c 1000000 /dev/zero >$out/wave/big || exit 18",
-}
-RSYNC = """#!/bin/sh
-for word; do source=$target; target=$word; done
-id=${{source#*::C.}}; id=${{id%%/*}}
-mkdir -p "$target" && cp -r {machines}/machine-$id/root/ups/runs/. "$target"
-"""
-
-
-def git(folder: Path, *words: str) -> str:
-    command = ["git", "-C", str(folder), "-c", "user.name=u", "-c", "user.email=u@example.org", *words]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-class Stage:
-    """A server whose machines really run their scripts, and a repository with configs."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.server = folder, Server(folder / "vast", really=True)
-        self.repo = folder / "repo"
-        self.repo.mkdir()
-        git(self.repo, "init", "-q")
-        for name, text in ENDS.items():
-            (self.repo / f"{name}.yaml").write_text(text)
-        git(self.repo, "add", "-A")
-        git(self.repo, "commit", "-qm", "configs")
-        python = folder / "python"
-        python.write_text(STAND_IN.format(python=sys.executable))
-        rsync = folder / "bin" / "rsync"
-        rsync.parent.mkdir()
-        rsync.write_text(RSYNC.format(machines=folder / "vast"))
-        for path in (python, rsync):
-            path.chmod(0o755)
-        self.server.environment |= {"UPS_PYTHON": str(python), "UPS_PAUSE": "0"}
-
-    def job(self, name: str, *, seconds: float = 600.0, store: str = "", repo: str = "", number: int = 0) -> Job:
-        options = {"repo": repo or str(self.repo), "commit": git(self.repo, "rev-parse", "HEAD"), "at": "."}
-        options |= {"config": f"{name}.yaml", "package": ".", "store": store}
-        key = f"{name}-{number:08x}"
-        folder, config = self.folder / "home" / key / "wave", self.repo / f"{name}.yaml"
-        return Job(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=5.0, options=options)
-
-    def rent(self, name: str, **more: Any) -> tuple[Job, Rented]:
-        """A machine that runs a config, with its record, as a launch makes them."""
-        number = self.server.next
-        job = self.job(name, number=number, **more)
-        self.server.offers.append(offer(number, 0.5))
-        label = str(Label(job.key, home(), int(time.time() + 900)))
-        body = {"label": label, "image": "", "onstart": render(job)}
-        id = self.server.create(number, body)[1]["new_contract"]
-        note(replace(Record.of(job, "vast"), identity=str(id)))
-        return job, self.server.machines[id]
+from vast_server import KEY, Rented
+from vast_stage import Stage, given_back, groups, until
 
 
 @pytest.fixture
 def stage(vast_client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    with serving(stage.server):
-        monkeypatch.setenv("UPS_VASTAI", str(vast_client))
-        monkeypatch.setenv("VAST_URL", stage.server.url)
-        monkeypatch.setenv("VAST_API_KEY", KEY)
-        monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
-        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-        monkeypatch.setattr("ups.submit.vast.rent.LOOK", 0.05)
-        stage.server.states = ["running"]
+    with Stage(tmp_path).open(vast_client, monkeypatch) as stage:
         yield stage
-
-
-def until(true: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, what
-        time.sleep(0.05)
-
-
-def groups(machine: Rented) -> list[int]:
-    """The leaders of the two process groups of a script: its work and its guard."""
-    assert machine.process is not None
-    children = [pid for pid in machine.pids() if (fields := stat_of(pid)) and int(fields[1]) == machine.process.pid]
-    return sorted(pid for pid in children if os.getpgid(pid) == pid)
-
-
-def given_back(machine: Rented, how: str = "PUT") -> None:
-    """Waits until a machine has nothing left that runs, and was given back once, in one way."""
-    until(lambda: machine.ends and not machine.pids(), "it is given back")
-    assert machine.ends == [how]
 
 
 def test_a_run_that_ends_well_or_fails_stops_its_machine_once_and_a_reap_brings_it_home(stage: Stage) -> None:
