@@ -120,11 +120,17 @@ def test_a_machine_without_any_network_is_ended_from_outside(stage: Stage, monke
 
 
 def test_a_disk_that_is_full_ends_the_run_and_the_machine(stage: Stage) -> None:
-    script = 'mkdir -p "$UPS_WORK"; mount -t tmpfs -o size=3m none "$UPS_WORK" && exec "$@"'
+    script = 'mkdir -p "$UPS_WORK"; mount -t tmpfs -o size=20m none "$UPS_WORK" && exec "$@"'
     if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
         pytest.skip("nothing can be mounted here")
     stage.server.wrap = ["unshare", "-rm", "sh", "-c", script, "sh"]
     job, machine = stage.rent("long")
+    assert machine.process is not None
+    work = Path(f"/proc/{machine.process.pid}/root{machine.folder}/root/ups")  # as its processes see it
+    until(lambda: list(work.glob("runs/wave/checkpoints/*operator*/*")), "it trains", PATIENCE)
+    with pytest.raises(OSError, match="No space left"), (work / "filler").open("wb", buffering=0) as file:
+        while file.write(bytes(1 << 16)):
+            pass
     given_back(machine, seconds=PATIENCE)
     assert f"ended with code {Ending.STORAGE:d}" in machine.log
     reap(lambda _: None, discard=True)
