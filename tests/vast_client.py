@@ -62,7 +62,7 @@ PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 connection = socket.socket(socket.AF_UNIX)
 connection.connect({address!r})
-words = [*sys.argv[1:], "--url", os.environ["VAST_URL"]]
+words = ["--url", os.environ["VAST_URL"], *sys.argv[1:]]
 request = {{"words": words, "environment": dict(os.environ), "folder": os.getcwd()}}
 socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
 sys.exit(int(connection.recv(16) or b"1"))

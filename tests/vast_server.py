@@ -78,6 +78,8 @@ class Vast:
         row = next((row for row in self.offers if row["id"] == ask), None)
         if row is None:
             return 404, {"success": False, "error": "no_such_ask", "msg": f"no_such_ask {ask} is not available."}
+        if (body["runtype"], body["onstart"], body["args"][0]) != ("args", "bash", "-c"):
+            return 400, {"success": False, "error": "invalid_args", "msg": "no script is given"}
         if self.credit <= 0:
             return 400, {"success": False, "error": "insufficient_credit", "msg": "Your account lacks credit."}
         id, self.next = self.next, self.next + 1
@@ -87,7 +89,8 @@ class Vast:
         instance |= {"start_date": time.time(), "states": list(self.states), "image_uuid": body["image"]}
         folder = self.folder / f"machine-{id}"
         (folder / "root").mkdir(parents=True)
-        self.machines[id] = Rented(instance, folder, f"planted-container-key-{id}", body["onstart"])
+        script = body["args"][1]
+        self.machines[id] = Rented(instance, folder, f"planted-container-key-{id}", script)
         if self.really:
             self.start(self.machines[id])
         return 200, {"success": True, "new_contract": id}

@@ -102,7 +102,7 @@ class Stage:
         job = self.job(name, number=number, **more)
         self.server.offers.append(offer(number, 0.5))
         label = str(Label(job.key, home(), int(time.time() + 900)))
-        body = {"label": label, "image": "", "onstart": render(job)}
+        body = {"label": label, "image": "", "runtype": "args", "onstart": "bash", "args": ["-c", render(job)]}
         id = self.server.create(number, body)[1]["new_contract"]
         note(replace(Record.of(job, "vast"), identity=str(id)))
         return job, self.server.machines[id]

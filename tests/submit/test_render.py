@@ -26,6 +26,8 @@ JOB = Job(
     python="/opt/python",
 )
 POINTS = ((("name", "lr-1"), ("operator.train.lr", "1")), (("name", "lr-2"), ("operator.train.lr", "2")))
+CODE = {"repo": "https://example.org/flow.git", "commit": "c0ffee" * 6 + "cafe", "at": ".", "config": "flow.yaml"}
+RENTED = {**CODE, "package": ".", "data": "pdebench:advection1d/beta0.4", "store": "s3://bucket/runs"}
 NODES = {"node_rank": 1, "rendezvous": "10.0.0.1:29400"}
 JOBS = {
     "local": JOB,
@@ -35,6 +37,7 @@ JOBS = {
     "slurm-nodes": replace(JOB, nodes=2, ranks=8, gpus=8, options={"partition": "gpu", "account": "a1", "cpus": 64}),
     "slurm-sweep": replace(JOB, points=POINTS, folder=PLACE / "runs" / "flow-sweep"),
     "sky": replace(JOB, seconds=7200.0, variables=("WANDB_API_KEY",)),
+    "vast": replace(JOB, gpus=2, ranks=2, seconds=7200.0, options=RENTED),
     "sky-nodes": replace(JOB, nodes=2, ranks=8, gpus=8, options={"gpu": "H100", "spot": True, "shared": "/mnt/runs"}),
 }
 
@@ -61,7 +64,7 @@ def test_every_script_is_one_that_a_shell_can_read(name: str) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_word_with_a_line_break_enters_no_script(engine: str) -> None:
-    job = replace(JOB, flags=(("name", "a\nrm -rf /"),), options=NODES)
+    job = replace(JOB, flags=(("name", "a\nrm -rf /"),), options={**NODES, **RENTED}, seconds=60.0)
     with pytest.raises(ConfigError, match="line break"):
         ENGINES[engine]().render(job)
 

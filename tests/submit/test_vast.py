@@ -103,7 +103,7 @@ def test_no_key_no_money_no_offer_and_no_variable_are_one_sentence_and_cost_noth
     with pytest.raises(ConfigError, match=r"no machine for this job now .*dph_total<=0.1"):
         carrier.submit(job_at(tmp_path, options={"max_price": 0.1}), "echo")
     with pytest.raises(ConfigError, match=r"needs AWS_SECRET.* has not; .*vastai create env-var AWS_SECRET VALUE"):
-        carrier.submit(replace(job_at(tmp_path), variables=("AWS_SECRET",)), "echo")
+        carrier.quote(replace(job_at(tmp_path), variables=("AWS_SECRET",)))
     vast.credit = 0.5
     with pytest.raises(ConfigError, match=r"has \$0.50, and the lease can cost \$0.80; add credit"):
         carrier.submit(job_at(tmp_path), "echo")

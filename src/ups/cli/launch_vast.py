@@ -29,7 +29,7 @@ def vast(
     disk: float | None = None,
     image: str | None = None,
     data: str = "",
-    variables: str = "",
+    secret: Annotated[tuple[str, ...], Parameter(consume_multiple=False)] = (),
     dry_run: bool = False,
 ) -> int:
     """Run CONFIG on a machine rented at Vast.ai, which gives itself back when the run is over, whatever its end.
@@ -60,23 +60,22 @@ def vast(
         are installed spares their installation.
     data
         What is fetched into `data/` before the run, as `ups data fetch` takes it; several with spaces between.
-    variables
-        Environment variables that the run needs, such as AWS_SECRET_ACCESS_KEY,WANDB_API_KEY. The account must have
-        them (`vastai create env-var`): they are taken from there, and never pass through here.
+    secret
+        The name of a variable that the run needs, such as WANDB_API_KEY; again for each. Your account at Vast gives it
+        to the machine (`vastai create env-var`): its value never passes through here.
     dry_run
         Print the start script, and which machine would be rented at what price; rent nothing.
     """
     own = {"max_price": max_price, "gpu": gpu, "gpu_ram": gpu_ram, "disk": disk, "image": image}
     options: dict[str, Option] = {name: value for name, value in own.items() if value is not None}
     shape = {"nodes": nodes, "gpus": gpus, "ranks": None, "time": time}
-    names = tuple(word.strip() for word in variables.split(",") if word.strip())
 
     def complete(job: Job, settings: RunConfig) -> Job:
         from ups.submit.vast.engine import Vast
         from ups.submit.vast.source import with_source
 
         Vast().check_shape(job)  # what is wrong with the words is said before git is asked
-        return with_source(replace(job, variables=names), data, str(getattr(settings, "sync", "") or ""))
+        return with_source(replace(job, variables=secret), data, str(getattr(settings, "sync", "") or ""))
 
     def offer(job: Job) -> str:
         from ups.submit.vast.engine import Vast

@@ -19,6 +19,7 @@ VARIABLE = "UPS_VASTAI"
 INSTALL = "install it apart (`pipx install vastai`), or set UPS_VASTAI to the program"
 PATIENCE = 180.0  # seconds of one command; it waits 120 for an answer itself
 MOST = 20_000_000  # characters of an answer
+HOURS = 730.0  # of a month
 MONEY = ("credit", "balance", "funds", "payment")
 
 
@@ -69,7 +70,7 @@ class Machine:
             wanted=str(row.get("intended_status") or ""),
             message=" ".join(str(row.get("status_msg") or "").split())[:200],
             price=float(row.get("dph_total") or 0.0),
-            disk_price=float(row.get("storage_total_cost") or 0.0),
+            disk_price=float(row.get("storage_total_cost") or _monthly(row) / HOURS),
         )
 
     @property
@@ -95,10 +96,13 @@ class Client:
         return self._rows(self._ask(*words), "search offers")
 
     def create(self, offer: int, image: str, disk: float, label: str, script: str) -> int:
-        """Rent a machine: its id. Asked once only: a second try of the client could rent a second machine."""
+        """Rent a machine: its id. Asked once only: a second try of the client could rent a second machine. The script is
+        the container's own process: all it prints is in `vastai logs`, and a stop is a signal to it."""
         words = ["create", "instance", str(offer), "--image", image, "--disk", f"{disk:g}", "--label", label]
-        options = ["--ssh", "--direct", "--cancel-unavail", "--onstart-cmd", script]
-        answer = self._object(self._ask(*words, *options, retry=1), "create instance")
+        last = ("--args", "-c", script)
+        answer = self._object(
+            self._ask(*words, "--cancel-unavail", "--onstart-cmd", "bash", retry=1, last=last), "create instance"
+        )
         if not answer.get("success") or not isinstance(answer.get("new_contract"), int):
             status = 400 if answer.get("success") is False else 0
             raise VastError(f"Vast rents no machine: {_message(answer)}", status)
@@ -136,10 +140,12 @@ class Client:
             raise VastError("rsync is not installed here, and the files of a machine are copied by it; install it.")
         self._ask("copy", f"C.{id}:{path}", f"local:{folder}", parse=False, patience=3600.0)
 
-    def _ask(self, *words: str, retry: int = 3, parse: bool = True, patience: float = PATIENCE) -> Any:
+    def _ask(
+        self, *words: str, retry: int = 3, parse: bool = True, patience: float = PATIENCE, last: tuple[str, ...] = ()
+    ) -> Any:
         """What the client answers to a command: JSON, or text where it has no other form. `--raw` also keeps it from
         saying how a refused key ends."""
-        command = [*program(), *words, "--retry", str(retry), "--raw"]
+        command = [*program(), *words, "--retry", str(retry), "--raw", *last]
         environment = {**os.environ, "VASTAI_NO_UPDATE_CHECK": "1", "PYTHONUTF8": "1"}
         try:
             done = subprocess.run(
@@ -201,6 +207,11 @@ def program() -> list[str]:
     if not shutil.which(name):
         raise ConfigError(f"the engine vast needs Vast's own client, and {name} is not there; {INSTALL}.")
     return [name]
+
+
+def _monthly(row: dict[str, Any]) -> float:
+    """Dollars a month for the disk of a machine, from its size and the price of a GB."""
+    return float(row.get("storage_cost") or 0.0) * float(row.get("disk_space") or 0.0)
 
 
 def _message(answer: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 
@@ -41,6 +42,8 @@ class Vast:
         if job.seconds is None:
             raise ConfigError("a rented machine needs an end; say after what time it is given back: --time 2h.")
         check_options(job.options)
+        if not all(re.fullmatch(r"[A-Za-z_]\w*", name) for name in job.variables):
+            raise ConfigError("--secret takes the name of an environment variable alone, never its value.")
 
     def render(self, job: Job) -> str:
         return render(job)

@@ -30,7 +30,7 @@ def render(job: Job) -> str:
         "GRACE": f"{job.grace:.0f}",
     }
     lines = [f"{name}={quoted([value])}" for name, value in variables.items()]
-    flags = [f"--{key}={value}" for key, value in job.flags]
+    flags = [f"--{key}={value}" for key, value in job.flags if key != "out"]
     run = quoted([options["config"], f"--ranks={job.ranks}", *flags])
     script = "\n".join(["#!/bin/bash", f"# ups launch vast: {job.name}", *lines, f"RUN=({run})", body()])
     if len(script) > LONGEST:

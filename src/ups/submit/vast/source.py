@@ -19,6 +19,8 @@ LOCAL_STORE = re.compile(r"(?:file|local|memory):|[^:]*$")
 BASE = re.compile(r"""^base:\s*["']?([^"'\s#]+)""", re.MULTILINE)
 MOST_BASES = 20
 DATA = re.compile(r"[\w:/.@+=%~, -]*")
+EXTRA, STORES = "[remote]", re.compile(r"\b(?:s3|hf|gs|az)://")
+VARIABLES = {"s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"), "hf": ("HF_TOKEN",)}  # to write there
 PACKAGE = "universal-physics-stack"
 # As a machine sees a remote: no login, no question, no program of the repository's own settings.
 ANYBODY = ("-c", "credential.helper=", "-c", "core.askPass=", "-c", "core.sshCommand=false")
@@ -36,17 +38,19 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
         raise ConfigError(f"--data is '{data}', but must be what `ups data fetch` takes, with spaces between.")
     if store and LOCAL_STORE.match(store):
         raise ConfigError(f"sync is {store}, which a rented machine does not see; use a store as s3://bucket/runs.")
-    own = (root / "src" / "ups" / "__init__.py").is_file()
+    extra = EXTRA if store or STORES.search(f"{data} {_text(job)}") else ""
+    ours = (root / "src" / "ups" / "__init__.py").is_file()
     options: dict[str, Option] = {
         "repo": repo,
         "commit": commit,
         "at": str(job.place.resolve().relative_to(root.resolve())),
         "config": os.path.relpath(job.config, job.place),
-        "package": "." if own else f"{PACKAGE}=={__version__}",
+        "package": f".{extra}" if ours else f"{PACKAGE}{extra}=={__version__}",
         "data": data,
         "store": store,
     }
-    return replace(job, options={**job.options, **options})
+    variables = tuple(dict.fromkeys((*job.variables, *VARIABLES.get(store.partition(":")[0], ()))))
+    return replace(job, options={**job.options, **options}, variables=variables)
 
 
 def _check_clean(root: Path) -> None:
@@ -99,9 +103,13 @@ def _check_there(job: Job, root: Path, data: str) -> None:
         if not tracked and not fetched:
             remedy = "commit it, or name data that can be fetched (pdebench:…, well:…, s3://…, https://…)"
             raise ConfigError(f"{path}: is on this computer only, and a rented machine would not find it; {remedy}.")
-    text = job.config.read_text(errors="replace") + " ".join(value for _, value in job.flags)
-    if str(root) in text:
+    if str(root) in _text(job):
         raise ConfigError(f"{job.config}: names {root}, a folder of this computer; write relative paths.")
+
+
+def _text(job: Job) -> str:
+    """What the config and the flags of a job say."""
+    return " ".join((job.config.read_text(errors="replace"), *(value for _, value in job.flags)))
 
 
 def _with_bases(config: Path) -> list[Path]:

@@ -1,10 +1,7 @@
 API=${VAST_URL:-https://console.vast.ai}/api/v0/instances
 W=${UPS_WORK:-/root/ups}
-# Vast gives each machine a key that may stop it and nothing else; a shell that came by ssh finds it with process 1.
-for v in CONTAINER_ID CONTAINER_API_KEY; do
-  [ "${!v}" ] || declare "$v=$(tr '\0' '\n' </proc/1/environ | sed -n "s/^$v=//p")"
-done
-export -n CONTAINER_API_KEY  # the run does not see it
+# Vast gives each machine a key that may stop this machine and no other. The run does not see it.
+export -n CONTAINER_API_KEY
 mkdir -p "$W"; cd "$W" || { W=/tmp; cd /tmp; }
 # All that is printed goes to `vastai logs`, which needs no disk here, and to a file.
 exec > >(trap '' TERM INT HUP; exec tee -a launch.log) 2>&1
@@ -26,7 +23,7 @@ again() {
 code() {
   mkdir -p "$W/code"; cd "$W/code" || return
   [ -d .git ] || git init -q || return
-  git fetch -q --depth 1 "$REPO" "$COMMIT" || git fetch -q "$REPO" || return
+  git fetch -q --depth 1 "$REPO" "$COMMIT" || git fetch -q "$REPO" '+refs/heads/*:refs/heads/r/*' || return
   git checkout -qf "$COMMIT" && [ "$(git rev-parse HEAD)" = "$COMMIT" ]
 }
 packages() {
