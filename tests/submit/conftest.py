@@ -25,6 +25,6 @@ def vast(vast_client: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for name, value in {"UPS_VASTAI": str(vast_client), "VAST_URL": state.url, "VAST_API_KEY": KEY}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
-        for name, seconds in {"LOOK": 0.05, "START": 3.0, "GONE": 3.0}.items():
+        for name, seconds in {"LOOK": 0.05, "START": 30.0, "GONE": 60.0}.items():
             monkeypatch.setattr(f"ups.submit.vast.rent.{name}", seconds)
         yield state

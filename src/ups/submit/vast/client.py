@@ -96,8 +96,8 @@ class Client:
         return self._rows(self._ask(*words), "search offers")
 
     def create(self, offer: int, image: str, disk: float, label: str, script: str) -> int:
-        """Rent a machine: its id. Asked once only: a second try of the client could rent a second machine. The script is
-        the container's own process: all it prints is in `vastai logs`, and a stop is a signal to it."""
+        """Rent a machine: its id. Asked once only: a second try of the client could rent a second machine. The script
+        is the container's own process: all it prints is in `vastai logs`, and a stop is a signal to it."""
         words = ["create", "instance", str(offer), "--image", image, "--disk", f"{disk:g}", "--label", label]
         last = ("--args", "-c", script)
         answer = self._object(
@@ -215,4 +215,5 @@ def _monthly(row: dict[str, Any]) -> float:
 
 
 def _message(answer: dict[str, Any]) -> str:
-    return " ".join(str(answer.get("msg") or answer.get("error") or answer)[:160].split())
+    """What an answer says of itself; the rest of it may hold the key of a machine."""
+    return " ".join(str(answer.get("msg") or answer.get("error") or "no reason is given")[:160].split())
