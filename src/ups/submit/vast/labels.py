@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class Label:
     def of(cls, text: str) -> Label | None:
         """The label that a text is; None where it is none of ours."""
         words = text.split(":")
-        if len(words) != 4 or words[0] != PREFIX or not words[3].isdigit():
+        if len(words) != 4 or words[0] != PREFIX or not re.fullmatch(r"[0-9]{1,12}", words[3]):
             return None
         return cls(words[1], words[2], int(words[3]))
 

@@ -24,26 +24,35 @@ def rented(client: Client, job: Job, script: str, say: Callable[[str], None]) ->
     """A machine that runs the script. Whatever happens before it runs, no machine of this job is left."""
     candidates = offers(client, job)
     check_money(client, job, candidates[0])
-    reasons: list[str] = []
+    machine = None
     try:
-        for number, offer in enumerate(candidates[:TRIES], 1):
-            say(offer.sentence(job, len(candidates)))
-            try:
-                machine = _come(client, _made(client, job, offer, script))
-            except VastError as error:
-                if error.key or error.money:
-                    raise
-                reasons.append(f"offer {offer.id}: {error}")
-                say(f"{reasons[-1]} ({number} of {TRIES} tries)")
-                destroy_all(client, machines_of(client, job.key))
-                continue
-            destroy_all(client, [other for other in machines_of(client, job.key) if other.id != machine.id])
-            return machine
-    except BaseException:
-        _nothing_left(client, job, say)
-        raise
-    tries = f"none of {len(reasons)} machines came" if reasons else "no machine came"
-    raise ConfigError(f"{tries}, and none is left rented; the last: {reasons[-1] if reasons else 'no offer'}")
+        machine = _first_that_comes(client, job, script, candidates, say)
+    finally:  # also where it was interrupted
+        if machine is None:
+            _nothing_left(client, job, say)
+    return machine
+
+
+def _first_that_comes(
+    client: Client, job: Job, script: str, candidates: list[Offer], say: Callable[[str], None]
+) -> Machine:
+    """The first of some machines that comes to run; the others are given back."""
+    reason = ""
+    for number, offer in enumerate(candidates[:TRIES], 1):
+        say(offer.sentence(job, len(candidates)))
+        try:
+            machine = _come(client, _made(client, job, offer, script))
+        except VastError as error:
+            if error.key or error.money:
+                raise
+            reason = f"offer {offer.id}: {error}"
+            say(f"{reason} (try {number} of at most {TRIES})")
+            destroy_all(client, machines_of(client, job.key))
+            continue
+        destroy_all(client, [other for other in machines_of(client, job.key) if other.id != machine.id])
+        return machine
+    tries = min(TRIES, len(candidates))
+    raise ConfigError(f"none of {tries} machines came, and none is left rented; the last: {reason}")
 
 
 def machines_of(client: Client, key: str) -> list[Machine]:
