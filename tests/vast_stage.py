@@ -33,6 +33,7 @@ trap 'echo saved; exit 15' TERM
 """
 ENDS = {
     "success": "exit 0",
+    "lacking": "echo 's3://x: does not have all of this run'",
     "failure": "echo crash >&2; exit 14",
     "hang": "while :; do sleep 0.1; done",
     "full": "head -c 1000000 /dev/zero >$out/wave/big || exit 18",

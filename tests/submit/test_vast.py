@@ -14,8 +14,9 @@ from ups.submit.vast.client import VastError
 from ups.submit.vast.engine import Vast
 from ups.submit.vast.labels import Label
 from ups.types import ConfigError, UpsError
+from vast_client import installed
+from vast_server import KEY, offer
 from vast_server import Vast as Server
-from vast_server import offer
 
 SOURCE = {"repo": "https://example.org/ups.git", "commit": "c" * 40, "at": ".", "config": "x.yaml", "package": "."}
 
@@ -56,7 +57,7 @@ def test_the_cheapest_offer_is_rented_explained_and_labelled(vast: Server, tmp_p
     assert machine.script == "echo"
 
 
-@pytest.mark.parametrize("fault", ["after 500", 503, "nonsense"])
+@pytest.mark.parametrize("fault", ["after 500", pytest.param(503, marks=pytest.mark.slow), "nonsense"])
 def test_a_create_that_does_not_say_what_it_did_is_never_paid_for_twice(
     vast: Server, tmp_path: Path, fault: int | str
 ) -> None:
@@ -158,3 +159,24 @@ def test_what_vast_cannot_do_is_said_before_anything_is_asked(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         Vast().check(replace(job_at(tmp_path), **change))
+
+
+@pytest.mark.slow
+def test_the_program_itself_finds_its_key_in_its_own_file_and_nobody_else_does(
+    vast: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPS_VASTAI", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.delenv("VAST_API_KEY")
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    installed()
+    with pytest.raises(VastError, match="Set VAST_API_KEY, or run `vastai set api-key`"):
+        engine()[0].quote(job_at(tmp_path))
+    file = tmp_path / "me" / ".config" / "vastai" / "vast_api_key"
+    file.write_text(KEY)
+    carrier, _ = engine()
+    id = carrier.submit(job_at(tmp_path), "echo")
+    assert list(vast.machines) == [int(id)]
+    vast.up = False
+    with pytest.raises(VastError, match=r"`vastai show instances` has failed: .*Connection"):
+        carrier.find("x")

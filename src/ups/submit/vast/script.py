@@ -19,7 +19,6 @@ def render(job: Job) -> str:
     options = job.options
     variables = {
         "JOB": job.key,
-        "NAME": job.folder.name,
         "REPO": options["repo"],
         "COMMIT": options["commit"],
         "PLACE": options["at"],

@@ -38,6 +38,9 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
         raise ConfigError(f"--data is '{data}', but must be what `ups data fetch` takes, with spaces between.")
     if store and LOCAL_STORE.match(store):
         raise ConfigError(f"sync is {store}, which a rented machine does not see; use a store as s3://bucket/runs.")
+    if not store and job.folder.exists():
+        remedy = "give it another --name, or a store (`sync`) from which machines go on"
+        raise ConfigError(f"{job.folder}: is there, and a rented machine would begin anew beside it; {remedy}.")
     extra = EXTRA if store or STORES.search(f"{data} {_text(job)}") else ""
     ours = (root / "src" / "ups" / "__init__.py").is_file()
     options: dict[str, Option] = {

@@ -38,9 +38,8 @@ work() {
   if [ "$UPS_PYTHON" ]; then export PYTHONPATH=$PWD/src; else again packages || return 3; fi
   cd "$PLACE" || return 2
   for what in $DATA; do again "$PY" -m ups data fetch "$what" --to data || return 3; done
-  local more; [ ! -e "$W/runs/$NAME/config.yaml" ] || more=--resume
   say the run begins
-  "$PY" -m ups run "${RUN[@]}" --out="$W/runs" $more
+  "$PY" -m ups run "${RUN[@]}" --out="$W/runs" --resume
 }
 # The log goes to the store.
 home() {
@@ -63,7 +62,8 @@ print(u.urlopen(u.Request(a, b.encode(), h, method=m), timeout=30).read())' "$1"
   fi
   [[ $answer =~ '"success":'\ *true ]] || { say "$1: ${answer:0:200}"; return 1; }
 }
-# Waits for the end of the work, or of the lease, and gives the machine back: destroyed where all is in the store.
+# Waits for the end of the work, or of the lease, and gives the machine back: destroyed where all is in the store. A run
+# whose copy there lacks something says so in the log.
 guard() {
   local n=1 last=0 code whole
   while grep -qs '^State:.[^ZX]' /proc/$WORK/status; do
@@ -77,7 +77,9 @@ guard() {
   code=$(cat code.txt)
   say "ended with code ${code:-137}, left $(find runs -type f | wc -l) files"
   sleep 1
-  if [[ $STORE && $code =~ ^(0|19)$ ]]; then home && whole=1 || say "the store took no log"; fi
+  if [ "$STORE" ] && [ "$code" ]; then
+    if grep -q 'does not have all of' launch.log || ! home; then say "the store lacks something"; else whole=1; fi
+  fi
   n=1
   until { [ "$whole" ] && call DELETE '{}'; } || call PUT '{"state":"stopped"}'; do
     sleep $n; n=$((n < 60 ? n * 2 : 60))
