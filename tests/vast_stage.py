@@ -90,12 +90,15 @@ class Stage:
         git(bare, "update-server-info")
         return f"{self.server.url}/git/code.git"
 
-    def job(self, name: str, *, seconds: float = 600.0, number: int = 0, **more: str) -> Job:
+    def job(
+        self, name: str, *, seconds: float = 600.0, number: int = 0, flags: Mapping[str, str] | None = None, **more: str
+    ) -> Job:
         options = {"repo": str(self.repo), "commit": git(self.repo, "rev-parse", "HEAD"), "at": "."}
         options |= {"config": f"{name}.yaml", "package": ".", "store": "", **more}
         key = f"{name}-{number:08x}"
         folder, config = self.folder / "home" / key / "wave", self.repo / f"{name}.yaml"
-        return Job(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=5.0, options=options)
+        shape = Job(key, "wave", config, folder, self.repo, ranks=2, gpus=1, seconds=seconds, grace=20.0)
+        return replace(shape, flags=tuple((flags or {}).items()), options=options)
 
     def rent(self, name: str, **more: Any) -> tuple[Job, Rented]:
         """A machine that runs a config, with its record, as a launch makes them."""

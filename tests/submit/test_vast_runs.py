@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ups.run.config import RunConfig
 from ups.submit.records import file_of
 from ups.submit.vast.reap import reap
 from ups.supervise.proc import owned
@@ -154,3 +155,24 @@ def test_packages_are_installed_where_the_image_has_none(
         given_back(machine, seconds=PATIENCE)
         assert f"a run of {machine.folder}/root/ups/venv/bin/python" in machine.log
         assert "ended with code 0" in machine.log
+
+
+@pytest.mark.skipif("sync" not in RunConfig.model_fields, reason="runs have no stores in this version")
+def test_a_run_whose_machine_has_ended_goes_on_from_its_store_on_another(stage: Stage, tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    more = {"store": store, "flags": {"sync": store}}
+    _, first = stage.rent("long", **more)
+    until(lambda: trains(first), f"it trains: {first.log[-2000:]}", PATIENCE)
+    assert first.process is not None
+    first.process.terminate()
+    given_back(first, "DELETE", seconds=PATIENCE)
+    assert f"ended with code {Ending.PREEMPTED:d}" in first.log
+    _, second = stage.rent("long", **more)
+    until(lambda: trains(second), f"it trains: {second.log[-2000:]}", PATIENCE)
+    assert "is brought back from file://" in second.log
+    assert second.process is not None
+    second.process.terminate()
+    given_back(second, "DELETE", seconds=PATIENCE)
+    logs = sorted((tmp_path / "store").glob("*.log"))
+    assert len(logs) == 2
+    assert all("ended with code" in log.read_text() for log in logs)
