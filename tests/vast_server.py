@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -110,14 +111,24 @@ class Vast:
                 start_new_session=True,
             )
 
-    def end(self, id: int, state: str) -> None:
+    def end(self, id: int, state: str, by: Rented | None) -> None:
         """What becomes of a machine that was stopped or destroyed: its processes die a moment later."""
         machine = self.machines[id] if state == "stopped" else self.machines.pop(id)
-        machine.row |= {"intended_status": "stopped", "states": [], "actual_status": "exited"}
+        machine.row |= {"intended_status": "stopped", "states": []}
+        machine.row["actual_status"] = machine.row["actual_status"] if self.really else "exited"
         if state != "stopped":
             self.gone[id] = machine
         if self.really:
-            threading.Timer(self.pause, lambda: end_all(machine.pids)).start()
+            threading.Timer(self.pause, lambda: self.quiet(machine, asked=by is None)).start()
+
+    def quiet(self, machine: Rented, asked: bool) -> None:
+        """End the processes of a machine as Docker does: the first is asked, and has ten seconds."""
+        if asked and machine.process is not None:
+            machine.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                machine.process.wait(10)
+        end_all(machine.pids)
+        machine.row["actual_status"] = "exited"
 
     def look(self, machine: Rented) -> dict[str, Any]:
         """Its row now: each look takes it one state further."""
@@ -182,7 +193,7 @@ class Vast:
         if fault is None or fault == "after 500":
             if by is not None:
                 machine.ends.append(method)
-            self.end(id, "stopped" if method == "PUT" else "destroyed")
+            self.end(id, "stopped" if method == "PUT" else "destroyed", by)
         return kind, 200, {"success": True}
 
     def kind_of(self, method: str, path: str, key: str) -> str:

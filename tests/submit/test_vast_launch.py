@@ -148,6 +148,8 @@ def test_a_reap_destroys_what_should_be_gone_and_says_what_the_rest_costs(
     ended = machine_with(vast, "ended-1", now + 600, actual_status="exited", intended_status="stopped")
     orphan = machine_with(vast, "orphan-1", now + 600)
     twin = machine_with(vast, "running-1", now + 600)
+    vast.faults["stop"] = [500]
+    stuck = machine_with(vast, "stuck-1", now - 60, actual_status="loading")
     elsewhere = machine_with(vast, "elsewhere-1", now + 600, where="other")
     foreign = machine_with(vast, "x", now - 600)
     vast.machines[foreign].row["label"] = "somebody's own"
@@ -156,16 +158,16 @@ def test_a_reap_destroys_what_should_be_gone_and_says_what_the_rest_costs(
     vast.machines[ended].row["log"] = "ups launch: ended with code 3, left 0 files\n"
     code, text, problem = ups("launch", "reap", "--dry-run")
     assert code == 1
-    assert problem.count("would be destroyed") == 4
+    assert problem.count("would be destroyed") == 5
     assert "its lease is over for 2 min" in text
-    assert len(vast.machines) == 7
+    assert len(vast.machines) == 8
     vast.faults["destroy"] = [500, "lie"]
     code, text, problem = ups("launch", "reap")
     assert (code, problem) == (0, "")
-    assert text.count("is destroyed.") == 4
+    assert text.count("is destroyed.") == 5
     assert "2 machines of ours by right, $1.000/h." in text
     assert sorted(vast.machines) == sorted([running, elsewhere, foreign])
-    assert {past, ended, orphan, twin} == set(vast.gone)
+    assert {past, ended, orphan, twin, stuck} == set(vast.gone)
     assert "ended with code 3" in file_of("ended-1", ".log").read_text()
 
 

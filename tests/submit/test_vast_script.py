@@ -13,6 +13,7 @@ import pytest
 
 from ups.submit.records import file_of
 from ups.submit.vast.client import Client
+from ups.submit.vast.engine import Vast
 from ups.submit.vast.home import end_of, keep_log
 from ups.submit.vast.reap import reap
 from ups.submit.vast.script import LONGEST, render
@@ -62,6 +63,22 @@ def test_where_log_and_run_are_in_a_store_the_machine_destroys_itself(stage: Sta
     assert stage.server.kinds().count("destroy itself") == 1
     stage.server.may_destroy = False
     given_back(stage.rent("success", store=f"file://{tmp_path}/store")[1])
+
+
+def test_a_stop_lets_the_run_save_brings_it_home_and_destroys_the_machine(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.submit.vast.engine.LOOK", 0.2)
+    job, machine = stage.rent("hang")
+    until(lambda: "the run says" in machine.log, "the run is there")
+    engine, id = Vast(), str(machine.row["id"])
+    assert engine.status(id).state == "running"
+    engine.stop(id)
+    assert not stage.server.machines
+    assert (job.folder / "config.yaml").exists()
+    status = engine.status(id)
+    assert (status.state, status.code) == ("stopped", 15)
+    assert "saved" in "".join(engine.logs(id))
 
 
 def kill(machine: Rented, whom: str) -> None:

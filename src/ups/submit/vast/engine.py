@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from ups.submit.job import Job, Status
@@ -14,6 +15,9 @@ from ups.submit.vast.offers import check_money, check_options, offers
 from ups.submit.vast.rent import destroy_all, machines_of, rented
 from ups.submit.vast.script import render
 from ups.types import ConfigError, DataError
+
+REST, LOOK = 60.0, 2.0  # seconds that a machine may take to stop (it is copied in any case), and between two looks
+NOT_YET = ("", "created", "loading", "scheduling")  # states of a machine before its script
 
 
 def _say(sentence: str) -> None:
@@ -64,7 +68,7 @@ class Vast:
         return str(machines[0].id) if machines else None
 
     def status(self, identity: str) -> Status:
-        machine, key = self.client.machine(int(identity)), self._record(identity).key
+        machine, key = self.client.machine(int(identity)), record_of(identity).key
         if machine is None:
             return end_of(kept_log(key)) or Status("gone", "Vast has no such machine any more: it was given back.")
         cost = f"machine {machine.id} costs ${machine.price:.3f}/h"
@@ -81,7 +85,7 @@ class Vast:
         return Status("queued", f"{machine.state or 'no state'} {machine.message}; {cost}.".replace(" ;", ";"))
 
     def logs(self, identity: str) -> Iterator[str]:
-        record = self._record(identity)
+        record = record_of(identity)
         if self.client.machine(int(identity)) is not None:
             yield keep_log(self.client, int(identity), record.key)
         elif file_of(record.key, ".log").exists():
@@ -92,10 +96,7 @@ class Vast:
     def stop(self, identity: str) -> None:
         machine = self.client.machine(int(identity))
         if machine is not None:
-            give_back(self.client, machine, self._record(identity))
-
-    def _record(self, identity: str) -> Record:
-        return record_of(identity)
+            give_back(self.client, machine, record_of(identity))
 
     def _check_variables(self, job: Job) -> None:
         """A ConfigError for variables that the account does not give its machines."""
@@ -106,16 +107,35 @@ class Vast:
 
 def give_back(client: Client, machine: Machine, record: Record, *, discard: bool = False) -> None:
     """Stop a machine, bring home what it has left, destroy it. What cannot be brought home stays on its disk, unless it
-    is to be discarded."""
-    if not machine.stopped:
-        client.stop(machine.id)
+    is to be discarded; a machine that never ran has left nothing."""
+    ran = machine.state not in NOT_YET
+    rests = machine.stopped or not ran or _come_to_rest(client, machine.id)
     try:
-        bring_home(client, machine.id, record, keep_log(client, machine.id, record.key))
+        if ran:
+            bring_home(client, machine.id, record, keep_log(client, machine.id, record.key))
     except VastError as error:
         if not discard:
-            day = f"${machine.disk_price * 24:.2f} a day"
+            state = (
+                f"is stopped, and its disk (${machine.disk_price * 24:.2f} a day) is kept" if rests else "still runs"
+            )
             raise VastError(
-                f"{record.key}: {error} Machine {machine.id} is stopped, and its disk ({day}) is kept: mend that and "
-                "run `ups launch reap`, or throw the files away with `ups launch reap --discard`."
+                f"{record.key}: {error} Machine {machine.id} {state}: mend that and run `ups launch reap`, or throw its "
+                "files away with `ups launch reap --discard`."
             ) from None
     destroy_all(client, [machine])
+
+
+def _come_to_rest(client: Client, id: int) -> bool:
+    """Stop a machine and wait for it: its run saves, and its log gets its last line. Whether it has come to rest."""
+    end = time.monotonic() + REST
+    while True:
+        try:
+            client.stop(id)
+            if (machine := client.machine(id)) is None or machine.stopped:
+                return True
+        except VastError as error:
+            if error.key:
+                raise
+        if time.monotonic() > end:
+            return False
+        time.sleep(LOOK)
