@@ -115,12 +115,11 @@ def give_back(client: Client, machine: Machine, record: Record, *, discard: bool
             bring_home(client, machine.id, record, keep_log(client, machine.id, record.key))
     except VastError as error:
         if not discard:
-            state = (
-                f"is stopped, and its disk (${machine.disk_price * 24:.2f} a day) is kept" if rests else "still runs"
-            )
+            disk = f"its disk (${machine.disk_price * 24:.2f} a day) is kept"
+            state = f"is stopped, and {disk}" if rests else "still runs"
             raise VastError(
-                f"{record.key}: {error} Machine {machine.id} {state}: mend that and run `ups launch reap`, or throw its "
-                "files away with `ups launch reap --discard`."
+                f"{record.key}: {error} Machine {machine.id} {state}: mend that and run `ups launch reap`, or throw "
+                "its files away with `ups launch reap --discard`."
             ) from None
     destroy_all(client, [machine])
 
