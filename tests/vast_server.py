@@ -49,7 +49,8 @@ class Rented:
 
 class Vast:
     """The state of the server. `faults`: for each kind of request what is answered in place of it, one after another: a
-    status, seconds to wait, "after 500" (done, but 500 is answered), "lie" (success is said and nothing done)."""
+    status, seconds to wait, "after 500" (done, but 500 is answered), "done slowly" (answered after 12 s), "lie" (success
+    is said and nothing done), "nonsense"."""
 
     def __init__(self, folder: Path, *, really: bool = False, environment: dict[str, str] | None = None) -> None:
         self.folder, self.really, self.environment = folder, really, environment or {}
@@ -241,6 +242,8 @@ class Handler(BaseHTTPRequestHandler):
                 status, answer = (500, {"msg": "late"}) if fault == "after 500" else (status, answer)
             if fault is not None:
                 vast.faults[kind].pop(0)
+        if fault == "done slowly":
+            time.sleep(12.0)
         text = answer if isinstance(answer, str | bytes) else json.dumps(answer)
         content = text if isinstance(text, bytes) else text.encode()
         self.send_response(status)

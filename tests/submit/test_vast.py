@@ -57,15 +57,18 @@ def test_the_cheapest_offer_is_rented_explained_and_labelled(vast: Server, tmp_p
     assert machine.script == "echo"
 
 
-@pytest.mark.parametrize("fault", ["after 500", pytest.param(503, marks=pytest.mark.slow), "nonsense"])
+@pytest.mark.parametrize(
+    "fault", ["after 500", "nonsense", *(pytest.param(fault, marks=pytest.mark.slow) for fault in (503, "done slowly"))]
+)
 def test_a_create_that_does_not_say_what_it_did_is_never_paid_for_twice(
-    vast: Server, tmp_path: Path, fault: int | str
+    vast: Server, tmp_path: Path, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ups.submit.vast.client.PATIENCE", 6.0 if fault == "done slowly" else 180.0)
     vast.faults["create"] = [fault]
     carrier, _ = engine()
     id = carrier.submit(job_at(tmp_path), "echo")
     assert list(vast.machines) == [int(id)]
-    assert vast.kinds().count("create") == (1 if fault == "after 500" else 2)
+    assert vast.kinds().count("create") == (1 if fault in ("after 500", "done slowly") else 2)
 
 
 def test_offers_that_vanish_are_passed_over_and_machines_that_do_not_come_are_destroyed(

@@ -141,10 +141,11 @@ class Client:
         self._ask("copy", f"C.{id}:{path}", f"local:{folder}", parse=False, patience=3600.0)
 
     def _ask(
-        self, *words: str, retry: int = 3, parse: bool = True, patience: float = PATIENCE, last: tuple[str, ...] = ()
+        self, *words: str, retry: int = 3, parse: bool = True, patience: float | None = None, last: tuple[str, ...] = ()
     ) -> Any:
         """What the client answers to a command: JSON, or text where it has no other form. `--raw` also keeps it from
         saying how a refused key ends."""
+        patience = PATIENCE if patience is None else patience
         command = [*program(), *words, "--retry", str(retry), "--raw", *last]
         environment = {**os.environ, "VASTAI_NO_UPDATE_CHECK": "1", "PYTHONUTF8": "1"}
         try:
