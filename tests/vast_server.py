@@ -49,8 +49,8 @@ class Rented:
 
 class Vast:
     """The state of the server. `faults`: for each kind of request what is answered in place of it, one after another: a
-    status, seconds to wait, "after 500" (done, but 500 is answered), "done slowly" (answered after 12 s), "lie" (success
-    is said and nothing done), "nonsense"."""
+    status, seconds to wait, "after 500" (done, but 500 is answered), "done slowly" (answered after 12 s), "lie" (only
+    said to be done), "nonsense"."""
 
     def __init__(self, folder: Path, *, really: bool = False, environment: dict[str, str] | None = None) -> None:
         self.folder, self.really, self.environment = folder, really, environment or {}
