@@ -18,8 +18,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition", "streams", "tracking", "verdict"}
-    | {"sweep", "memory", "bundle"},
+    | {"sweep", "memory", "bundle", "submit"},
     "bundle": {"types"},
+    "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "types"},
     "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
     "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
@@ -189,7 +190,7 @@ def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom ups.cli import app\n"
         "data = ('data', 'data generate', 'data info', 'data validate', 'data import')\n"
-        "for words in ('', *data, 'config show', 'bench', 'demo', 'runs', 'show', 'compare'):\n"
+        "for words in ('', *data, 'config show', 'bench', 'demo', 'runs', 'show', 'compare', 'launch slurm'):\n"
         "    app([*words.split(), '--help'], result_action='return_value')\n"
         "assert 'torch' not in sys.modules, 'help imported torch'\n"
     )

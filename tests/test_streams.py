@@ -15,6 +15,7 @@ import pytest
 from cyclopts import App
 
 from broken_streams import STREAMS, code_of, codes_of, started
+from planted_secrets import PLANTED, leaks
 from ups.cli import app, main
 
 GENERATE = ("data", "generate", "advection1d", "--samples", "4", "--resolution", "16", "--frames", "3")
@@ -48,6 +49,12 @@ WORDS = {
     "init": ("init", "{bad}", "--out", "{folder}/config.yaml"),
     "run": ("run", "{folder}/nowhere.yaml"),
     "sweep": ("sweep", "{folder}/nowhere.yaml", "--seeds", "2"),
+    "launch local": ("launch", "local", "{folder}/nowhere.yaml"),
+    "launch slurm": ("launch", "slurm", "{folder}/nowhere.yaml"),
+    "launch sky": ("launch", "sky", "{folder}/nowhere.yaml"),
+    "launch status": ("launch", "status", "nothing"),
+    "launch logs": ("launch", "logs", "nothing"),
+    "launch stop": ("launch", "stop", "nothing"),
     "runs": ("runs", "{folder}"),
     "show": ("show", "{folder}"),
     "logs": ("logs", "{folder}"),
@@ -141,8 +148,9 @@ def test_a_run_ends_with_the_code_of_its_verdict_whatever_stands_at_its_streams(
     ):
         config = tmp_path / f"{number}.yaml"
         config.write_text(RUN.format(name=f"run-{number}", out=tmp_path))
-        cases.append((["run", str(config)], env, STREAMS[name]))
+        cases.append((["run", str(config)], {**PLANTED, **env}, STREAMS[name]))
     codes = codes_of(cases, tmp_path / "printed")
+    assert list(leaks(tmp_path)) == [], "what is in the environment is in nothing that a run leaves or prints"
     verdicts = [json.loads((tmp_path / f"run-{n}" / "verdict.json").read_text())["verdict"] for n in range(len(cases))]
     assert verdicts == [*["CRASH"] * len(failing), "SUCCESS"]
     assert codes == [*[1] * len(failing), 0]

@@ -36,6 +36,7 @@ NAMES = {
         "open files",
         "clock",
         "ports",
+        "network",
     ],
     "ranks": [
         *("devices", "backends", "listening", "shared files", "collectives", "bandwidth"),
@@ -119,6 +120,17 @@ def test_a_port_that_is_taken_is_named() -> None:
     told(guarded(machine_checks.ports, f"localhost:{port}"), State.DOUBTFUL, "is free", "a network you trust")
     assert guarded(machine_checks.ports).state == State.GOOD
     told(guarded(machine_checks.ports, "nowhere"), State.BAD, "HOST:PORT")
+
+
+def test_an_interface_that_is_not_there_and_variables_against_nccl_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TORCH_NCCL_BLOCKING_WAIT"):
+        monkeypatch.delenv(name, raising=False)
+    told(guarded(machine_checks.network, "ib7"), State.BAD, "dist.interface is 'ib7'", "name another")
+    assert guarded(machine_checks.network, "lo").state == State.GOOD
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib7")
+    told(guarded(machine_checks.network), State.DOUBTFUL, "NCCL_SOCKET_IFNAME is ib7", "unset it")
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    told(guarded(machine_checks.network), State.DOUBTFUL, "TORCH_NCCL_BLOCKING_WAIT", "unset it")
 
 
 def few_descriptors() -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -13,6 +14,7 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
+from ups.types import ConfigError
 
 
 def alone_and_sharded() -> tuple[list[float], list[bool], int]:
@@ -65,3 +67,13 @@ def failing() -> tuple[str, bool]:
 
 def test_the_group_ends_with_an_error_too() -> None:
     assert values(run_ranks(failing, 1)) == [("in the middle", False)]
+
+
+def test_what_nccl_is_told_is_named_and_nccl_without_a_gpu_is_refused() -> None:
+    assert DistConfig().environment() == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+    assert DistConfig(nccl_errors="abort").environment() == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    with (
+        pytest.raises(ConfigError, match="nccl, which needs a GPU per rank"),
+        Dist.start("cpu", DistConfig(backend="nccl")),
+    ):
+        raise AssertionError

@@ -114,6 +114,7 @@ def train(seat: Seat) -> None:
         "idle",
         "abort-early",
         "workers",
+        "reporting",
     )
     pause = 0.1 if SCENARIO in ("slow", "preempted", "idle", "workers") else 0.01
     if SCENARIO == "workers":
@@ -141,6 +142,12 @@ def train(seat: Seat) -> None:
     if SCENARIO == "abort-early" and RANK == 0:
         seat.pulse.beat("judge")
         time.sleep(1.5)  # longer than others may take to say what they saw of a failure
+    if SCENARIO == "reporting" and RANK == 0:  # alone, while the others have nothing left to do
+        for _ in range(10 * int(WORD)):
+            seat.pulse.beat("judge")
+            time.sleep(0.1)
+            if asked:
+                raise SystemExit(int(Ending.PREEMPTED))
     if SCENARIO != "no-word":
         seat.succeed(steps=STEPS)
 

@@ -199,6 +199,13 @@ def test_a_node_lost_for_good_is_done_without_or_ends_the_run_in_time(
 
 
 @pytest.mark.slow
+def test_a_node_whose_ranks_have_left_waits_for_the_report_of_rank_0_on_another(tmp_path: Path) -> None:
+    both = nodes(tmp_path, "reporting", str(2 * int(LIMITS["teardown"])))
+    assert [node.wait(timeout=120) for node in both] == [0, 0]
+    assert len(json.loads((tmp_path / "verdict.json").read_text())["attempts"]) == 1
+
+
+@pytest.mark.slow
 def test_a_mistake_on_one_node_ends_all_with_the_same_code(tmp_path: Path) -> None:
     assert [node.wait(timeout=90) for node in nodes(tmp_path, "raise", "user")] == [Ending.USER, Ending.USER]
 

@@ -20,6 +20,7 @@ from ups.cli.doctor import doctor
 from ups.cli.estimate import estimate
 from ups.cli.faults import faults
 from ups.cli.init import init
+from ups.cli.launch import launch
 from ups.cli.memory import compare, leaderboard, logs, runs, watch
 from ups.cli.memory import show as show_run
 from ups.cli.numbers import Whole
@@ -46,7 +47,7 @@ app = App(
     suppress_keyboard_interrupt=False,
     help_epilogue="Every command explains itself: `ups COMMAND --help`.",
 )
-for sub in (data, config, cache, bench):
+for sub in (data, config, cache, bench, launch):
     app.command(sub)
 app.command(init, usage="Usage: ups init [FILES ...] [OPTIONS]")
 app.command(run, usage="Usage: ups run CONFIG [OPTIONS] [--KEY.OF.CONFIG VALUE ...]")
@@ -213,7 +214,7 @@ def _whole_numbers(text: str | None) -> tuple[int, ...]:
 # The order in which a newcomer meets them.
 ORDER = {
     "Begin": ("demo", "init", "data", "config"),
-    "Train": ("estimate", "run", "sweep"),
+    "Train": ("estimate", "run", "sweep", "launch"),
     "Look at runs": ("runs", "show", "watch", "logs", "compare", "leaderboard", "track"),
     "Use what was learnt": ("evaluate", "rollout"),
     "Check this machine and this software": ("doctor", "bench", "faults", "cache", "bundle"),

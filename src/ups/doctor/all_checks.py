@@ -23,7 +23,8 @@ def all_checks(
 ) -> Iterator[Line]:
     """Check this machine, then real ranks on it, then a config's own model on them, if there is one."""
     warm(PRELOAD)
-    for group, name, function, *args in quick_checks(ranks, folder, rendezvous):
+    interface = (config.dist.interface if config is not None else None) or ""
+    for group, name, function, *args in quick_checks(ranks, folder, rendezvous, interface):
         yield run_check(group, name, partial(guarded, function, *args))
     checks = RankChecks(ranks, device, folder, limit)
     checks.start_killed_rank()
@@ -50,7 +51,7 @@ def all_checks(
         yield from model_checks(config, ranks, "cpu" if checks.device == "auto" else checks.device, limit)
 
 
-def quick_checks(ranks: int, folder: Path, rendezvous: str = "") -> list[tuple[Any, ...]]:
+def quick_checks(ranks: int, folder: Path, rendezvous: str = "", interface: str = "") -> list[tuple[Any, ...]]:
     """The checks that start no rank: the group and name of each, its function and what that is given."""
     return [
         ("packages", "python", package_checks.python),
@@ -65,6 +66,7 @@ def quick_checks(ranks: int, folder: Path, rendezvous: str = "") -> list[tuple[A
         ("machine", "open files", machine_checks.descriptors, ranks),
         ("machine", "clock", machine_checks.clock, folder),
         ("machine", "ports", machine_checks.ports, rendezvous),
+        ("machine", "network", machine_checks.network, interface),
     ]
 
 

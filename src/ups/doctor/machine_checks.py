@@ -21,7 +21,7 @@ from ups.doctor.findings import Finding, bad, doubtful, good
 from ups.files import sync
 from ups.host_memory import available
 from ups.supervise.job import refuse_nesting
-from ups.supervise.network import port_taken
+from ups.supervise.network import check_interface, port_taken
 from ups.types import ConfigError
 
 GIB = 2**30
@@ -177,6 +177,28 @@ def ports(rendezvous: str = "") -> Finding:
         advice = "what ranks of several machines send each other is not signed: keep it inside a network you trust."
         return doubtful(words, advice, address=address)
     return good(f"loopback connects, {name} is {address}{free}", address=address)
+
+
+def network(interface: str = "") -> Finding:
+    """The interface that the config names is there, and no variable left in the environment works against nccl."""
+    names = [row[1] for row in socket.if_nameindex()]
+    if interface:
+        try:
+            check_interface(interface)
+        except ConfigError as error:
+            words, _, advice = str(error).partition("; ")
+            return bad(words, f"{advice.rstrip('.')}; name another as dist.interface, or leave it out.")
+    if os.environ.get("TORCH_NCCL_BLOCKING_WAIT", "0") != "0":
+        advice = "unset it: it turns dist.nccl_errors off, and a GPU waits without end for a rank that is gone."
+        return doubtful("TORCH_NCCL_BLOCKING_WAIT is set", advice)
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        wanted = os.environ.get(variable, "").lstrip("^=")
+        if wanted and not any(name.startswith(part) for part in wanted.split(",") for name in names):
+            advice = "unset it: runs choose their interface themselves, or take dist.interface."
+            return doubtful(f"{variable} is {wanted}, and this machine has {', '.join(names)}", advice)
+    return good(
+        f"interfaces {', '.join(names)}" + (f"; ranks of several machines use {interface}" if interface else "")
+    )
 
 
 def file_system(folder: Path) -> Finding:

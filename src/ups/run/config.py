@@ -252,6 +252,8 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _shareable(self) -> RunConfig:
+        if self.dist.backend == "nccl" and self.device == "cpu":
+            raise ValueError("dist.backend is nccl, which needs GPUs, and device is cpu; change one of them.")
         for name in self.plan:
             stage = self.stage(name)
             if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":

@@ -23,7 +23,7 @@ from ups.rundir import RunDir
 from ups.streams import alone
 from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
-from ups.supervise.network import answers
+from ups.supervise.network import answers, check_interface
 from ups.supervise.supervisor import Supervisor, with_remedy
 from ups.tracking import TrackingConfig, mirrored
 from ups.types import ConfigError, UpsError
@@ -56,7 +56,10 @@ def supervise(
     os.environ.update((span or Span()).environment())
     home = (Path(config.out) / config.name).resolve()
     words = (sys.executable, "-m", command, str(home))
-    job = Job(words, d.ranks, d.nodes, d.min_nodes or d.nodes, node, rendezvous)
+    least, talk = d.min_nodes or d.nodes, d.interface if d.nodes > 1 and d.interface else ""
+    if talk:
+        check_interface(talk)
+    job = Job(words, d.ranks, d.nodes, least, node, rendezvous, d.environment(), talk)
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:

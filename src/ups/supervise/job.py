@@ -19,7 +19,8 @@ class Job:
     """`ranks` processes of `command` on this node, of `nodes` nodes of which `least` must be there.
 
     `node` is this one's number; node 0 writes the verdict and holds the rendezvous, which all reach as `rendezvous`
-    (HOST:PORT). A job of one node needs none: its ranks meet through a private file.
+    (HOST:PORT). A job of one node needs none: its ranks meet through a private file. `interface`: on which ranks of
+    several nodes talk; the one that leads to the rendezvous where it is empty.
     """
 
     command: tuple[str, ...]
@@ -29,6 +30,7 @@ class Job:
     node: int = 0
     rendezvous: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    interface: str = ""
 
     def __post_init__(self) -> None:
         if self.ranks < 1 or self.nodes < 1:

@@ -131,6 +131,19 @@ def answers(rendezvous: str) -> bool:
         return False
 
 
+def check_interface(name: str) -> None:
+    """A ConfigError where this machine has no such interface, or one without an address."""
+    names = [row[1] for row in socket.if_nameindex()]
+    if name not in names:
+        raise ConfigError(f"dist.interface is '{name}', which this machine has not; it has {', '.join(names)}.")
+    try:
+        up = int(Path(f"/sys/class/net/{name}/flags").read_text(), 16) & IFF_UP
+    except (OSError, ValueError):
+        up = IFF_UP  # it does not say
+    if not up:
+        raise ConfigError(f"dist.interface is '{name}', which is down; bring it up, or name another.")
+
+
 def interface_of(address: str) -> str:
     """The name of the network interface that has an address; empty where there is none."""
     if ":" in address:

@@ -19,6 +19,7 @@ from ups.supervise.launchers.launcher import Exit, Launcher
 from ups.supervise.limits import Limits, Silence
 from ups.supervise.log_tail import LogRelay, log_tail, tail
 from ups.supervise.memory_watch import MemoryWatch
+from ups.supervise.network import answers
 from ups.supervise.proc import alive, sweep
 from ups.supervise.rank_groups import RankGroups
 from ups.supervise.rank_states import RankState, keep_evidence, rank_states, rows, table, with_stacks
@@ -28,6 +29,7 @@ from ups.supervise.stop_requests import StopRequests
 from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures, read_json
 
 TICK = 0.1
+ASK = 1.0  # seconds between two questions whether node 0 is there
 
 
 class RankWatch:
@@ -145,12 +147,20 @@ class RankWatch:
         return "overdue" if self._still else ""
 
     def _wait_for_success(self) -> bool:
-        """Rank 0 may live on another node, and a shared folder may be slow to show what it wrote."""
-        end = time.monotonic() + self._limits.teardown
-        while time.monotonic() < end and not self._stops:
+        """Whether there is more to come once all ranks of this node have left without an error. Rank 0 may live on
+        another node: it judges and reports alone, and is waited for as long as node 0 answers. A shared folder may be
+        slow to show what it wrote."""
+        job, limits = self._start.job, self._limits
+        asked = time.monotonic()
+        last, end = asked + limits.judge, asked + limits.teardown
+        while (now := time.monotonic()) < end and not self._stops and self._given_up() is None:
             os.listdir(self._success.parent)  # makes a network file system look again
-            if self._success.exists():
+            if self._success.exists() or self._launcher.regrouping:
                 return True
+            if job.node and now < last and now - asked > ASK:
+                asked, end = now, now + limits.teardown if answers(job.rendezvous) else end
+            self._alive()
+            self._relay.show()
             time.sleep(TICK)
         return False
 

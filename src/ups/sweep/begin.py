@@ -41,13 +41,8 @@ class Request:
 
 def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) -> tuple[int, Path, list[Settings]]:
     """Carry a sweep out; its exit code, its folder, and what it has found."""
-    axes, base = axes_of(request.over), load(run_config(), request.config, dict(request.flags))
-    _check(request, axes, base)
-    folder = (request.out or Path(base.out) / f"{base.name}-sweep").absolute()
-    seeds = [base.seed + i for i in range(request.seeds)] if request.seeds is not None else []
+    base, folder, axes, seeds, listed = _laid_out(request)
     slots = slots_of(request.devices, request.jobs, base.device, _gpus())
-    listed = None if request.optuna is not None else _points(request, axes, seeds)
-    _check_points(request, axes, listed, base)
     if any(not data.there for data in base.data.values()):
         say("each run makes its data anew; for many runs, make them once (`ups data generate`) and name the file.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,6 +63,25 @@ def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) 
     stopped = job.carry_out()
     settings = write(folder, remember(folder, (), command))
     return _code(stopped, job.ended, say), folder, settings
+
+
+def points(request: Request) -> tuple[Path, list[Point]]:
+    """The folder of a sweep and all its points, checked, for whoever carries them out elsewhere."""
+    if request.optuna is not None:
+        raise ConfigError("--optuna learns from each point before it chooses the next; use --random N.")
+    _, folder, _, _, listed = _laid_out(request)
+    return folder, listed or []
+
+
+def _laid_out(request: Request) -> tuple[RunConfig, Path, list[Axis], list[int], list[Point] | None]:
+    """Config, folder, axes, seeds and points of a sweep, checked; no points where Optuna chooses them."""
+    axes, base = axes_of(request.over), load(run_config(), request.config, dict(request.flags))
+    _check(request, axes, base)
+    folder = (request.out or Path(base.out) / f"{base.name}-sweep").absolute()
+    seeds = [base.seed + i for i in range(request.seeds)] if request.seeds is not None else []
+    listed = None if request.optuna is not None else _points(request, axes, seeds)
+    _check_points(request, axes, listed, base)
+    return base, folder, axes, seeds, listed
 
 
 class _Remembering:

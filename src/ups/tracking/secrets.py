@@ -14,6 +14,7 @@ from urllib.parse import quote, quote_plus
 SECRETS = re.compile(r"KEY|TOKEN|PASSWORD|PASSWD|SECRET|CREDENTIAL")
 USERS = re.compile(r"USER", re.I)
 SHORTEST = 4  # characters: a shorter word stands in many others
+LONG = 8  # characters: a text may not hold a word of this length, which nobody writes by chance
 
 
 def hiding(environ: Mapping[str, str]) -> Callable[[bytes], bytes]:
@@ -33,6 +34,15 @@ def hiding(environ: Mapping[str, str]) -> Callable[[bytes], bytes]:
         return text
 
     return hide
+
+
+def secret_in(text: str, environ: Mapping[str, str]) -> str:
+    """The name of a variable whose key or password stands in a text; empty where none does. Short values are words."""
+    known = [(name, value) for name, value in environ.items() if SECRETS.search(name) and len(value) >= LONG]
+    for name, value in environ.items():
+        known += [(name, part) for part in re.findall(r"://[^/\s]*:([^/\s]+)@", value) if len(part) >= SHORTEST]
+    known += [("a login in ~/.netrc", value) for value in _logins(environ) if len(value) >= LONG]
+    return next((name for name, value in known if any(form in text for form in _forms(value))), "")
 
 
 def _forms(secret: str) -> Iterator[str]:

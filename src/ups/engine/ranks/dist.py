@@ -58,7 +58,8 @@ class Dist:
             if config.world > 1:
                 raise ConfigError(f"the config asks for {config.world} ranks and this process is alone; use `ups run`.")
             own = _selected(device_of(device))
-            with _group_of_one() if config.strategy == "fsdp" else nullcontext():
+            backend = _backend(config, own, 0) if config.backend == "nccl" else "gloo"
+            with _group_of_one(backend, own) if "nccl" in backend or config.strategy == "fsdp" else nullcontext():
                 yield cls(device=own, config=config, mesh=_mesh(own, config, 1))
             return
         if rank is None or local is None:
@@ -172,12 +173,14 @@ def _gloo(seconds: float) -> dist.ProcessGroup:
 
 
 @contextmanager
-def _group_of_one() -> Iterator[None]:
-    """The group that a mesh needs even for one process: nobody else joins it, so it takes no port."""
+def _group_of_one(backend: str, device: torch.device) -> Iterator[None]:
+    """The group that a mesh needs even for one process: nobody else joins it, so it takes no port. By nccl where that
+    was asked for: what fails in it fails before many GPUs are rented."""
     if dist.is_initialized():  # whoever made it ends it
         yield
         return
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    own = device if backend == "nccl" else None
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=own)  # type: ignore[attr-defined]
     try:
         yield
     finally:

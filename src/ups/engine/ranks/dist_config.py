@@ -22,6 +22,13 @@ class DistConfig:
     """ddp: every rank holds the model. fsdp: its weights, gradients and moments are cut in pieces, for large models."""
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """nccl needs a GPU per rank; gloo runs anywhere; auto is nccl where it can be."""
+    interface: str | None = None
+    """The network interface on which ranks of several machines talk, such as eth0 or ib0, by gloo and by nccl; the one
+    that leads to the rendezvous if not given. Ranks of one machine talk on loopback."""
+    nccl_errors: Literal["leave", "abort", "clean_up"] = "leave"
+    """nccl: what a rank does whose collective failed or took longer than `timeout`. leave: it ends at once, after it
+    has written its last collectives down; abort: it frees the GPU first, which may hang; clean_up: it frees the GPU and
+    goes on. Whatever it does, the supervisor restarts the ranks from the last checkpoint."""
     launcher: str | None = None
     """What starts the ranks: forked or processes on one machine, nodes on several; the one that fits if not given."""
     shard: int | None = None
@@ -52,6 +59,10 @@ class DistConfig:
             raise ConfigError(f"dist.shard is {self.shard}, which does not divide the {self.world} ranks; change one.")
         if self.strategy == "ddp" and (self.shard is not None or self.offload):
             raise ConfigError("dist.shard and dist.offload are for strategy fsdp; leave them out, or change it.")
+
+    def environment(self) -> dict[str, str]:
+        """Variables that torch reads when a rank starts."""
+        return {"TORCH_NCCL_ASYNC_ERROR_HANDLING": {"abort": "1", "clean_up": "2", "leave": "3"}[self.nccl_errors]}
 
     @property
     def world(self) -> int:

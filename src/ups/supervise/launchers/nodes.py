@@ -76,7 +76,7 @@ class Nodes(Processes):
         place = {"UPS_MEET": f"tcp:{start.job.rendezvous}", "UPS_GROUP": group["group"]}
         place["UPS_SECRET"] = str(RunDir(Path(start.env["UPS_HOME"])).secret)
         # Ranks talk over the interface that leads to the rendezvous, whatever a host's name says.
-        if name := interface_of(local_address(start.job.rendezvous)):
+        if name := start.job.interface or interface_of(local_address(start.job.rendezvous)):
             place |= {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
         self.begin(start, place, int(group["first"]), int(group["world"]))
 

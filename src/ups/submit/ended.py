@@ -1,0 +1,16 @@
+"""The exit code of a run, in the words of a job's status."""
+
+from __future__ import annotations
+
+from ups.submit.job import Status
+from ups.verdict import Ending
+
+
+def ended(code: int) -> Status:
+    """The status of a job whose command has left with this code."""
+    if code == 0:
+        return Status("done", "it has ended well.", code)
+    word = Ending(code).name if code in list(Ending) else f"signal {code - 128}" if code > 128 else "an error"
+    if code in (Ending.PREEMPTED, Ending.INTERRUPTED):
+        return Status("stopped", f"{word}: it was asked to stop, and has saved; launch it again to go on.", code)
+    return Status("failed", f"{word}: it has ended with code {code}.", code)

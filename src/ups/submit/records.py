@@ -1,0 +1,111 @@
+"""What was submitted from this machine: a file per job, written before and after it is handed over."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ups.files import write_atomic
+from ups.submit.job import Job
+from ups.types import ConfigError, DataError
+from ups.verdict import now, read_json
+
+KEY = re.compile(r"[\w.-]{1,200}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A job that was, or perhaps was, submitted: `identity` is empty until the engine has given it one."""
+
+    key: str
+    engine: str
+    name: str
+    config: str
+    folder: str
+    nodes: int
+    gpus: int
+    time: str
+    identity: str = ""
+
+    @classmethod
+    def of(cls, job: Job, engine: str) -> Record:
+        return cls(job.key, engine, job.name, str(job.config), str(job.folder), job.nodes, job.gpus, now())
+
+
+def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where records lie: $UPS_STATE/jobs, or that of the user's state folder."""
+    variables = os.environ if environ is None else environ
+    if state := variables.get("UPS_STATE"):
+        return Path(state).absolute() / "jobs"
+    home = variables.get("XDG_STATE_HOME") or str(Path(variables.get("HOME") or "~").expanduser() / ".local" / "state")
+    return Path(home).absolute() / "ups" / "jobs"
+
+
+def new_key(name: str) -> str:
+    """A key that no other job has."""
+    return f"{name}-{secrets.token_hex(4)}"
+
+
+def file_of(key: str, suffix: str = ".json") -> Path:
+    """The file of a job that ends so: its record, its text, its log, its exit code."""
+    return jobs_folder() / f"{key}{suffix}"
+
+
+def note(record: Record) -> None:
+    """Write a record down, for this user alone."""
+    path = file_of(record.key)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(path, json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise DataError(
+            f"{path}: the record of the job cannot be written ({error.strerror}); set UPS_STATE to a folder of yours."
+        ) from error
+
+
+def keep_text(key: str, text: str) -> Path:
+    """The text of a job in a file beside its record, as it is handed over."""
+    path = file_of(key, ".sh")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomic(path, text)
+    return path
+
+
+def all_records() -> list[Record]:
+    """Every record there is, the oldest first; a file that holds none is passed over."""
+    records = (_read(path) for path in sorted(jobs_folder().glob("*.json")))
+    return sorted((record for record in records if record is not None), key=lambda record: (record.time, record.key))
+
+
+def record_of(job: str) -> Record:
+    """The record of a job by its key, its engine's identity, or the name of its run where that is the only one."""
+    records = all_records()
+    for field in ("key", "identity", "name"):
+        matches = [record for record in records if getattr(record, field) == job]
+        if len(matches) > 1:
+            named = ", ".join(record.key for record in matches)
+            raise ConfigError(f"'{job}' may be any of {named}; name one of them.")
+        if matches:
+            return matches[0]
+    raise ConfigError(f"'{job}': no such job was submitted from here; `ups launch status` lists all of them.")
+
+
+def with_identity(record: Record, identity: str) -> Record:
+    """The record of a job whose identity is known now, written down."""
+    known = replace(record, identity=identity)
+    note(known)
+    return known
+
+
+def _read(path: Path) -> Record | None:
+    values: dict[str, Any] = read_json(path)
+    kinds = {field.name: int if field.name in ("nodes", "gpus") else str for field in fields(Record)}
+    if values.keys() != kinds.keys() or not all(isinstance(values[name], kind) for name, kind in kinds.items()):
+        return None
+    return Record(**values) if KEY.fullmatch(values["key"]) and path.name == f"{values['key']}.json" else None

@@ -1,0 +1,73 @@
+"""What a machine leaves: its log and its run's folder, brought home before it is destroyed."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from ups.files import write_atomic
+from ups.submit.ended import ended
+from ups.submit.job import Status
+from ups.submit.records import Record, file_of
+from ups.submit.vast.client import Client, VastError
+from ups.tracking.secrets import hiding
+
+LINES = 100_000
+# What the start script says last.
+ENDED = re.compile(r"^ups launch: ended with code (\d+), left (\d+) files$", re.MULTILINE)
+BEGUN = "ups launch: the run begins"
+FOLDER = "/root/ups/runs"
+
+
+def keep_log(client: Client, id: int, key: str) -> str:
+    """The log of a machine, asked for now and kept beside the record of its job; one that was longer stays."""
+    text = hiding(os.environ)(client.logs(id, LINES).encode()).decode(errors="replace")
+    path = file_of(key, ".log")
+    before = kept_log(key)
+    if len(text) < len(before):
+        return before
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_atomic(path, text)
+    return text
+
+
+def kept_log(key: str) -> str:
+    """The log as it was kept; empty where none was."""
+    try:
+        return file_of(key, ".log").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def end_of(log: str) -> Status | None:
+    """How a run ended, as its machine has said; None where it has not."""
+    return ended(int(matches[-1][0])) if (matches := ENDED.findall(log)) else None
+
+
+def bring_home(client: Client, id: int, record: Record, log: str) -> None:
+    """Copy the run's folder of a stopped machine to where it would lie here; a VastError where not all came."""
+    matches = ENDED.findall(log)
+    files = int(matches[-1][1]) if matches else -1
+    if files == 0 or BEGUN not in log:
+        return
+    target = Path(record.folder)
+    try:
+        _copy(client, id, record, target, files)
+    except OSError as error:
+        raise VastError(f"{target}: cannot be written ({error.strerror}).") from None
+
+
+def _copy(client: Client, id: int, record: Record, target: Path, files: int) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as draft:
+        client.copy(id, f"{FOLDER}/", Path(draft) / "runs")
+        run = Path(draft) / "runs" / target.name
+        came = sum(path.is_file() for path in (Path(draft) / "runs").rglob("*"))
+        if came < files or not run.is_dir():
+            count = f"{came} of {files}" if files > 0 else "none"
+            raise VastError(f"{count} files of {record.key} were copied from machine {id} by rsync.")
+        if target.exists():
+            raise VastError(f"{target}: is there already; move it away, and the run of machine {id} is put there.")
+        run.rename(target)

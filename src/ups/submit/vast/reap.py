@@ -1,0 +1,96 @@
+"""The watchdog from outside: machines that should be gone are found by their labels, and given back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ups.submit.records import Record, all_records
+from ups.submit.vast.client import Client, Machine, VastError
+from ups.submit.vast.engine import give_back
+from ups.submit.vast.labels import Label, home, short
+
+ENGINE = "vast"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A machine with a label of ours: why it should be gone, or nothing."""
+
+    machine: Machine
+    label: Label
+    record: Record
+    reason: str
+
+    def sentence(self, now: float) -> str:
+        cost = self.machine.disk_price if self.machine.stopped else self.machine.price
+        left = f"{max(0.0, self.label.until - now) / 60:.0f} min are left of its lease"
+        state = self.machine.state or "no state"
+        return f"machine {self.machine.id} of {self.label.key}: {state}, ${cost:.3f}/h, {self.reason or left}."
+
+
+@dataclass(frozen=True)
+class Harvest:
+    """What a reap has found: what still costs money, and whether it should."""
+
+    kept: tuple[Finding, ...]
+    destroyed: tuple[Finding, ...]
+    stuck: tuple[str, ...]
+    """Sentences on what should be gone, and is not."""
+
+    @property
+    def price(self) -> float:
+        """Dollars an hour for what still runs by right."""
+        return sum(f.machine.disk_price if f.machine.stopped else f.machine.price for f in self.kept)
+
+
+def findings(client: Client, now: float) -> Iterator[Finding]:
+    """Every machine of the account that carries a label of ours."""
+    records = {short(record.key): record for record in all_records() if record.engine == ENGINE}
+    for machine in client.machines():
+        label = Label.of(machine.label)
+        if label is not None:
+            record = records.get(label.key)
+            reason = _reason(machine, label, record, now)
+            yield Finding(machine, label, record or _unknown(machine, label), reason)
+
+
+def _reason(machine: Machine, label: Label, record: Record | None, now: float) -> str:
+    """Why a machine should be gone; empty where it should not."""
+    if now > label.until:
+        return f"its lease is over for {(now - label.until) / 60:.0f} min"
+    if label.home != home():
+        return ""  # of another computer, or user: theirs until the lease is over
+    if record is None:
+        return "no job here has a record of it"
+    if record.identity and record.identity != str(machine.id):
+        return f"its job has another machine, {record.identity}"
+    if machine.stopped or machine.state == "exited":
+        return "its job has ended"
+    return ""
+
+
+def _unknown(machine: Machine, label: Label) -> Record:
+    """Stands for the record that an orphan has not: what it leaves is put into the current folder."""
+    name = f"{label.key}-{machine.id}"
+    return Record(label.key, ENGINE, name, "", f"runs/{name}", 1, 0, "", str(machine.id))
+
+
+def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = False) -> Harvest:
+    """Give back what should be gone; say what is there and what it costs."""
+    client, now = Client(), time.time()
+    kept, destroyed, stuck = [], [], []
+    for finding in findings(client, now):
+        say(finding.sentence(now))
+        if not finding.reason:
+            kept.append(finding)
+        elif dry_run:
+            stuck.append(f"machine {finding.machine.id} would be destroyed.")
+        else:
+            try:
+                give_back(client, finding.machine, finding.record, discard=discard)
+                destroyed.append(finding)
+            except VastError as error:
+                stuck.append(str(error))
+    return Harvest(tuple(kept), tuple(destroyed), tuple(stuck))
