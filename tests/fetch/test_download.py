@@ -31,21 +31,21 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LyingServer]:
-    with serving() as server:
-        server.files["a.bin"] = CONTENT
-        yield server
+def liar() -> Iterator[LyingServer]:
+    with serving() as liar:
+        liar.files["a.bin"] = CONTENT
+        yield liar
 
 
 @pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch, server: LyingServer) -> None:
+def _small_pieces(monkeypatch: pytest.MonkeyPatch, liar: LyingServer) -> None:
     monkeypatch.setattr(pieces, "SMALLEST", 1 << 16)
-    server.count.clear()
-    server.seen.clear()
-    server.sent, server.slow, server.elsewhere = 0, 0.0, ""
+    liar.count.clear()
+    liar.seen.clear()
+    liar.sent, liar.slow, liar.elsewhere = 0, 0.0, ""
 
 
-def fetch(server: LyingServer, how: str, folder: Path, md5: str = "", notes: list[str] | None = None) -> Path:
+def fetch(liar: LyingServer, how: str, folder: Path, md5: str = "", notes: list[str] | None = None) -> Path:
     """The file with this behaviour, fetched to a folder over three connections."""
     said: list[str] = [] if notes is None else notes
 
@@ -53,15 +53,15 @@ def fetch(server: LyingServer, how: str, folder: Path, md5: str = "", notes: lis
         if progress.note:
             said.append(progress.note)
 
-    file = HttpFile(f"{server.url}/{how}/a.bin", HASTY)
+    file = HttpFile(f"{liar.url}/{how}/a.bin", HASTY)
     return Download(Wanted(file, "a.bin", md5), folder, report, 3, HASTY).fetch()
 
 
 @pytest.mark.parametrize("how", ["fine", "busy", "cut", "hang", "rangeless", "chunked", "tagless", "flaky"])
 def test_what_arrives_is_the_file_to_the_bit_whatever_the_server_does(
-    server: LyingServer, how: str, tmp_path: Path
+    liar: LyingServer, how: str, tmp_path: Path
 ) -> None:
-    path = fetch(server, how, tmp_path, MD5)
+    path = fetch(liar, how, tmp_path, MD5)
     assert path == tmp_path / "a.bin"
     assert path.read_bytes() == CONTENT
     left = [file.name for file in (tmp_path / ".ups-fetch").iterdir()]
@@ -69,19 +69,19 @@ def test_what_arrives_is_the_file_to_the_bit_whatever_the_server_does(
 
 
 def test_a_file_that_was_fetched_is_not_fetched_again_until_somebody_touches_it(
-    server: LyingServer, tmp_path: Path
+    liar: LyingServer, tmp_path: Path
 ) -> None:
-    path = fetch(server, "fine", tmp_path)
-    asked = len(server.seen)
-    fetch(server, "fine", tmp_path)
-    assert len(server.seen) == asked
+    path = fetch(liar, "fine", tmp_path)
+    asked = len(liar.seen)
+    fetch(liar, "fine", tmp_path)
+    assert len(liar.seen) == asked
     path.write_bytes(CONTENT[:-1])
     with pytest.raises(DataError, match="is there already and is another file"):
-        fetch(server, "fine", tmp_path)
+        fetch(liar, "fine", tmp_path)
     assert path.read_bytes() == CONTENT[:-1]  # it is the user's
     path.write_bytes(CONTENT)
     notes: list[str] = []
-    fetch(server, "fine", tmp_path, MD5, notes)
+    fetch(liar, "fine", tmp_path, MD5, notes)
     assert notes == ["is there already, and is compared"]
 
 
@@ -99,32 +99,32 @@ def test_a_file_that_was_fetched_is_not_fetched_again_until_somebody_touches_it(
     ],
 )
 def test_what_cannot_be_had_is_one_sentence_and_nothing_in_its_place(
-    server: LyingServer, how: str, words: str, tmp_path: Path
+    liar: LyingServer, how: str, words: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=words) as error:
-        fetch(server, how, tmp_path, MD5)
+        fetch(liar, how, tmp_path, MD5)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "a.bin").exists()
 
 
 def test_an_answer_without_a_length_is_taken_only_where_its_checksum_is_known(
-    server: LyingServer, tmp_path: Path
+    liar: LyingServer, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match="does not say how long"):
-        fetch(server, "endless", tmp_path)
+        fetch(liar, "endless", tmp_path)
     with pytest.raises(DataError, match="twice"):
-        fetch(server, "endless", tmp_path, MD5)
+        fetch(liar, "endless", tmp_path, MD5)
 
 
-def test_a_page_that_says_it_is_data_is_known_by_its_beginning(server: LyingServer, tmp_path: Path) -> None:
+def test_a_page_that_says_it_is_data_is_known_by_its_beginning(liar: LyingServer, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="web page"):
-        plan([f"{server.url}/page/sly.bin"], tmp_path, lambda _: None, patience=HASTY).fetch()
+        plan([f"{liar.url}/page/sly.bin"], tmp_path, lambda _: None, patience=HASTY).fetch()
 
 
-def test_a_server_that_asks_for_hours_is_not_waited_for(server: LyingServer, tmp_path: Path) -> None:
+def test_a_server_that_asks_for_hours_is_not_waited_for(liar: LyingServer, tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(DataError, match="left alone for 7200 s"):
-        plan([f"{server.url}/down/later.bin"], tmp_path, lambda _: None, patience=HASTY).fetch()
+        plan([f"{liar.url}/down/later.bin"], tmp_path, lambda _: None, patience=HASTY).fetch()
     assert time.monotonic() - began < 2
     assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert retry_after("3") == 3.0
@@ -137,11 +137,9 @@ def test_a_server_that_asks_for_hours_is_not_waited_for(server: LyingServer, tmp
         HASTY.wait(HASTY.tries, TransientError("x"), threading.Event())
 
 
-def test_a_file_that_changes_in_the_middle_is_never_stitched_of_two_versions(
-    server: LyingServer, tmp_path: Path
-) -> None:
+def test_a_file_that_changes_in_the_middle_is_never_stitched_of_two_versions(liar: LyingServer, tmp_path: Path) -> None:
     notes: list[str] = []
-    path = fetch(server, "changing", tmp_path, notes=notes)
+    path = fetch(liar, "changing", tmp_path, notes=notes)
     assert path.read_bytes() == bytes(reversed(CONTENT))
     assert any("has changed on the server" in note for note in notes)
 
@@ -159,14 +157,14 @@ def test_what_an_earlier_fetch_left_of_another_version_is_not_used(tmp_path: Pat
     assert path.read_bytes() == CONTENT
 
 
-def test_redirects_send_no_login_to_another_host_and_never_leave_https(server: LyingServer, tmp_path: Path) -> None:
+def test_redirects_send_no_login_to_another_host_and_never_leave_https(liar: LyingServer, tmp_path: Path) -> None:
     with serving() as other:
         other.files["a.bin"] = CONTENT
-        server.elsewhere = f"{other.url.replace('127.0.0.1', 'localhost')}/fine/"
-        url = server.url.replace("http://", "http://somebody:hunter22@") + "/redirect/a.bin"
+        liar.elsewhere = f"{other.url.replace('127.0.0.1', 'localhost')}/fine/"
+        url = liar.url.replace("http://", "http://somebody:hunter22@") + "/redirect/a.bin"
         path = plan([url], tmp_path, lambda _: None, patience=HASTY).fetch()[0]
         assert path.read_bytes() == CONTENT
-        assert all("Authorization" in headers for _, headers in server.seen)
+        assert all("Authorization" in headers for _, headers in liar.seen)
         assert other.seen
         assert not any("Authorization" in headers for _, headers in other.seen)
     assert "hunter22" not in "".join(p.read_text(errors="ignore") for p in tmp_path.rglob("*.json"))
@@ -180,19 +178,19 @@ def test_redirects_send_no_login_to_another_host_and_never_leave_https(server: L
 
 @pytest.mark.parametrize("path", ["/named/file", "/fine/..%2f..%2fa.bin", "/fine/..\\..\\a.bin"])
 def test_no_name_that_a_server_or_an_address_gives_leads_out_of_the_folder(
-    server: LyingServer, path: str, tmp_path: Path
+    liar: LyingServer, path: str, tmp_path: Path
 ) -> None:
-    server.files["file"] = server.files["..\\..\\a.bin"] = server.files["../../a.bin"] = CONTENT
+    liar.files["file"] = liar.files["..\\..\\a.bin"] = liar.files["../../a.bin"] = CONTENT
     there = tmp_path / "deep" / "deeper"
-    fetched = plan([server.url + path], there, lambda _: None, patience=HASTY).fetch()[0]
+    fetched = plan([liar.url + path], there, lambda _: None, patience=HASTY).fetch()[0]
     assert fetched.parent == there
     assert fetched.name in ("a.bin", "escaped.bin")
 
 
-def test_addresses_without_a_name_for_a_file_are_refused(server: LyingServer, tmp_path: Path) -> None:
-    server.files[""] = CONTENT
+def test_addresses_without_a_name_for_a_file_are_refused(liar: LyingServer, tmp_path: Path) -> None:
+    liar.files[""] = CONTENT
     with pytest.raises(DataError, match="no name that a file could have"):
-        plan([f"{server.url}/fine/"], tmp_path, lambda _: None, patience=HASTY)
+        plan([f"{liar.url}/fine/"], tmp_path, lambda _: None, patience=HASTY)
     with pytest.raises(DataError, match="no name that a file could have"):
         wanted("file:///", HASTY)
 
@@ -211,10 +209,10 @@ def begin(url: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", FETCH, url, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
-def test_a_kill_loses_at_most_the_pieces_under_way(server: LyingServer, tmp_path: Path) -> None:
-    server.slow = 0.02
+def test_a_kill_loses_at_most_the_pieces_under_way(liar: LyingServer, tmp_path: Path) -> None:
+    liar.slow = 0.02
     record = tmp_path / ".ups-fetch" / "a.bin.pieces"
-    child = begin(f"{server.url}/fine/a.bin", tmp_path)
+    child = begin(f"{liar.url}/fine/a.bin", tmp_path)
     deadline = time.monotonic() + 30
     while not record.exists() or record.read_bytes().count(b"\n") < 8:
         assert time.monotonic() < deadline
@@ -223,26 +221,26 @@ def test_a_kill_loses_at_most_the_pieces_under_way(server: LyingServer, tmp_path
     child.wait()
     kept = record.read_bytes().count(b"\n") - 1
     assert not (tmp_path / "a.bin").exists()
-    server.sent, server.slow = 0, 0.0
+    liar.sent, liar.slow = 0, 0.0
     notes: list[str] = []
-    assert fetch(server, "fine", tmp_path, MD5, notes).read_bytes() == CONTENT
+    assert fetch(liar, "fine", tmp_path, MD5, notes).read_bytes() == CONTENT
     lost = 2 * (1 << 16)  # and what the server was still sending to the one that was killed
-    assert server.sent <= SIZE - kept * (1 << 16) + lost
+    assert liar.sent <= SIZE - kept * (1 << 16) + lost
     assert notes[0].startswith("goes on from")
 
 
-def test_two_fetches_of_one_file_do_not_fight(server: LyingServer, tmp_path: Path) -> None:
-    server.slow = 0.005
-    children = [begin(f"{server.url}/fine/a.bin", tmp_path) for _ in range(2)]
+def test_two_fetches_of_one_file_do_not_fight(liar: LyingServer, tmp_path: Path) -> None:
+    liar.slow = 0.005
+    children = [begin(f"{liar.url}/fine/a.bin", tmp_path) for _ in range(2)]
     words = [child.communicate(timeout=60)[0] for child in children]
     assert [child.returncode for child in children] == [0, 0]
     assert (tmp_path / "a.bin").read_bytes() == CONTENT
-    assert server.sent < 1.5 * SIZE
+    assert liar.sent < 1.5 * SIZE
     assert sum("waited for" in text for text in words) <= 1
 
 
 def test_a_damaged_disk_is_noticed_before_the_file_gets_its_name(
-    server: LyingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    liar: LyingServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     healthy = pieces.Pieces.verify
 
@@ -257,9 +255,9 @@ def test_a_damaged_disk_is_noticed_before_the_file_gets_its_name(
     damaged: list[bool] = []
     monkeypatch.setattr(pieces.Pieces, "verify", rotten)
     notes: list[str] = []
-    assert fetch(server, "fine", tmp_path, notes=notes).read_bytes() == CONTENT
+    assert fetch(liar, "fine", tmp_path, notes=notes).read_bytes() == CONTENT
     assert any("not read back" in note for note in notes)
-    assert server.sent <= SIZE + 2 * (1 << 16)
+    assert liar.sent <= SIZE + 2 * (1 << 16)
 
 
 SMALL_DISK = """
@@ -278,11 +276,11 @@ print(sum(1 for path in place.rglob("*")))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_disk_that_is_too_small_is_told_before_a_byte_is_fetched(server: LyingServer, tmp_path: Path) -> None:
-    words = ["unshare", "-m", sys.executable, "-c", SMALL_DISK, f"{server.url}/fine/a.bin", str(tmp_path)]
+def test_a_disk_that_is_too_small_is_told_before_a_byte_is_fetched(liar: LyingServer, tmp_path: Path) -> None:
+    words = ["unshare", "-m", sys.executable, "-c", SMALL_DISK, f"{liar.url}/fine/a.bin", str(tmp_path)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     if "unshare" in ended.stderr:
         pytest.skip("no mount namespaces here")
     assert "are free there" in ended.stdout, ended.stderr
     assert ended.stdout.endswith("0\n")
-    assert server.sent <= 1
+    assert liar.sent <= 1

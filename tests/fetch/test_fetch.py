@@ -38,10 +38,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(made: Path) -> Iterator[LyingServer]:
-    with serving() as server:
-        server.files[made.name] = server.files["255674"] = made.read_bytes()
-        yield server
+def liar(made: Path) -> Iterator[LyingServer]:
+    with serving() as liar:
+        liar.files[made.name] = liar.files["255674"] = made.read_bytes()
+        yield liar
 
 
 def silent(_: Progress) -> None:
@@ -84,10 +84,10 @@ def test_names_are_files_groups_splits_patterns_and_published_file_names() -> No
 
 
 def test_a_published_name_is_fetched_checked_and_its_path_printed(
-    server: LyingServer, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    liar: LyingServer, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     md5 = hashlib.md5(made.read_bytes()).hexdigest()
-    row = catalogue.Published("pdebench:advection1d/beta0.4", made.name, f"{server.url}/fine/255674", md5)
+    row = catalogue.Published("pdebench:advection1d/beta0.4", made.name, f"{liar.url}/fine/255674", md5)
     monkeypatch.setattr(catalogue, "catalogue", lambda: (row,))
     words = ["data", "fetch", "pdebench:advection1d/beta0.4", "--to", str(tmp_path)]
     assert ups(*words, "--dry-run") == 0
@@ -97,9 +97,9 @@ def test_a_published_name_is_fetched_checked_and_its_path_printed(
     path = tmp_path / made.name
     assert capsys.readouterr().out.splitlines() == [f"{path}: nothing wrong found", str(path)]
     assert path.read_bytes() == made.read_bytes()
-    asked = len(server.seen)
+    asked = len(liar.seen)
     assert ups(*words, "--unchecked") == 0
-    assert len(server.seen) == asked
+    assert len(liar.seen) == asked
     wrong = catalogue.Published(row.name, row.path, row.url, "0" * 32)
     monkeypatch.setattr(catalogue, "catalogue", lambda: (wrong,))
     capsys.readouterr()
@@ -111,17 +111,17 @@ def test_a_published_name_is_fetched_checked_and_its_path_printed(
 
 
 def test_what_is_no_data_is_told_and_exit_code_1(
-    server: LyingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    liar: LyingServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.files["bad.h5"] = b"nothing that any reader knows"
-    assert ups("data", "fetch", f"{server.url}/fine/bad.h5", "--to", str(tmp_path)) == 1
+    liar.files["bad.h5"] = b"nothing that any reader knows"
+    assert ups("data", "fetch", f"{liar.url}/fine/bad.h5", "--to", str(tmp_path)) == 1
     assert "bad.h5: " in capsys.readouterr().out
 
 
 def test_no_secret_of_an_address_is_printed_or_written(
-    server: LyingServer, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    liar: LyingServer, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = server.url.replace("http://", "http://planted-user:planted-word@")
+    plain = liar.url.replace("http://", "http://planted-user:planted-word@")
     for how in ("fine", "denied", "absent", "corrupt"):
         url = f"{plain}/{how}/{made.name}?X-Amz-Signature=planted-signature&token=planted-token"
         ups("data", "fetch", url, "--to", str(tmp_path / how), "--dry-run")

@@ -12,7 +12,7 @@ from typing import TypeVar
 from ups.fetch.addresses import identity, shown
 from ups.fetch.connections import Connections
 from ups.fetch.landing import Landing
-from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientError
+from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
 from ups.fetch.pieces import Pieces, digests_of
 from ups.fetch.remote_file import Facts, RemoteFile
 from ups.files import publish
@@ -188,10 +188,10 @@ class Download:
                 except TransientError as last:
                     raise self._final(last) from None
 
-    def _final(self, error: TransientError) -> DataError:
+    def _final(self, error: TransientError) -> UnreachableError:
         """What is said after the last try."""
         wait = f"; it asks to be left alone for {error.wait:.0f} s" if error.wait else ""
-        return DataError(
+        return UnreachableError(
             f"{self.shown}: could not be fetched ({error}{wait}); what has come is kept, and the same command goes on "
             "from there."
         )

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 
+from ups.types import DataError
+
 
 class TransientError(Exception):
     """Something that another try may mend. `wait` is how many seconds the server asks to be left alone."""
@@ -16,6 +18,10 @@ class TransientError(Exception):
     def __init__(self, words: str, wait: float = 0.0) -> None:
         super().__init__(words)
         self.wait = wait
+
+
+class UnreachableError(DataError):
+    """What could not be had although it was tried often enough: later it may be."""
 
 
 class ChangedError(Exception):

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Protocol
 
 from ups.eval.results import read_results
+from ups.fetch.patience import UnreachableError
 from ups.later import torch
 from ups.presence import HeldError
 from ups.run.config import RunConfig
@@ -80,6 +81,9 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
             waiting = True
             time.sleep(pause)
             continue
+        except UnreachableError as error:
+            ending = Ending.NO_PROGRESS
+            say(str(error))
         except OSError as error:
             ending = classify(error).ending
             if ending not in MENDED_BY_TIME:

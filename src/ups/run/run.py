@@ -27,7 +27,7 @@ from ups.run.check import check, new_simulator, parts_of
 from ups.run.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, aligned, open_sets
+from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
 from ups.run.journal import Journal, Span, record_check
 from ups.run.judge import judge
@@ -84,6 +84,7 @@ class Run:
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         require_trackers(config.tracking, screen.say)
+        fetch_data(config.data, screen.following)
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()

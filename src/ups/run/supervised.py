@@ -13,8 +13,9 @@ from pathlib import Path
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
+from ups.progress import Progress, Report
 from ups.run.config import RunConfig
-from ups.run.datasets import Screen
+from ups.run.datasets import Screen, fetch_data
 from ups.run.journal import Span
 from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
@@ -29,11 +30,28 @@ from ups.tracking import TrackingConfig, mirrored
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now
 
+EVERY = 30.0  # seconds between two words on how far something is
+
 
 def say(sentence: str) -> None:
     """Tell the person at the terminal, or the log of a service."""
     with contextlib.suppress(OSError, ValueError):  # the streams of whoever called may be closed or full
         print(f"ups: {sentence}", file=sys.stderr, flush=True)
+
+
+def told(say: Callable[[str], None]) -> Report:
+    """Progress as sentences: what is noted at once, how far it is now and then."""
+    last: dict[str, float] = {}
+
+    def report(progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.note:
+            say(f"{progress.name}: {progress.note}")
+        elif now - last.setdefault(progress.name, now) >= EVERY and progress.done < progress.total:
+            say(f"{progress.name}: {progress.done:.0f} of {progress.total}")
+            last[progress.name] = now
+
+    return report
 
 
 def supervise(
@@ -60,9 +78,10 @@ def supervise(
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
+            fetch_data(config.data, told(say))  # each machine for itself, unless they share the folder
             folder = join(config, node, rendezvous)
         else:
-            screen = replace(Screen.silent(), say=say)
+            screen = replace(Screen.silent(), say=say, following=told(say))
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)

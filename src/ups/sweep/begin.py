@@ -11,6 +11,8 @@ from ups.config import load
 from ups.memory.state import COMPLETE, RunState
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
+from ups.run.datasets import fetch_data
+from ups.run.supervised import told
 from ups.sweep import study
 from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
 from ups.sweep.devices import slots_of
@@ -43,6 +45,7 @@ def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) 
     """Carry a sweep out; its exit code, its folder, and what it has found."""
     axes, base = axes_of(request.over), load(run_config(), request.config, dict(request.flags))
     _check(request, axes, base)
+    fetch_data(base.data, told(say))
     folder = (request.out or Path(base.out) / f"{base.name}-sweep").absolute()
     seeds = [base.seed + i for i in range(request.seeds)] if request.seeds is not None else []
     slots = slots_of(request.devices, request.jobs, base.device, _gpus())
