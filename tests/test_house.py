@@ -32,7 +32,8 @@ FLOORS = {
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
     | {"definition", "masks", "streams", "pages", "presence", "provenance"}
     | {"heartbeat", "verdict", "types"}
-    | {"fetch", "progress"},
+    | {"fetch", "progress", "sync"},
+    "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "progress", "verdict", "types"},
     "fetch": {"tracking", "progress", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"graphs", "physics", "masks", "types"},

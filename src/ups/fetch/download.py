@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -28,11 +28,21 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Wanted:
-    """A file to be fetched: where it is, its path below the folder, and its MD5 where that was published."""
+    """A file to be fetched: where it is, its path below the folder, and the checksums of it that are known."""
 
     file: RemoteFile
     path: str
     md5: str = ""
+    sha256: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether a checksum of it is known."""
+        return bool(self.md5 or self.sha256)
+
+    def agrees(self, digests: Mapping[str, str]) -> bool:
+        """Whether what has come has the checksums that are known."""
+        return self.md5 in ("", digests["md5"]) and self.sha256 in ("", digests["sha256"])
 
     @property
     def name(self) -> str:
@@ -58,7 +68,7 @@ class Download:
     @property
     def is_there(self) -> bool:
         """Whether the file was fetched before, and nobody has touched it since."""
-        return self.landing.settled(self.url, self.wanted.md5)
+        return self.landing.settled(self.url, self.wanted.agrees)
 
     def fetch(self) -> Path:
         """The file in its place. One that was fetched before and not touched since is taken as it is."""
@@ -95,17 +105,17 @@ class Download:
                     ) from None
                 self._say("has changed on the server, and is fetched from the beginning")
                 continue
-            if not self.wanted.md5 or digests["md5"] == self.wanted.md5:
+            if self.wanted.agrees(digests):
                 self._settle(facts, digests)
                 return
             damages += 1
             self.pieces.discard()
             if damages > 1:
                 raise DataError(
-                    f"{self.shown}: what came has the MD5 {digests['md5']}, twice; {self.wanted.md5} was published, so "
+                    f"{self.shown}: what came has the MD5 {digests['md5']}, twice, and is not what was published; "
                     "it is damaged or another file, and was deleted."
                 )
-            self._say("is not what was published (its MD5 differs), and is fetched once more")
+            self._say("is not what was published (its checksum differs), and is fetched once more")
 
     def _verified(self, facts: Facts) -> dict[str, str]:
         """All of the file as it is now, beside its place, read back; its digests."""
@@ -160,17 +170,17 @@ class Download:
 
     def _adopt(self) -> bool:
         """Whether a file of this name that lies there already is the one that is wanted; DataError where it is not."""
-        target, md5 = self.landing.target, self.wanted.md5
+        target, proven = self.landing.target, self.wanted.proven
         if not target.exists():
             return False
         self._say("is there already, and is compared")
-        digests, facts = digests_of(target), Facts(None) if md5 else self.facts()
-        if (digests["md5"] != md5) if md5 else (facts.size != target.stat().st_size):
+        digests, facts = digests_of(target), Facts(None) if proven else self.facts()
+        if not self.wanted.agrees(digests) or (not proven and facts.size != target.stat().st_size):
             raise DataError(
                 f"{target}: is there already and is another file than {self.shown}; move it away, or fetch to another "
                 "folder."
             )
-        if not md5:
+        if not proven:
             self._say("has the size of that on the server and is taken for it: no MD5 was published")
         self.landing.settle(self.url, facts.version, digests)
         return True
@@ -197,7 +207,7 @@ class Download:
         )
 
     def _require_known_end(self, facts: Facts) -> None:
-        if facts.size is None and not facts.framed and not self.wanted.md5:
+        if facts.size is None and not facts.framed and not self.wanted.proven:
             raise DataError(
                 f"{self.shown}: the server does not say how long the file is, so nobody could tell whether all of it "
                 "came; fetch it from another address."

@@ -7,7 +7,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,14 +40,14 @@ class Landing:
         self.part, self.record = own.with_name(f"{own.name}.part"), own.with_name(f"{own.name}.pieces")
         self.lock, self.receipt = own.with_name(f"{own.name}.lock"), own.with_name(f"{own.name}.json")
 
-    def settled(self, url: str, md5: str) -> bool:
+    def settled(self, url: str, agrees: Callable[[Mapping[str, str]], bool]) -> bool:
         """Whether the file was fetched from this address before, and nobody has touched it since."""
         try:
             row, status = read_record(self.receipt), self.target.stat()
         except (OSError, ValueError):
             return False
-        same = row.get("stamp") == stamp(status) and row.get("identity") == identity(url)
-        return same and (not md5 or row.get("md5") == md5)
+        digests = {kind: str(row.get(kind, "")) for kind in ("md5", "sha256")}
+        return row.get("stamp") == stamp(status) and row.get("identity") == identity(url) and agrees(digests)
 
     def settle(self, url: str, version: str, digests: dict[str, str]) -> None:
         """Write down what is known of the file in its place."""

@@ -74,7 +74,7 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
         if folder.ended() == Ending.SUCCESS and folder.is_of(config):
             say(f"{folder.folder}: the run had succeeded, but is no longer whole ({reason}), so it is resumed.")
         try:
-            ending = start(resume=folder.known() is not None)
+            ending = start(resume=folder.known() is not None or config.sync is not None)
         except HeldError as error:
             if not waiting:
                 say(f"{error} It is looked at again every {pause:.0f} s.")

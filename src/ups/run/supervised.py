@@ -26,6 +26,7 @@ from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers
 from ups.supervise.supervisor import Supervisor, with_remedy
+from ups.sync.delivery import copied
 from ups.tracking import TrackingConfig, mirrored
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now
@@ -85,7 +86,10 @@ def supervise(
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)
-    with mirrored(folder.folder, TrackingConfig() if node else config.tracking, say):
+    if launcher is None and not alone():  # a library that was asked for data has left a thread
+        starter = _launcher(job, config)
+    place, settings = folder.folder, TrackingConfig() if node else config.tracking
+    with copied(place, None if node else config.sync, say), mirrored(place, settings, say):
         return _carried_out(folder, config, job, starter, say, last)
 
 
