@@ -122,6 +122,28 @@ def test_what_is_damaged_in_the_store_is_not_brought_back(tmp_path: Path) -> Non
         remote.manifest()
 
 
+def test_a_folder_that_is_taken_away_takes_nothing_from_its_copy(tmp_path: Path) -> None:
+    run, remote = a_run(tmp_path), RemoteRun((tmp_path / "bucket").as_uri(), "tiny")
+    step = run.checkpoints("codec") / "step-000000002"
+    step.mkdir(parents=True)
+    rows = {"files": {}, "format": 0}
+    (step / "manifest.json").write_text(json.dumps(rows))
+    held = {"checkpoints/codec/step-000000002/x": {"bytes": 1, "sha256": "0", "key": "files/x"}}
+    push.push(run, remote, nothing)
+    before = remote.manifest()
+    assert before is not None
+    remote.publish(Manifest.of("abc", {**before.files, **held}), before)
+    restore.remember(run, (remote.manifest() or before).sum)
+    push.push(run, remote, nothing)  # the folder has no whole checkpoint of this stage: the copy keeps its own
+    kept = remote.manifest()
+    assert kept is not None
+    assert set(held) <= set(kept.files)
+    shutil.rmtree(run.folder)
+    with pytest.raises(DataError, match="is gone"):
+        push.push(run, remote, nothing)
+    assert remote.manifest() == kept
+
+
 def test_two_machines_never_write_one_copy(tmp_path: Path) -> None:
     url = (tmp_path / "bucket").as_uri()
     run, remote = a_run(tmp_path / "one"), RemoteRun(url, "tiny")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -47,13 +47,21 @@ def run_id(run: RunDir) -> str:
     return str(read_json(run.environment).get("run", ""))
 
 
+def _of_stages_without(files: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
+    """The checkpoints in the store of stages that have none in the folder: somebody may have deleted those."""
+    stages = {path.split("/")[1] for path in files if path.startswith("checkpoints/")}
+    return {p: row for p, row in there.items() if p.startswith("checkpoints/") and p.split("/")[1] not in stages}
+
+
 def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
     """Copy what is not there yet. A DataError where another machine has written there since."""
-    place = receipt_of(run)
+    place, run_is = receipt_of(run), run_id(run)
+    if not run_is:  # an empty folder must not take the place of a good copy
+        raise DataError(f"{run.folder}: is gone, or is no run's folder any more; its copy stays as it is.")
     receipt, before = Receipt.read(place), remote.manifest()
     if before is not None and before.sum not in receipt.sums:
         raise DataError(f"{remote.url}: another machine has written there since; this one copies nothing more.")
-    there = dict(before.files) if before is not None and before.run == run_id(run) else {}
+    there = dict(before.files) if before is not None and before.run == run_is else {}
     files: dict[str, dict[str, Any]] = {}
     for entry in entries(run):
         beat()
@@ -68,7 +76,9 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
         except FileNotFoundError:
             if entry.sha256:  # of a checkpoint that is no longer kept: all of the newer one takes its place
                 raise ChangedError(f"{entry.source} was taken away") from None
-    manifest = Manifest.of(run_id(run), files)
+    if run_id(run) != run_is:
+        raise ChangedError(f"{run.folder} was taken away")
+    manifest = Manifest.of(run_is, {**_of_stages_without(files, there), **files})
     receipt.hashes = {path: row for path, row in receipt.hashes.items() if path in files}
     receipt.sums = [*([before.sum] if before is not None else []), manifest.sum]
     receipt.write(place)  # before it is there: a kill in between must not make a stranger of this machine

@@ -23,6 +23,7 @@ from ups.types import ConfigError, DataError
 FORMAT = 1
 MANIFEST = "manifest.json"
 BLOCK = 1 << 22
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "r2"})
 BRIEF = Patience(tries=3, first=0.5, longest=5.0)
 
 Result = TypeVar("Result")
@@ -89,7 +90,7 @@ class RemoteRun:
         require_syncable(url)
         self.url = f"{url.rstrip('/')}/{name}"
         self.store, self.path = store_of(self.url)
-        self.local = url.startswith("file://")
+        self.local, self.in_bucket = url.startswith("file://"), url.partition("://")[0] in BUCKETS
 
     def probe(self) -> None:
         """Write, read and delete a small file: a ConfigError where that is denied, or the store does not answer."""
@@ -126,7 +127,7 @@ class RemoteRun:
 
         def copy(file: BinaryIO) -> None:
             nonlocal left
-            self.store.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self._make_folder(place)
             with self.store.open(place, "wb") as out:
                 while left and (block := file.read(min(BLOCK, left))):
                     out.write(block)
@@ -159,11 +160,16 @@ class RemoteRun:
         return LocalFile(url) if self.local else StoredFile(url, self.store, f"{self.path}/{key}")
 
     def _write(self, path: str, content: bytes) -> None:
-        self.store.makedirs(path.rpartition("/")[0], exist_ok=True)
+        self._make_folder(path)
         if self.local:
             write_atomic(Path(path), content)
         else:
             self.store.pipe_file(path, content)
+
+    def _make_folder(self, path: str) -> None:
+        """Where files lie in folders; in a bucket they do not, and one that was misspelt must not be made."""
+        if not self.in_bucket:
+            self.store.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _tried(self, act: Callable[[], Result]) -> Result:
         failures = 0

@@ -59,6 +59,8 @@ def remember(run: RunDir, seen: str) -> None:
 def bring_back(remote: RemoteRun, manifest: Manifest, place: Path, say: Callable[[str], None]) -> None:
     """All files of a manifest, each proven by its SHA-256, in a folder beside `place` that then becomes it. A kill
     leaves what has come, for the next time."""
+    if "environment.json" not in manifest.files:
+        raise DataError(f"{shown(remote.url)}: holds no run that had begun; --overwrite it, or use another place.")
     total = sum(int(row["bytes"]) for row in manifest.files.values())
     beside = place.with_name(f".{place.name}.restoring")
     say(f"{place}: is brought back from {shown(remote.url)}, {len(manifest.files)} files of {total / 1e6:.1f} MB.")
@@ -68,7 +70,7 @@ def bring_back(remote: RemoteRun, manifest: Manifest, place: Path, say: Callable
     stray = [path for path in _files(beside) if path not in manifest.files]
     for path in stray:  # of an earlier manifest
         (beside / path).unlink()
-    shutil.rmtree(beside / FOLDER)
+    shutil.rmtree(beside / FOLDER, ignore_errors=True)
     try:
         if place.exists():
             place.rmdir()
