@@ -120,6 +120,9 @@ def test_what_is_damaged_in_the_store_is_not_brought_back(tmp_path: Path) -> Non
     path.write_bytes(evil.content())
     with pytest.raises(DataError, match="leads out of its folder"):
         remote.manifest()
+    path.write_bytes(Manifest.of("abc", {"a": {"bytes": 1, "sha256": "0", "key": "../../etc/passwd"}}).content())
+    with pytest.raises(DataError, match="is no manifest of a run"):
+        remote.manifest()
 
 
 def test_a_folder_that_is_taken_away_takes_nothing_from_its_copy(tmp_path: Path) -> None:
@@ -128,7 +131,8 @@ def test_a_folder_that_is_taken_away_takes_nothing_from_its_copy(tmp_path: Path)
     step.mkdir(parents=True)
     rows = {"files": {}, "format": 0}
     (step / "manifest.json").write_text(json.dumps(rows))
-    held = {"checkpoints/codec/step-000000002/x": {"bytes": 1, "sha256": "0", "key": "files/x"}}
+    path = "checkpoints/codec/step-000000002/x"
+    held = {path: {"bytes": 1, "sha256": "0", "key": remote_run.key_of(path, "0")}}
     push.push(run, remote, nothing)
     before = remote.manifest()
     assert before is not None

@@ -65,6 +65,8 @@ def asked(url: str, act: Callable[[], Result]) -> Result:
         return act()
     except FileNotFoundError:
         raise DataError(f"{shown(url)}: does not exist, or you may not know that it does; check the address.") from None
+    except (NotADirectoryError, IsADirectoryError) as error:
+        raise DataError(f"{shown(url)}: cannot be used ({error.strerror or error}); check the address.") from None
     except (TransientError, ChangedError, DataError, MemoryError):
         raise
     except _errors_of_stores() as error:

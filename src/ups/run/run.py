@@ -39,9 +39,8 @@ from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import Place, RunDir
+from ups.sync import restore
 from ups.sync.delivery import copied
-from ups.sync.restore import prepare as bring_back
-from ups.sync.restore import remember
 from ups.tracking import Jsonl, mirrored
 from ups.tracking import require as require_trackers
 
@@ -87,7 +86,7 @@ class Run:
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         require_trackers(config.tracking, screen.say)
-        seen = bring_back(config.sync, place, screen.say, resume=resume, overwrite=overwrite)
+        seen = restore.prepare(config.sync, place, screen.say, resume=resume, overwrite=overwrite)
         fetch_data(config.data, screen.following)
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
@@ -99,8 +98,7 @@ class Run:
         if folder.differences:
             screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")
         run = cls(config, folder, screen, preflight, span)
-        if config.sync is not None:
-            remember(run.folder, seen)
+        restore.remember(run.folder, seen)
         record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 

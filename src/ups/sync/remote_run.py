@@ -13,7 +13,7 @@ from threading import Event
 from typing import Any, BinaryIO, TypeVar
 
 from ups.fetch.addresses import may_hold_secrets, relative_path, shown
-from ups.fetch.patience import ChangedError, Patience, TransientError
+from ups.fetch.patience import ChangedError, Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile, RemoteFile
 from ups.fetch.stores import StoredFile, asked, store_of
 from ups.files import sum_of, write_atomic
@@ -67,7 +67,7 @@ class Manifest:
             files = {str(path): row for path, row in values["files"].items()}
             for path, row in files.items():
                 relative_path(path, where)
-                if (type(row["bytes"]), type(row["sha256"]), type(row["key"])) != (int, str, str):
+                if type(row["bytes"]) is not int or row["key"] != key_of(path, str(row["sha256"])):
                     raise ValueError(path)
             return cls(str(values["run"]), files, float(values["time"]), str(values["id"]))
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -93,15 +93,16 @@ class RemoteRun:
         self.local, self.in_bucket = url.startswith("file://"), url.partition("://")[0] in BUCKETS
 
     def probe(self) -> None:
-        """Write, read and delete a small file: a ConfigError where that is denied, or the store does not answer."""
+        """Write, read and delete a small file: a ConfigError where that is denied."""
         path, words = f"{self.path}/.probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
         try:
             self._tried(lambda: self._write(path, words))
             back = self._tried(lambda: bytes(self.store.cat_file(path)))
             self._tried(lambda: self.store.rm_file(path))
-        except (DataError, TransientError) as error:
-            text = str(error) if isinstance(error, DataError) else f"{shown(self.url)}: does not answer ({error})."
-            raise ConfigError(f"sync: {text} Nothing was begun; mend it, or leave `sync` out.") from None
+        except DataError as error:
+            raise ConfigError(f"sync: {error} Nothing was begun; mend it, or leave `sync` out.") from None
+        except TransientError as error:
+            raise self._silent(error) from None
         if back != words:
             raise ConfigError(f"sync: {shown(self.url)}: does not give back what was written to it; use another place.")
 
@@ -117,7 +118,7 @@ class RemoteRun:
         try:
             content = self._tried(read)
         except TransientError as error:
-            raise ConfigError(f"sync: {shown(self.url)}: does not answer ({error}); try again later.") from None
+            raise self._silent(error) from None
         return None if content is None else Manifest.parse(content, f"{shown(self.url)}/{MANIFEST}")
 
     def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> str:
@@ -165,6 +166,9 @@ class RemoteRun:
             write_atomic(Path(path), content)
         else:
             self.store.pipe_file(path, content)
+
+    def _silent(self, error: TransientError) -> UnreachableError:
+        return UnreachableError(f"sync: {shown(self.url)}: does not answer ({error}); try again later.")
 
     def _make_folder(self, path: str) -> None:
         """Where files lie in folders; in a bucket they do not, and one that was misspelt must not be made."""

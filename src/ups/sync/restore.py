@@ -18,11 +18,11 @@ from ups.sync.remote_run import Manifest, RemoteRun
 from ups.types import ConfigError, DataError
 
 
-def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> str:
+def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> str | None:
     """Try the store of a run that is to begin in `place`. With `resume`, a run that is not here but there is brought
-    back. The sum of the manifest that is there, which this machine may replace; empty where none is."""
+    back. The sum of the manifest that is there, which this machine may replace; empty where none is, None where there is no store."""
     if url is None:
-        return ""
+        return None
     remote, run = RemoteRun(url, place.name), RunDir(place)
     remote.probe()
     manifest = remote.manifest()
@@ -49,8 +49,10 @@ def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume:
     return manifest.sum
 
 
-def remember(run: RunDir, seen: str) -> None:
+def remember(run: RunDir, seen: str | None) -> None:
     """Write down, in the folder of a run that has begun, which manifest this machine may replace."""
+    if seen is None:
+        return
     receipt = Receipt.read(receipt_of(run))
     receipt.sums, receipt.trouble = [seen] if seen else [], ""
     receipt.write(receipt_of(run))
