@@ -20,7 +20,8 @@ from ups.types import ConfigError, DataError
 
 def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> str | None:
     """Try the store of a run that is to begin in `place`. With `resume`, a run that is not here but there is brought
-    back. The sum of the manifest that is there, which this machine may replace; empty where none is, None where there is no store."""
+    back. The sum of the manifest that is there, which this machine may replace; empty where none is, None without
+    a store."""
     if url is None:
         return None
     remote, run = RemoteRun(url, place.name), RunDir(place)
