@@ -18,13 +18,13 @@ FILES = sorted(SOURCE.rglob("*.py"))
 FLOORS = {
     "cli": {"doctor", "lab", "bench", "jobs", "run", "engine", "supervise", "screen", "rundir", "config", "types"}
     | {"definition", "streams", "tracking", "verdict"}
-    | {"sweep", "memory", "bundle", "submit"},
+    | {"sweep", "memory", "bundle", "submit", "fetch"},
     "bundle": {"types"},
     "submit": {"sweep", "run", "tracking", "supervise", "wire", "config", "verdict", "types"},
     "sweep": {"memory", "run", "pages", "eval", "supervise", "rundir", "config", "presence", "verdict", "types"},
     "memory": {"pages", "eval", "engine", "supervise", "rundir", "presence", "heartbeat", "verdict", "types"},
     "lightning": {"run", "stages", "engine", "models", "data", "config", "heartbeat", "types"},
-    "screen": {"run", "engine"},
+    "screen": {"run", "engine", "progress"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "heartbeat", "types"},
@@ -32,7 +32,10 @@ FLOORS = {
     | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}
     | {"definition", "masks", "streams", "pages", "presence", "provenance"}
-    | {"heartbeat", "verdict", "types"},
+    | {"heartbeat", "verdict", "types"}
+    | {"fetch", "progress", "sync"},
+    "sync": {"fetch", "tracking", "supervise", "engine", "rundir", "progress", "verdict", "types"},
+    "fetch": {"tracking", "progress", "types"},
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"graphs", "physics", "masks", "types"},
     "eval": {"pages", "types"},
@@ -57,6 +60,7 @@ FLOORS = {
     "wire": {"types"},
     "presence": {"types"},
     "streams": set(),
+    "progress": set(),
     "later": set(),
     "parsing": set(),
     "version": set(),
@@ -189,7 +193,7 @@ def test_tests_mirror_the_source() -> None:
 def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom ups.cli import app\n"
-        "data = ('data', 'data generate', 'data info', 'data validate', 'data import')\n"
+        "data = ('data', 'data generate', 'data info', 'data validate', 'data import', 'data fetch')\n"
         "for words in ('', *data, 'config show', 'bench', 'demo', 'runs', 'show', 'compare', 'launch slurm'):\n"
         "    app([*words.split(), '--help'], result_action='return_value')\n"
         "assert 'torch' not in sys.modules, 'help imported torch'\n"

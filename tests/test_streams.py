@@ -34,6 +34,7 @@ WORDS = {
     "data tasks": ("data", "tasks"),
     "data info": ("data", "info", "{file}"),
     "data validate": ("data", "validate", "{bad}"),
+    "data fetch": ("data", "fetch", "pdebench:nothing", "--to", "{folder}"),
     "data import": ("data", "import", "{file}", "--out", "{folder}/well", "--overwrite"),
     "data split": ("data", "split", "{file}"),
     "config show": ("config", "show"),

@@ -133,6 +133,10 @@ class RunDir(AbstractContextManager["RunDir"]):
         """What the courier keeps: for each mirror how far it has come, its lock, and what its library printed."""
         return self.folder / "tracking" / name
 
+    def sync(self, name: str) -> Path:
+        """What is known of the copy of this run in a store."""
+        return self.folder / "sync" / name
+
     def attempt_logs(self, number: int) -> Path:
         """The folder for the logs of one start of the ranks."""
         return self.logs / f"attempt-{number}"

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from ups.engine.train import Progress as TrainingProgress
+    from ups.progress import Progress, Report
     from ups.run.datasets import Watch
-    from ups.run.generate import Progress, Report
 
 # Seconds between two lines of progress where there is no terminal, and before the first word on a wait.
 EVERY, AT_FIRST = 10.0, 0.5

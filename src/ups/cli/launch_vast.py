@@ -75,7 +75,7 @@ def vast(
         from ups.submit.vast.source import with_source
 
         Vast().check_shape(job)  # what is wrong with the words is said before git is asked
-        return with_source(replace(job, variables=secret), data, str(getattr(settings, "sync", "") or ""))
+        return with_source(replace(job, variables=secret), data, settings.sync or "")
 
     def offer(job: Job) -> str:
         from ups.submit.vast.engine import Vast

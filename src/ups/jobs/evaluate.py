@@ -25,7 +25,7 @@ from ups.models import Simulator, artifact
 from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, aligned, open_sets, version_of
+from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets, version_of
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
@@ -176,6 +176,7 @@ class Session:
         if task is None:
             self.identity.require_unchanged("files")
         chosen = {k: d for k, d in self.config.data.items() if task is None or Definition.of(d.task).name in ("", task)}
+        fetch_data(chosen, self.judge.screen.following)
         sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
         with suppress(OSError):
             self.identity.settle(files_of(self.config, sets), whole=chosen == self.config.data)

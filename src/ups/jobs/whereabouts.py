@@ -32,8 +32,7 @@ def relative_paths(config: RunConfig) -> list[str]:
     """The files, folders and patterns that a config names and that are no absolute paths."""
     names: list[str] = []
     for data in config.data.values():
-        for files in (data.file, data.split.record, *data.split.files.values()):
-            names += [files] if isinstance(files, str) else list(files or ())
+        names += [*data.paths, *([data.split.record] if data.split.record is not None else [])]
     names += [config.start_from] if config.start_from is not None else []
     return [name for name in dict.fromkeys(names) if not Path(name).is_absolute()]
 

@@ -20,7 +20,9 @@ from ups.run.params import single
 from ups.stages import STAGES, Stage, StageConfig
 from ups.supervise.launchers import LAUNCHERS
 from ups.supervise.limits import Limits
+from ups.sync.remote_run import require_syncable
 from ups.tracking import MIRRORS, TrackingConfig
+from ups.types import UpsError
 
 
 class ModelConfig(Config):
@@ -106,7 +108,7 @@ class CacheConfig(Config):
 class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates"})
+    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync"})
     after_training = frozenset({"evaluation"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
@@ -136,6 +138,9 @@ class RunConfig(Config):
     second_copy: str | None = None
     """A folder, best on another disk, for a second copy of the newest checkpoint of each stage. It is taken when that
     in the run's folder is damaged or gone."""
+    sync: str | None = None
+    """A store, such as s3://bucket/runs, to which checkpoints, logs, verdict, simulator and report are copied as they
+    become final. A machine that lacks the run's folder brings it back from there with --resume."""
     model: ModelConfig = Field(default_factory=ModelConfig)
     """The networks."""
     evaluation: EvalConfig = Field(default_factory=EvalConfig)
@@ -216,6 +221,16 @@ class RunConfig(Config):
     def _trackers_there_are(cls, tracking: TrackingConfig) -> TrackingConfig:
         known("tracker", tracking.to, MIRRORS)
         return tracking
+
+    @field_validator("sync")
+    @classmethod
+    def _a_store(cls, sync: str | None) -> str | None:
+        try:
+            if sync is not None:
+                require_syncable(sync)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
+        return sync
 
     @field_validator("dist")
     @classmethod

@@ -12,6 +12,8 @@ from ups.config import Config
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction
 from ups.definition import Definition, definition_from, is_file_name
+from ups.fetch.downloads import require_nameable
+from ups.fetch.fetch import is_elsewhere
 from ups.run.params import Value, files_of, parsed, single
 from ups.types import UpsError, check_known
 
@@ -145,8 +147,8 @@ class DataConfig(GenerateConfig):
     """What the data are: a built-in name (`ups data tasks`), any new one, a whole definition as `ups data info` prints
     it, or the path of a YAML file with one. Not needed where files say it themselves."""
     file: str | tuple[str, ...] | None = None
-    """A file, a folder, a pattern (`data/*Nu*.hdf5`) or a list of them, all of one task; made from the other keys if
-    there is none."""
+    """A file, a folder, a pattern (`data/*Nu*.hdf5`), or from elsewhere `pdebench:NAME`, `well:NAME`, https://…, s3://…
+    or hf://…, fetched on first use; or a list of them, all of one task; made from the other keys if there is none."""
     reduce: Reduction = Field(default_factory=Reduction)
     """Every n-th frame from `start` on, and every n-th cell of each axis."""
     split: SplitConfig = Field(default_factory=SplitConfig)
@@ -156,6 +158,17 @@ class DataConfig(GenerateConfig):
     def there(self) -> bool:
         """Whether its files are there already, and not made by the run."""
         return bool(self.file or self.split.files)
+
+    @property
+    def words(self) -> list[str]:
+        """All files, folders, patterns, names and addresses that it names."""
+        groups = [group for group in (self.file, *self.split.files.values()) if group]
+        return [word for group in groups for word in ([group] if isinstance(group, str) else group)]
+
+    @property
+    def paths(self) -> list[str]:
+        """Those of them that are paths of this machine."""
+        return [word for word in self.words if not is_elsewhere(word)]
 
     @property
     def equation(self) -> str | None:
@@ -187,6 +200,11 @@ class DataConfig(GenerateConfig):
     def _made_or_there(self) -> DataConfig:
         if self.file and self.split.files:
             raise ValueError("`file` and `split.files` both name the data; keep one of them.")
+        try:
+            for word in self.words:
+                require_nameable(word)
+        except UpsError as error:
+            raise ValueError(str(error)) from None
         if self.there:
             single(self.params)
         if not self.there and not self.equation:

@@ -16,6 +16,7 @@ from ups.data.source import UNFINISHED, Source
 from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
 from ups.engine.ranks.dist import Dist
+from ups.fetch.downloads import downloads
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.run.load import artifact_of
@@ -26,6 +27,8 @@ from ups.verdict import read_json
 Digests = Mapping[str, Digest]  # by the name of a file
 # How the name of a file in the run's own folder begins: the folder may be moved.
 RUN = "{run}/"
+# That of one that was fetched from elsewhere: the folder may be another one on another machine.
+FETCHED = "{downloads}/"
 REMEDY = "or train anew with --overwrite or another name"
 
 
@@ -176,15 +179,20 @@ class Identity:
         self.folder.write(self.folder.data, {"about": about, **read_json(self.folder.data), section: digests})
 
     def _name(self, path: Path) -> str:
-        home = self.folder.folder
-        return f"{RUN}{path.relative_to(home).as_posix()}" if path.is_relative_to(home) else str(path)
+        for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
+            if path.is_relative_to(home):
+                return f"{sign}{path.relative_to(home).as_posix()}"
+        return str(path)
 
     def _gone(self, name: str) -> bool:
-        """Whether a file is missing that the run does not make itself."""
-        return not name.startswith(RUN) and not self._path(name).exists()
+        """Whether a file is missing that the run neither makes nor fetches itself."""
+        return not name.startswith((RUN, FETCHED)) and not self._path(name).exists()
 
     def _path(self, name: str) -> Path:
-        return self.folder.folder / name.removeprefix(RUN) if name.startswith(RUN) else Path(name)
+        for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
+            if name.startswith(sign):
+                return home / name.removeprefix(sign)
+        return Path(name)
 
 
 class IdentifiedStore:

@@ -25,6 +25,8 @@ from ups.definition import Definition
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Progress
 from ups.eval.results import DataFact
+from ups.fetch.downloads import provide, there
+from ups.fetch.fetch import is_elsewhere
 from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig, SplitConfig
@@ -145,10 +147,13 @@ def _within(task: str, error: Exception) -> str:
 
 
 def open_files(files: str | Sequence[str], definition: Definition) -> Source:
-    """One source over a file, a folder, a pattern, or a list of these."""
+    """One source over a file, a folder, a pattern, what was fetched from elsewhere, or a list of these."""
     patterns = [files] if isinstance(files, str) else list(files)
     paths: list[Path] = []
     for pattern in patterns:
+        if is_elsewhere(pattern):
+            paths += there(pattern)
+            continue
         matches = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
         if not matches:
             raise DataError(f"{pattern}: fits no file; check the pattern and the folder.")
@@ -287,6 +292,15 @@ def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
     task = dataclasses.replace(data.task, parameters=params)
     entries = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
     return DataSet(task, tuple(entries))
+
+
+def fetch_data(configs: Mapping[str, DataConfig], following: Following) -> None:
+    """Fetch what the configs name from elsewhere and is not on this machine yet."""
+    for name, data in configs.items():
+        try:
+            provide(data.words, following)
+        except UpsError as error:
+            raise type(error)(f"data.{name}: {error}") from None
 
 
 def open_sets(

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Protocol
 
 from ups.eval.results import read_results
+from ups.fetch.patience import UnreachableError
 from ups.later import torch
 from ups.presence import HeldError
 from ups.run.config import RunConfig
@@ -73,13 +74,16 @@ def _until_it_ends(config: RunConfig, start: Start, say: Say, pause: float) -> E
         if folder.ended() == Ending.SUCCESS and folder.is_of(config):
             say(f"{folder.folder}: the run had succeeded, but is no longer whole ({reason}), so it is resumed.")
         try:
-            ending = start(resume=folder.known() is not None)
+            ending = start(resume=folder.known() is not None or config.sync is not None)
         except HeldError as error:
             if not waiting:
                 say(f"{error} It is looked at again every {pause:.0f} s.")
             waiting = True
             time.sleep(pause)
             continue
+        except UnreachableError as error:
+            ending = Ending.NO_PROGRESS
+            say(str(error))
         except OSError as error:
             ending = classify(error).ending
             if ending not in MENDED_BY_TIME:

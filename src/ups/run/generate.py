@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,8 @@ from ups.physics import EQUATIONS
 from ups.physics.fit import fit
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, simulate_each, watched
+from ups.progress import Progress as Progress
+from ups.progress import Report as Report
 from ups.run.data_config import GenerateConfig
 from ups.run.params import FileParams, files_of
 from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
@@ -38,29 +39,6 @@ RESIDUAL = "equation residual"
 JUDGED = 2.0
 # PDEBench computes in single precision; what is called accurate here shall not be limited by it.
 DTYPES = {"pdebench": "float32", "accurate": "float64"}
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a generation is: samples solved (parts of samples count), of how many, and the name of the file.
-
-    `kept` are those of them that are on the disk, where files are made: what an interruption leaves. `note` is
-    something to be said once: how long it will take, or what is kept. `percent`: `done` are percent of the whole.
-    """
-
-    done: float
-    total: int
-    name: str
-    note: str = ""
-    kept: int | None = None
-    percent: bool = False
-
-    @property
-    def amount(self) -> str:
-        return f"{self.done:.0f} %" if self.percent else f"{self.done:.0f} of {self.total}"
-
-
-Report = Callable[[Progress], None]
 
 
 def equation_of(config: GenerateConfig) -> Equation:

@@ -27,7 +27,7 @@ from ups.run.check import check, new_simulator, parts_of
 from ups.run.conclusion import THERE, Conclusion, Finish, paused, require_inputs, trained
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, aligned, open_sets
+from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets
 from ups.run.dry_run import dry_run, no_dry_run, worth_trying
 from ups.run.journal import Journal, Span, record_check
 from ups.run.judge import judge
@@ -39,6 +39,8 @@ from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
 from ups.run.training import Learnt, Training
 from ups.rundir import Place, RunDir
+from ups.sync import restore
+from ups.sync.delivery import copied
 from ups.tracking import Jsonl, mirrored
 from ups.tracking import require as require_trackers
 
@@ -84,6 +86,8 @@ class Run:
         require_baselines(config.evaluation.baselines)
         screen, place = screen or Screen.silent(), Path(config.out) / config.name
         require_trackers(config.tracking, screen.say)
+        seen = restore.prepare(config.sync, place, screen.say, resume=resume, overwrite=overwrite)
+        fetch_data(config.data, screen.following)
         if resume and (force or RunDir(place).is_of(config)):
             RunDir(place).require_own_files()
             Identity(RunDir(place), screen.say).require_unchanged()
@@ -94,6 +98,7 @@ class Run:
         if folder.differences:
             screen.say(f"{place}: goes on with another config ({', '.join(folder.differences)}) and is judged anew.")
         run = cls(config, folder, screen, preflight, span)
+        restore.remember(run.folder, seen)
         record_check(run.journal, began, lambda words: screen.say(f"{place}: {words}"))
         return run
 
@@ -336,7 +341,8 @@ def finish_alone(
     """The phases of `span` in this process; the folder, and how it ended."""
     run = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, preflight=preflight, span=span)
     run.phases.before(*before)
-    with mirrored(run.folder.folder, config.tracking, screen.say), run.folder, run:
+    place, say = run.folder.folder, screen.say
+    with copied(place, config.sync, say), mirrored(place, config.tracking, say), run.folder, run:
         finish = run.carry_out(Alone(), always=True)
         assert finish is not None
         stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}

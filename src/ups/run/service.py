@@ -76,8 +76,7 @@ def _places(config: RunConfig, folder: Path) -> list[str]:
     """Folders whose disks must be there: the command's, the run's, and those of data and caches."""
     names: list[str] = [".", config.out, config.cache.folder or ".", config.start_from or "."]
     for data in config.data.values():
-        files = [data.file, *data.split.files.values()]
-        names += [name for some in files if some for name in ([some] if isinstance(some, str) else some)]
+        names += data.paths
     fixed = [name.split("*")[0].split("?")[0].split("[")[0] for name in names]
     return list(dict.fromkeys(os.path.abspath(folder / name) for name in fixed))
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from ups.config import dump
 from ups.engine.checkpoint.manifest import newest_whole
 from ups.files import write_atomic
+from ups.progress import Progress, Report
 from ups.run.config import RunConfig
-from ups.run.datasets import Screen
+from ups.run.datasets import Screen, fetch_data
 from ups.run.journal import Span
 from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
@@ -25,15 +26,33 @@ from ups.supervise.job import Job
 from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers, check_interface
 from ups.supervise.supervisor import Supervisor, with_remedy
+from ups.sync.delivery import copied
 from ups.tracking import TrackingConfig, mirrored
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now
+
+EVERY = 30.0  # seconds between two words on how far something is
 
 
 def say(sentence: str) -> None:
     """Tell the person at the terminal, or the log of a service."""
     with contextlib.suppress(OSError, ValueError):  # the streams of whoever called may be closed or full
         print(f"ups: {sentence}", file=sys.stderr, flush=True)
+
+
+def told(say: Callable[[str], None]) -> Report:
+    """Progress as sentences: what is noted at once, how far it is now and then."""
+    last: dict[str, float] = {}
+
+    def report(progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.note:
+            say(f"{progress.name}: {progress.note}")
+        elif now - last.setdefault(progress.name, now) >= EVERY and progress.done < progress.total:
+            say(f"{progress.name}: {progress.done:.0f} of {progress.total}")
+            last[progress.name] = now
+
+    return report
 
 
 def supervise(
@@ -63,13 +82,17 @@ def supervise(
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
+            fetch_data(config.data, told(say))  # each machine for itself, unless they share the folder
             folder = join(config, node, rendezvous)
         else:
-            screen = replace(Screen.silent(), say=say)
+            screen = replace(Screen.silent(), say=say, following=told(say))
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)
-    with mirrored(folder.folder, TrackingConfig() if node else config.tracking, say):
+    if launcher is None and not alone():  # a library that was asked for data has left a thread
+        starter = _launcher(job, config)
+    place, settings = folder.folder, TrackingConfig() if node else config.tracking
+    with copied(place, None if node else config.sync, say), mirrored(place, settings, say):
         return _carried_out(folder, config, job, starter, say, last)
 
 

@@ -11,6 +11,9 @@ from ups.config import load
 from ups.memory.state import COMPLETE, RunState
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
+from ups.run.data_config import DataConfig
+from ups.run.datasets import fetch_data
+from ups.run.supervised import told
 from ups.sweep import study
 from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
 from ups.sweep.devices import slots_of
@@ -41,7 +44,7 @@ class Request:
 
 def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) -> tuple[int, Path, list[Settings]]:
     """Carry a sweep out; its exit code, its folder, and what it has found."""
-    base, folder, axes, seeds, listed = _laid_out(request)
+    base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, told(say)))
     slots = slots_of(request.devices, request.jobs, base.device, _gpus())
     if any(not data.there for data in base.data.values()):
         say("each run makes its data anew; for many runs, make them once (`ups data generate`) and name the file.")
@@ -69,14 +72,18 @@ def points(request: Request) -> tuple[Path, list[Point]]:
     """The folder of a sweep and all its points, checked, for whoever carries them out elsewhere."""
     if request.optuna is not None:
         raise ConfigError("--optuna learns from each point before it chooses the next; use --random N.")
-    _, folder, _, _, listed = _laid_out(request)
+    _, folder, _, _, listed = _laid_out(request, lambda _: None)
     return folder, listed or []
 
 
-def _laid_out(request: Request) -> tuple[RunConfig, Path, list[Axis], list[int], list[Point] | None]:
-    """Config, folder, axes, seeds and points of a sweep, checked; no points where Optuna chooses them."""
+def _laid_out(
+    request: Request, provide: Callable[[Mapping[str, DataConfig]], None]
+) -> tuple[RunConfig, Path, list[Axis], list[int], list[Point] | None]:
+    """Config, folder, axes, seeds and points of a sweep, checked; no points where Optuna chooses them. `provide`
+    fetches data that are elsewhere."""
     axes, base = axes_of(request.over), load(run_config(), request.config, dict(request.flags))
     _check(request, axes, base)
+    provide(base.data)
     folder = (request.out or Path(base.out) / f"{base.name}-sweep").absolute()
     seeds = [base.seed + i for i in range(request.seeds)] if request.seeds is not None else []
     listed = None if request.optuna is not None else _points(request, axes, seeds)

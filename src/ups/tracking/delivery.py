@@ -58,7 +58,7 @@ def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None])
         if courier is not None:
             if courier.poll() is not None:  # somebody has killed it
                 courier = _courier_of(folder, settings, say) or courier
-            _ended(courier, settings.wait)
+            end_courier(courier, settings.wait)
         if settings.to and RunDir(folder).config.is_file():
             for delivery in deliveries(folder):
                 if not delivery.whole:
@@ -81,7 +81,7 @@ def deliver(folder: Path, wait: float = WAIT, *, asked: bool = False) -> list[De
     elif foreign_in(folder, DEEPEST) is not None or (settings := settings_of(folder)) is None or settings.uri:
         return states
     with contextlib.suppress(OSError):  # no process to be had, or a full disk: it is tried the next time
-        _ended(_start(folder, 0, wait, names), wait)
+        end_courier(_start(folder, 0, wait, names), wait)
         for state in (state for state in deliveries(folder) if not state.whole and not state.trouble):
             place = RunDir(folder).tracking(f"{state.name}.json")
             replace(Receipt.read(place), trouble=f"it took longer than {wait:.0f} s").write(place)
@@ -187,7 +187,7 @@ def _start(folder: Path, owner: int, limit: float, names: Sequence[str]) -> subp
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
 
 
-def _ended(courier: subprocess.Popen[bytes], wait: float) -> None:
+def end_courier(courier: subprocess.Popen[bytes], wait: float) -> None:
     """Tell a courier that the run is over, and wait for it; the processes it has started die with it."""
     assert courier.stdin is not None
     try:

@@ -1,0 +1,83 @@
+"""Where a fetched file lands: its place, its lock, and the receipt of what is known of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ups.fetch.addresses import identity, shown
+from ups.files import stamp, write_atomic
+from ups.parsing import read_record
+
+FOLDER = ".ups-fetch"  # beside what is fetched: what is under way, and what is known of what is there
+LOOK = 0.2  # seconds between two looks at a lock
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is known of a file that was fetched: from where, its digests, and how it lay on the disk."""
+
+    url: str
+    identity: str
+    version: str
+    md5: str
+    sha256: str
+    stamp: list[int]
+
+
+class Landing:
+    """The place of one file below a folder."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self.folder, self.target = folder, folder / path
+        own = folder / FOLDER / path
+        self.part, self.record = own.with_name(f"{own.name}.part"), own.with_name(f"{own.name}.pieces")
+        self.lock, self.receipt = own.with_name(f"{own.name}.lock"), own.with_name(f"{own.name}.json")
+
+    def settled(self, url: str, agrees: Callable[[Mapping[str, str]], bool]) -> bool:
+        """Whether the file was fetched from this address before, and nobody has touched it since."""
+        try:
+            row, status = read_record(self.receipt), self.target.stat()
+        except (OSError, ValueError):
+            return False
+        digests = {kind: str(row.get(kind, "")) for kind in ("md5", "sha256")}
+        return row.get("stamp") == stamp(status) and row.get("identity") == identity(url) and agrees(digests)
+
+    def settle(self, url: str, version: str, digests: dict[str, str]) -> None:
+        """Write down what is known of the file in its place."""
+        lies = stamp(self.target.stat())
+        row = Receipt(shown(url), identity(url), version, digests["md5"], digests["sha256"], lies)
+        write_atomic(self.receipt, json.dumps(asdict(row), indent=1) + "\n")
+
+    @contextlib.contextmanager
+    def alone(self, waits: Callable[[], None]) -> Iterator[None]:
+        """No other process fetches this file while the block runs. One that does is waited for, after `waits`."""
+        for place in (self.target.parent, self.lock.parent):
+            place.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        try:
+            while not _locked(handle):
+                waits()
+                waits = _nothing
+                time.sleep(LOOK)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _nothing() -> None:
+    """It was said before."""

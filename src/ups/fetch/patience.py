@@ -1,0 +1,77 @@
+"""How long a fetch waits and how often it tries again: back-off with jitter, and what a server asks for."""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Event
+
+from ups.types import DataError
+
+
+class TransientError(Exception):
+    """Something that another try may mend. `wait` is how many seconds the server asks to be left alone."""
+
+    def __init__(self, words: str, wait: float = 0.0) -> None:
+        super().__init__(words)
+        self.wait = wait
+
+
+class UnreachableError(DataError):
+    """What could not be had although it was tried often enough: later it may be."""
+
+
+class ChangedError(Exception):
+    """The file is another one than before."""
+
+
+class NoRangesError(Exception):
+    """The server sends all of a file where a piece was asked for."""
+
+
+class StoppedError(Exception):
+    """Somebody has ended the fetch."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Tries without a byte in between, pauses between them in seconds, and how little may come in which time."""
+
+    tries: int = 8
+    first: float = 0.5
+    longest: float = 60.0
+    asked: float = 600.0  # the longest pause that a server may ask for
+    stall: float = 60.0  # seconds in which at least `least` bytes come
+    least: int = 4096
+    restarts: int = 3  # of a file that changes while it is fetched
+    draw: Callable[[], float] = random.random
+
+    def pause(self, failures: int, asked: float) -> float:
+        """Seconds before the next try: doubled each time and drawn between half and all of that, or what was asked
+        for and a little more, so that not all come back at once."""
+        own = min(self.first * 2.0 ** (failures - 1), self.longest) * (0.5 + 0.5 * self.draw())
+        return max(own, asked * (1.0 + 0.1 * self.draw())) if asked else own
+
+    def wait(self, failures: int, error: TransientError, stop: Event) -> None:
+        """Wait before the next try; the error itself where there is none, or the server asks for too long a time."""
+        if failures >= self.tries or error.wait > self.asked:
+            raise error
+        if stop.wait(self.pause(failures, error.wait)):
+            raise StoppedError
+
+
+def retry_after(value: str | None) -> float:
+    """Seconds that a Retry-After header asks for: a number, or a date; 0 for none and for nonsense."""
+    if not value:
+        return 0.0
+    try:
+        return max(0.0, float(value))
+    except ValueError:
+        pass
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
+        return 0.0

@@ -1,0 +1,1 @@
+"""A run copied to a store while it runs, and brought back from there on another machine."""

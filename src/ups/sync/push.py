@@ -1,0 +1,88 @@
+"""One pass of copying a run: what is new goes to the store, then a manifest makes it count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ups.fetch.patience import ChangedError
+from ups.files import write_atomic
+from ups.rundir import RunDir
+from ups.sync.remote_run import Manifest, RemoteRun
+from ups.sync.snapshot import entries, hashed
+from ups.types import DataError
+from ups.verdict import read_json
+
+
+@dataclass
+class Receipt:
+    """What is known of the copy of a run: the sums of manifests that may be there, as this machine has seen or written
+    them, the SHA-256 of the verdict that is there, and why the last attempt failed."""
+
+    sums: list[str] = field(default_factory=list)
+    verdict: str = ""
+    time: float = 0.0
+    trouble: str = ""
+    hashes: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Receipt:
+        """What was written; a new one where there is none, or something else in its place."""
+        values, empty = read_json(path), asdict(cls())
+        return cls(**{f.name: values[f.name] for f in fields(cls) if type(values.get(f.name)) is type(empty[f.name])})
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(asdict(self), indent=1) + "\n")
+
+
+def receipt_of(run: RunDir) -> Path:
+    return run.sync("receipt.json")
+
+
+def run_id(run: RunDir) -> str:
+    return str(read_json(run.environment).get("run", ""))
+
+
+def _of_stages_without(files: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
+    """The checkpoints in the store of stages that have none in the folder: somebody may have deleted those."""
+    stages = {path.split("/")[1] for path in files if path.startswith("checkpoints/")}
+    return {p: row for p, row in there.items() if p.startswith("checkpoints/") and p.split("/")[1] not in stages}
+
+
+def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
+    """Copy what is not there yet. A DataError where another machine has written there since."""
+    place, run_is = receipt_of(run), run_id(run)
+    if not run_is:  # an empty folder must not take the place of a good copy
+        raise DataError(f"{run.folder}: is gone, or is no run's folder any more; its copy stays as it is.")
+    receipt, before = Receipt.read(place), remote.manifest()
+    if before is not None and before.sum not in receipt.sums:
+        raise DataError(f"{remote.url}: another machine has written there since; this one copies nothing more.")
+    there = dict(before.files) if before is not None and before.run == run_is else {}
+    files: dict[str, dict[str, Any]] = {}
+    for entry in entries(run):
+        beat()
+        try:
+            digest = hashed(entry, receipt.hashes, beat)
+            row = {"bytes": entry.size, "sha256": digest}
+            held = there.get(entry.path, {})
+            if {key: held.get(key) for key in row} == row:
+                files[entry.path] = dict(held)
+                continue
+            files[entry.path] = {**row, "key": remote.put(entry.source, entry.path, entry.size, digest, beat)}
+        except FileNotFoundError:
+            if entry.sha256:  # of a checkpoint that is no longer kept: all of the newer one takes its place
+                raise ChangedError(f"{entry.source} was taken away") from None
+    if run_id(run) != run_is:
+        raise ChangedError(f"{run.folder} was taken away")
+    manifest = Manifest.of(run_is, {**_of_stages_without(files, there), **files})
+    receipt.hashes = {path: row for path, row in receipt.hashes.items() if path in files}
+    receipt.sums = [*([before.sum] if before is not None else []), manifest.sum]
+    receipt.write(place)  # before it is there: a kill in between must not make a stranger of this machine
+    remote.publish(manifest, before)
+    receipt.sums, receipt.trouble, receipt.time = [manifest.sum], "", manifest.time
+    receipt.verdict = str(files.get(run.verdict.name, {}).get("sha256", ""))
+    receipt.write(place)

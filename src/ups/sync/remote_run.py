@@ -1,0 +1,190 @@
+"""The copy of a run in a store: files by name and content, and a manifest, written last, that says which count."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, BinaryIO, TypeVar
+
+from ups.fetch.addresses import may_hold_secrets, relative_path, shown
+from ups.fetch.patience import ChangedError, Patience, TransientError, UnreachableError
+from ups.fetch.remote_file import LocalFile, RemoteFile
+from ups.fetch.stores import StoredFile, asked, store_of
+from ups.files import sum_of, write_atomic
+from ups.parsing import parse_json
+from ups.types import ConfigError, DataError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+BLOCK = 1 << 22
+BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "r2"})
+BRIEF = Patience(tries=3, first=0.5, longest=5.0)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a run as they were when it was written: by path, their sizes, SHA-256 and names in the store.
+
+    `run` is the id of the run. No two have the same `sum`: whoever has not written it himself sees that someone has.
+    """
+
+    run: str
+    files: Mapping[str, Mapping[str, Any]]
+    time: float
+    id: str
+
+    @classmethod
+    def of(cls, run: str, files: Mapping[str, Mapping[str, Any]]) -> Manifest:
+        """A new one, of now."""
+        return cls(run, files, time.time(), uuid.uuid4().hex)
+
+    @property
+    def sum(self) -> str:
+        return sum_of(self._values())
+
+    def content(self) -> bytes:
+        """As it is stored."""
+        return json.dumps({**self._values(), "sum": self.sum}, indent=1).encode()
+
+    def _values(self) -> dict[str, Any]:
+        return {"format": FORMAT, "run": self.run, "time": self.time, "id": self.id, "files": dict(self.files)}
+
+    @classmethod
+    def parse(cls, content: bytes, where: str) -> Manifest:
+        """What a store holds; a DataError where it is damaged, or names files outside of the run."""
+        try:
+            values = parse_json(content)
+            if values["format"] != FORMAT or values["sum"] != sum_of(values):
+                raise ValueError("sum")
+            files = {str(path): row for path, row in values["files"].items()}
+            for path, row in files.items():
+                relative_path(path, where)
+                if type(row["bytes"]) is not int or row["key"] != key_of(path, str(row["sha256"])):
+                    raise ValueError(path)
+            return cls(str(values["run"]), files, float(values["time"]), str(values["id"]))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise DataError(f"{where}: is no manifest of a run, or is damaged; use another place.") from None
+
+
+def require_syncable(url: str) -> None:
+    """A ConfigError for what cannot be the place of copies."""
+    scheme, sign, _ = url.partition("://")
+    if not sign or scheme in ("http", "https", "memory"):
+        raise ConfigError("it is no store that runs can be copied to; write s3://BUCKET/FOLDER or the like.")
+    if may_hold_secrets(url):
+        raise ConfigError("it may hold a password or a token ('@', '?' or '#'); put logins into the environment.")
+
+
+class RemoteRun:
+    """The copy of the run `name` at `url`."""
+
+    def __init__(self, url: str, name: str) -> None:
+        require_syncable(url)
+        self.url = f"{url.rstrip('/')}/{name}"
+        self.store, self.path = store_of(self.url)
+        self.local, self.in_bucket = url.startswith("file://"), url.partition("://")[0] in BUCKETS
+
+    def probe(self) -> None:
+        """Write, read and delete a small file: a ConfigError where that is denied."""
+        path, words = f"{self.path}/.probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
+        try:
+            self._tried(lambda: self._write(path, words))
+            back = self._tried(lambda: bytes(self.store.cat_file(path)))
+            self._tried(lambda: self.store.rm_file(path))
+        except DataError as error:
+            raise ConfigError(f"sync: {error} Nothing was begun; mend it, or leave `sync` out.") from None
+        except TransientError as error:
+            raise self._silent(error) from None
+        if back != words:
+            raise ConfigError(f"sync: {shown(self.url)}: does not give back what was written to it; use another place.")
+
+    def manifest(self) -> Manifest | None:
+        """What counts there; None where no run is."""
+
+        path = f"{self.path}/{MANIFEST}"
+
+        def read() -> bytes | None:
+            self.store.invalidate_cache()
+            return bytes(self.store.cat_file(path)) if self.store.exists(path) else None
+
+        try:
+            content = self._tried(read)
+        except TransientError as error:
+            raise self._silent(error) from None
+        return None if content is None else Manifest.parse(content, f"{shown(self.url)}/{MANIFEST}")
+
+    def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> str:
+        """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key."""
+        key, hashed, left = key_of(path, sha256), hashlib.sha256(), size
+        place = f"{self.path}/{key}"
+
+        def copy(file: BinaryIO) -> None:
+            nonlocal left
+            self._make_folder(place)
+            with self.store.open(place, "wb") as out:
+                while left and (block := file.read(min(BLOCK, left))):
+                    out.write(block)
+                    hashed.update(block)
+                    left -= len(block)
+                    beat()
+
+        with source.open("rb") as file:
+            asked(self.url, lambda: copy(file))
+        if left or hashed.hexdigest() != sha256:
+            raise ChangedError(f"{source} changed while it was copied")
+        there = asked(self.url, lambda: self.store.info(place)["size"])
+        if there != size:
+            raise TransientError(f"{path}: {there} bytes arrived of {size}")
+        return key
+
+    def publish(self, manifest: Manifest, before: Manifest | None) -> None:
+        """Make a manifest the one that counts, and delete what only the one before it named."""
+        asked(self.url, lambda: self._write(f"{self.path}/{MANIFEST}", manifest.content()))
+        named = {row["key"] for row in manifest.files.values()}
+        for key in {row["key"] for row in (before.files.values() if before else ())} - named:
+            try:
+                asked(self.url, lambda key=key: self.store.rm_file(f"{self.path}/{key}"))  # type: ignore[misc]
+            except (TransientError, DataError):
+                continue  # it takes up room, and no harm is done
+
+    def file(self, key: str) -> RemoteFile:
+        """One of its files, to be fetched."""
+        url = f"{self.url}/{key}"
+        return LocalFile(url) if self.local else StoredFile(url, self.store, f"{self.path}/{key}")
+
+    def _write(self, path: str, content: bytes) -> None:
+        self._make_folder(path)
+        if self.local:
+            write_atomic(Path(path), content)
+        else:
+            self.store.pipe_file(path, content)
+
+    def _silent(self, error: TransientError) -> UnreachableError:
+        return UnreachableError(f"sync: {shown(self.url)}: does not answer ({error}); try again later.")
+
+    def _make_folder(self, path: str) -> None:
+        """Where files lie in folders; in a bucket they do not, and one that was misspelt must not be made."""
+        if not self.in_bucket:
+            self.store.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+    def _tried(self, act: Callable[[], Result]) -> Result:
+        failures = 0
+        while True:
+            try:
+                return asked(self.url, act)
+            except TransientError as error:
+                failures += 1
+                BRIEF.wait(failures, error, Event())
+
+
+def key_of(path: str, sha256: str) -> str:
+    """The name of a file in the store: other content has another name."""
+    return f"files/{path}~{sha256[:16]}"
