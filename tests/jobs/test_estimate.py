@@ -26,7 +26,7 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.jobs import contention, making
 from ups.jobs import forecast as module
-from ups.jobs.estimate import StageCost, costs
+from ups.jobs.estimate import WORKSPACES, StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
 from ups.jobs.timing import Invented, ceilings
 from ups.run.check import Outline, new_simulator, outlines
@@ -127,7 +127,8 @@ def test_the_peak_on_a_gpu_is_what_torch_has_allocated(precision: str, graph: ob
         trained(config, stage, "cuda:0")
         real = torch.cuda.max_memory_allocated() - before
         spaces = said[stage].memory["CUDA workspaces"] - said["codec"].memory["CUDA workspaces"]  # of earlier stages
-        assert said[stage].peak - spaces == pytest.approx(real, rel=0.2), stage
+        over = said[stage].peak - spaces - real
+        assert -0.1 * real <= over <= 0.1 * real + WORKSPACES[0], stage  # one more than a graph needs may be counted
 
 
 @pytest.mark.slow
