@@ -53,6 +53,8 @@ WORDS = {
     "launch local": ("launch", "local", "{folder}/nowhere.yaml"),
     "launch slurm": ("launch", "slurm", "{folder}/nowhere.yaml"),
     "launch sky": ("launch", "sky", "{folder}/nowhere.yaml"),
+    "launch vast": ("launch", "vast", "{folder}/nowhere.yaml"),
+    "launch reap": ("launch", "reap", "--dry-run"),
     "launch status": ("launch", "status", "nothing"),
     "launch logs": ("launch", "logs", "nothing"),
     "launch stop": ("launch", "stop", "nothing"),

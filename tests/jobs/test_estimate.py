@@ -240,7 +240,8 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(LINE, batch=8)
     whole, one = (found := costs(config, "cpu")).needed, costs(config, "cpu", 1, found).needed
-    monkeypatch.setattr(module, "free_memory", lambda device: (whole + one) // 2)  # noqa: ARG005
+    monkeypatch.setattr(module, "free_memory", lambda device: (whole + one) // 2 + 1000)  # noqa: ARG005
+    monkeypatch.setattr(module, "resident", lambda: 1000)
     said = forecast(config)
     assert said.microbatch
     assert 2 <= said.microbatch < 8

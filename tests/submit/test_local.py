@@ -78,7 +78,7 @@ def test_a_job_that_ignores_the_request_is_ended_all_the_same(tmp_path: Path) ->
     stubborn.chmod(0o755)
     record = launched(job_of(tmp_path, "wait {folder}", python=str(stubborn), grace=0.5))
     until((tmp_path / "waits").exists)
-    assert stopped(record).state == "gone"
+    assert stopped(record).state in ("gone", "failed")  # as its shell was killed first, or still told of the kill
     assert not owned("UPS_JOB", "tiny-1")
 
 
