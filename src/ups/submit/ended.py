@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from ups.submit.job import Status
 from ups.verdict import Ending
 
@@ -13,4 +15,6 @@ def ended(code: int) -> Status:
     word = Ending(code).name if code in list(Ending) else f"signal {code - 128}" if code > 128 else "an error"
     if code in (Ending.PREEMPTED, Ending.INTERRUPTED):
         return Status("stopped", f"{word}: it was asked to stop, and has saved; launch it again to go on.", code)
+    if code == 128 + signal.SIGTERM:
+        return Status("stopped", "it was asked to stop before it could listen; launch it again to go on.", code)
     return Status("failed", f"{word}: it has ended with code {code}.", code)

@@ -18,7 +18,8 @@ from ups.tracking.secrets import secret_in
 from ups.types import ConfigError, DataError
 
 ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")  # of data that are fetched, such as s3://bucket/file
-PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+# In an address: a password behind a user's name, or a token in the place of that name.
+PASSWORD = re.compile(r"://(?:[^/\s:@]*:[^\s@]+|[^/\s:@]{16,})@")
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 MARGIN = 30.0  # seconds beyond the grace of the ranks for the last word of their supervisor
 
@@ -123,8 +124,8 @@ def check_secrets(text: str, environ: Mapping[str, str]) -> None:
         )
     if PASSWORD.search(text):
         raise ConfigError(
-            "what would be submitted holds an address with a password (scheme://USER:PASSWORD@…), and others may read "
-            "it; take the password out of config and flags, and give it in the environment."
+            "what would be submitted holds an address with a password (scheme://USER:PASSWORD@…) or a token, and "
+            "others may read it; take the password out of config and flags, and give it in the environment."
         )
 
 

@@ -17,6 +17,7 @@ from ups.types import ConfigError, DataError
 from ups.verdict import now, read_json
 
 KEY = re.compile(r"[\w.-]{1,200}")
+LONGEST = 100  # characters of a run's name in a key
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ def jobs_folder(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def new_key(name: str) -> str:
-    """A key that no other job has."""
-    return f"{name}-{secrets.token_hex(4)}"
+    """A key that no other job has, and that is a file's name however long that of the run is."""
+    return f"{name[:LONGEST]}-{secrets.token_hex(4)}"
 
 
 def file_of(key: str, suffix: str = ".json") -> Path:

@@ -40,4 +40,6 @@ def within_seconds(job: Job) -> str:
 def _quoted(word: str) -> str:
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in word):
         raise ConfigError(f"{word!r}: has a line break or a control character, which no script may hold; rename it.")
+    if any("\ud800" <= letter <= "\udfff" for letter in word):
+        raise ConfigError(f"{word!r}: has bytes that are no text (UTF-8), which no script may hold; rename it.")
     return shlex.quote(word)

@@ -114,8 +114,8 @@ def _run(job: Job) -> str:
         more += ['--node-rank="$SKYPILOT_NODE_RANK"']
         more += [f'--rendezvous="$(printf %s "$SKYPILOT_NODE_IPS" | head -n 1):{PORT}"']
     words = job.words(python="python", config=_brought(job.config, job.place))
-    command = " ".join(["exec", within_seconds(job), quoted(words), *more, '"$@"'])
-    return "\n".join([checks(inputs), begun_or_resumed(folder), " ".join(command.split())])
+    command = ["exec", within_seconds(job), quoted(words), *more, '"$@"']
+    return "\n".join([checks(inputs), begun_or_resumed(folder), " ".join(part for part in command if part)])
 
 
 def _brought(path: Path, place: Path) -> PurePosixPath:

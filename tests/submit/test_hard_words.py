@@ -1,0 +1,51 @@
+"""Paths, names and secrets that are hard to write into a script: none is changed, none is leaked, none is lost."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ups.submit.ended import ended
+from ups.submit.job import Job
+from ups.submit.plan import check_secrets
+from ups.submit.records import Record, new_key, note, record_of
+from ups.submit.shell import quoted
+from ups.submit.sky import Sky
+from ups.types import ConfigError
+
+
+def test_blanks_in_a_path_stay_as_many_as_they_are() -> None:
+    place = Path("/place")
+    job = Job("k-0a", "my  run", place / "two  blanks.yaml", place / "out  here" / "my  run", place)
+    (command,) = [line for line in Sky().render(job).splitlines() if "exec" in line]
+    words = shlex.split(command)
+    assert "two  blanks.yaml" in words
+    assert "--out=out  here" in words
+
+
+def test_a_secret_is_found_as_a_shell_quotes_it_and_in_addresses_with_a_slash_or_a_token() -> None:
+    environ = {"API_TOKEN": "pass'word-1234567"}
+    with pytest.raises(ConfigError, match="API_TOKEN"):
+        check_secrets(quoted(["--out=/x/pass'word-1234567"]), environ)
+    for address in ("s3://AKIAXXXX:abc/defGHI@bucket/x.h5", "https://ghp_0123456789abcdefghij@host/x.h5"):
+        with pytest.raises(ConfigError, match="password"):
+            check_secrets(quoted([f"--data.a.file={address}"]), {})
+    check_secrets("ssh://git@host/x https://host:8080/a/b", {})
+
+
+def test_a_long_name_has_a_record_that_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPS_STATE", str(tmp_path))
+    key, name = new_key("n" * 195), "n" * 195
+    note(Record.of(Job(key, name, tmp_path / "c.yaml", tmp_path / name, tmp_path), "local"))
+    assert record_of(key).name == record_of(name).name == name
+
+
+def test_bytes_that_are_no_text_are_refused_with_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="no text"):
+        quoted([b"b\xff.yaml".decode(errors="surrogateescape")])
+
+
+def test_a_job_that_was_asked_to_stop_before_it_listened_has_not_failed() -> None:
+    assert (ended(143).state, ended(137).state) == ("stopped", "failed")
