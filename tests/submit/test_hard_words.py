@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from pathlib import Path
 
 import pytest
 
+from ups.submit import records, slurm
 from ups.submit.ended import ended
 from ups.submit.job import Job
 from ups.submit.plan import check_secrets
-from ups.submit.records import Record, new_key, note, record_of
+from ups.submit.records import Record, keep_text, new_key, note, record_of, with_identity
 from ups.submit.shell import quoted
 from ups.submit.sky import Sky
-from ups.types import ConfigError
+from ups.types import ConfigError, DataError
 
 
 def test_blanks_in_a_path_stay_as_many_as_they_are() -> None:
@@ -40,6 +42,28 @@ def test_a_long_name_has_a_record_that_is_found_again(tmp_path: Path, monkeypatc
     key, name = new_key("n" * 195), "n" * 195
     note(Record.of(Job(key, name, tmp_path / "c.yaml", tmp_path / name, tmp_path), "local"))
     assert record_of(key).name == record_of(name).name == name
+
+
+def test_what_runs_is_no_failed_launch_because_a_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UPS_STATE", str(tmp_path))
+    record = Record.of(Job("k-0a", "k", tmp_path / "c.yaml", tmp_path / "k", tmp_path), "local")
+    note(record)
+    assert (tmp_path / "jobs" / "k-0a.json").stat().st_mode & 0o077 == 0
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(records, "write_atomic", full)
+    assert with_identity(record, "7").identity == "7"
+    assert record_of("k-0a").identity == ""
+    with pytest.raises(DataError, match="No space left"):
+        keep_text("k-0a", "text")
+
+
+def test_a_folder_that_reads_like_slurms_facts_is_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "JobId=7 JobName=ups-k JobState=RUNNING ExitCode=0:0 WorkDir=/a JobState=COMPLETED ExitCode=x StdOut=/a/b"
+    monkeypatch.setattr(slurm, "_answer", lambda *_, **__: line)
+    assert slurm.Slurm().status("7").state == "running"
 
 
 def test_bytes_that_are_no_text_are_refused_with_a_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -60,22 +61,25 @@ def file_of(key: str, suffix: str = ".json") -> Path:
 
 def note(record: Record) -> None:
     """Write a record down, for this user alone."""
-    path = file_of(record.key)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomic(path, json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise DataError(
-            f"{path}: the record of the job cannot be written ({error.strerror}); set UPS_STATE to a folder of yours."
-        ) from error
+    _write(file_of(record.key), json.dumps(asdict(record), indent=2, ensure_ascii=False) + "\n")
 
 
 def keep_text(key: str, text: str) -> Path:
     """The text of a job in a file beside its record, as it is handed over."""
     path = file_of(key, ".sh")
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_atomic(path, text)
+    _write(path, text)
     return path
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomic(path, text)
+        path.chmod(0o600)
+    except OSError as error:
+        raise DataError(
+            f"{path}: the record of the job cannot be written ({error.strerror}); set UPS_STATE to a folder of yours."
+        ) from error
 
 
 def all_records() -> list[Record]:
@@ -98,9 +102,11 @@ def record_of(job: str) -> Record:
 
 
 def with_identity(record: Record, identity: str) -> Record:
-    """The record of a job whose identity is known now, written down."""
+    """The record of a job whose identity is known now; written down where the disk takes it, for a job that runs is
+    found by its key as well."""
     known = replace(record, identity=identity)
-    note(known)
+    with contextlib.suppress(DataError):
+        note(known)
     return known
 
 

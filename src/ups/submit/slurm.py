@@ -52,7 +52,8 @@ code=$?
 # it is queued again.
 case "$code" in
 {preempted} | {early})
-    if scontrol show job --oneliner "$SLURM_JOB_ID" | grep -q JobState=CANCELLED; then
+    state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | head -n 1)
+    if [ "$state" = JobState=CANCELLED ]; then
         echo "ups: job $SLURM_JOB_ID was cancelled; launched again, it goes on from here." >&2
     elif scontrol requeue "$SLURM_JOB_ID"; then
         echo "ups: job $SLURM_JOB_ID is queued again, and will go on from here." >&2
@@ -204,7 +205,8 @@ def _tasks(identity: str) -> list[dict[str, str]]:
         if "Invalid job id" not in str(error):
             raise
         return _accounts(identity)
-    rows = [dict(FACTS.findall(line.strip())) for line in text.splitlines()]
+    # Of two facts of one name the first is SLURM's own: paths, which may hold anything, come after it.
+    rows = [dict(reversed(FACTS.findall(line.strip()))) for line in text.splitlines()]
     return [row for row in rows if row.get("JobState")]
 
 
