@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from ups.submit import records, slurm
+from ups.submit import local, records, slurm
 from ups.submit.ended import ended
 from ups.submit.job import Job
 from ups.submit.plan import check_secrets
@@ -73,3 +76,26 @@ def test_bytes_that_are_no_text_are_refused_with_a_sentence() -> None:
 
 def test_a_job_that_was_asked_to_stop_before_it_listened_has_not_failed() -> None:
     assert (ended(143).state, ended(137).state) == ("stopped", "failed")
+
+
+def test_slurm_is_given_no_path_with_a_backslash() -> None:
+    place = Path("/back\\slash")
+    with pytest.raises(ConfigError, match="backslash"):
+        slurm.Slurm().check(Job("k-0a", "k", place / "c.yaml", place / "k", place))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who reads the environment of strangers")
+def test_a_stranger_that_names_a_job_is_none_of_its_processes() -> None:
+    own = {"UPS_JOB": "k-0a", "UPS_JOB_GRACE": "1e9", "PATH": "/usr/bin:/bin"}
+    stranger = subprocess.Popen(["sleep", "30"], env=own, user=65534)
+    mine = subprocess.Popen(["sleep", "30"], env={**own, "UPS_JOB_GRACE": "soon"})
+    try:
+        assert list(local._mine("k-0a")) == [mine.pid]
+        begun = time.monotonic()
+        local.Local().stop("k-0a")
+        assert time.monotonic() - begun < 20
+        assert stranger.poll() is None
+    finally:
+        for process in (stranger, mine):
+            process.kill()
+            process.wait()

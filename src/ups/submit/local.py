@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,13 +16,14 @@ from ups.submit.job import Job, Status
 from ups.submit.machine import check_here
 from ups.submit.records import file_of, jobs_folder, keep_text
 from ups.submit.shell import begun_or_resumed, checks, quoted, within_seconds
-from ups.supervise.proc import end_all, owned, stat_of
+from ups.supervise.proc import end_all, is_mine, owned, stat_of
 from ups.types import DataError
 
 VARIABLE = "UPS_JOB"  # by which all processes of a job are found, whoever their parent became
 CODE = "UPS_JOB_CODE"  # the file in which its script leaves the exit code
 GRACE = "UPS_JOB_GRACE"  # seconds that they have for their last checkpoint
 LOOK = 0.1
+LONGEST = 3600.0  # seconds that a job is waited for
 
 SCRIPT = """\
 #!/bin/sh
@@ -103,7 +104,7 @@ class Local:
             raise DataError(f"{identity}: has left no log in {jobs_folder()}.") from None
 
     def stop(self, identity: str) -> None:
-        patience = max((float(own.get(GRACE, 0)) for own in owned(VARIABLE, identity).values()), default=0.0)
+        patience = max(map(_patience, _mine(identity).values()), default=0.0)
         for pid in self._leaders(identity):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
@@ -114,12 +115,25 @@ class Local:
             raise DataError(f"{identity}: processes {left} would not end; they wait for a disk or a device.")
 
     def _processes(self, key: str) -> list[int]:
-        return sorted(owned(VARIABLE, key))
+        return sorted(_mine(key))
 
     def _leaders(self, key: str) -> list[int]:
         """Those of its processes that no other of them has started."""
         pids = set(self._processes(key))
         return [pid for pid in pids if (fields := stat_of(pid)) and int(fields[1]) not in pids]
+
+
+def _mine(key: str) -> dict[int, dict[str, str]]:
+    """This user's processes of a job: anybody may put its key into an environment."""
+    return {pid: own for pid, own in owned(VARIABLE, key).items() if is_mine(Path(f"/proc/{pid}"))}
+
+
+def _patience(own: Mapping[str, str]) -> float:
+    """Seconds that a process may take to save, as its environment says."""
+    try:
+        return min(max(float(own.get(GRACE, "0")), 0.0), LONGEST)
+    except ValueError:
+        return 0.0
 
 
 def _private(path: Path) -> BinaryIO:

@@ -73,6 +73,8 @@ class Slurm:
     def check(self, job: Job) -> None:
         if job.points and job.nodes > 1:
             raise ConfigError(f"a sweep is of runs on one node each, and {job.nodes} are asked for; leave --nodes out.")
+        if odd := next((path for path in (job.place, _log_folder(job)) if "\\" in str(path)), None):
+            raise ConfigError(f"{odd}: has a backslash, which SLURM drops from the paths it is given; rename it.")
         if job.seconds is not None and job.seconds <= job.grace + MARGIN:
             raise ConfigError(
                 f"--time is {job.seconds:.0f} s, of which the last checkpoint may take {job.grace + MARGIN:.0f} s; "
