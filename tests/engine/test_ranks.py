@@ -137,7 +137,11 @@ def alone() -> dict[str, Any]:
     return ended(values(run_ranks(straight, 1, "ddp")))[0]
 
 
-@pytest.mark.parametrize(("strategy", "world"), [("ddp", 2), ("ddp", 4), ("fsdp", 1), ("fsdp", 2), ("fsdp", 4)])
+# Four replicas add up as two do, and four shards are tried below: on purpose only.
+FOUR_REPLICAS = pytest.param("ddp", 4, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("strategy", "world"), [("ddp", 2), FOUR_REPLICAS, ("fsdp", 1), ("fsdp", 2), ("fsdp", 4)])
 def test_any_number_of_ranks_gives_the_losses_of_one(alone: dict[str, Any], strategy: str, world: int) -> None:
     found = of(strategy, "nothing") if world == 2 else ended(values(run_ranks(straight, world, strategy)))[0]
     assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
