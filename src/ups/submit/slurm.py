@@ -16,6 +16,7 @@ from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
 
 MARGIN = 30.0  # seconds between the end of the grace and the time limit
+EARLY = 5  # times that a job is queued again whose run was ended before it could listen
 PORTS = (20_000, 10_000)  # the first port at which the nodes of a job may meet, and how many there are
 # Options that are passed on as they are: an sbatch option each.
 OPTIONS = ("partition", "account", "qos", "constraint", "mem", "nodelist", "exclude", "reservation")
@@ -55,6 +56,8 @@ case "$code" in
     state=$(scontrol show job --oneliner "$SLURM_JOB_ID" | grep -o 'JobState=[A-Z_]*' | head -n 1)
     if [ "$state" = JobState=CANCELLED ]; then
         echo "ups: job $SLURM_JOB_ID was cancelled; launched again, it goes on from here." >&2
+    elif [ "$code" != {preempted} ] && [ "${{SLURM_RESTART_COUNT:-0}}" -ge {most} ]; then
+        echo "ups: job $SLURM_JOB_ID was ended {most} times before it could listen; it is not queued again." >&2
     elif scontrol requeue "$SLURM_JOB_ID"; then
         echo "ups: job $SLURM_JOB_ID is queued again, and will go on from here." >&2
         sleep 60 # until SLURM ends this script
@@ -91,6 +94,7 @@ class Slurm:
             first=PORTS[0],
             count=PORTS[1],
             preempted=int(Ending.PREEMPTED),
+            most=EARLY,
             early=" | ".join(str(128 + number) for number in (signal.SIGUSR1, signal.SIGTERM)),
         )
 
