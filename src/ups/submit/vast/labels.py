@@ -12,6 +12,8 @@ from ups.submit.records import jobs_folder
 
 PREFIX = "ups"
 LONGEST = 48  # characters of a key in a label
+OURS = re.compile(rf"{PREFIX}:([\w.-]{{1,{LONGEST - 9}}}-[0-9a-f]{{8}}):([0-9a-f]{{8}}):([0-9]{{10}})")
+EARLIEST = 1_577_836_800  # 2020: no lease has ended before
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,9 @@ class Label:
 
     @classmethod
     def of(cls, text: str) -> Label | None:
-        """The label that a text is; None where it is none of ours."""
-        words = text.split(":")
-        if len(words) != 4 or words[0] != PREFIX or not re.fullmatch(r"[0-9]{1,12}", words[3]):
-            return None
-        return cls(words[1], words[2], int(words[3]))
+        """The label that a text is; None where it is none of ours: people write labels that begin alike."""
+        match = OURS.fullmatch(text)
+        return cls(match[1], match[2], int(match[3])) if match and int(match[3]) > EARLIEST else None
 
 
 def short(key: str) -> str:
