@@ -65,7 +65,7 @@ def _reason(machine: Machine, label: Label, record: Record | None, now: float) -
     if record is None:
         unread = any(short(path.stem) == label.key for path in jobs_folder().glob("*.json"))
         return "" if unread else "no job here has a record of it"  # what has a record that cannot be read is no orphan
-    if not record.identity and doubt_file(record.key).exists():
+    if doubt_file(record.key).exists():
         return "its launch failed"
     if record.identity and record.identity != str(machine.id):
         return f"its job has another machine, {record.identity}"
