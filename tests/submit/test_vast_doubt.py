@@ -15,7 +15,7 @@ from ups.submit.registry import forget_if_unknown, status_of, stopped
 from ups.submit.vast.client import Client, NotOursError, VastError
 from ups.submit.vast.engine import Vast
 from ups.submit.vast.home import UNKNOWN, files_left
-from ups.submit.vast.labels import Label
+from ups.submit.vast.labels import Label, home
 from ups.submit.vast.reap import reap
 from ups.types import ConfigError
 from vast_server import Vast as Server
@@ -200,4 +200,15 @@ def test_a_machine_whose_record_cannot_be_read_is_no_orphan(vast: Server, tmp_pa
     file_of(KEY).write_text("{")
     harvest = reap(lambda _: None)
     assert [finding.machine.id for finding in harvest.kept] == [id]
+    assert harvest.stuck == (f"machine {id} is left alone: the record of its job cannot be read.",)
     assert list(vast.machines) == [id]
+
+
+def test_two_folders_of_records_are_two_homes_though_their_computers_have_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
+    first = home()
+    assert home() == first
+    (tmp_path / "state" / "jobs").rename(tmp_path / "away")  # the same path on another computer
+    assert home() != first

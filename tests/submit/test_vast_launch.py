@@ -116,6 +116,8 @@ def test_what_a_machine_would_not_find_is_said_before_anything_is_rented(
     (project / "runs" / "wave").rmdir()
     git(project, "remote", "set-url", "origin", f"http://u:{SECRET}@example.org/x.git")
     refused("the address of its remote origin holds a login")
+    git(project, "remote", "set-url", "origin", f"https://example.org/x.git?private_token={SECRET}")
+    refused("the address of its remote origin holds a login")
     git(project, "remote", "set-url", "origin", "/srv/x.git")
     refused("its remote is /srv/x.git, which a rented machine cannot reach")
     git(project, "remote", "remove", "origin")

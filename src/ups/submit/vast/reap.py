@@ -63,8 +63,7 @@ def _reason(machine: Machine, label: Label, record: Record | None, now: float) -
     if label.home != home():
         return ""  # of another computer, or user: theirs until the lease is over
     if record is None:
-        unread = any(short(path.stem) == label.key for path in jobs_folder().glob("*.json"))
-        return "" if unread else "no job here has a record of it"  # what has a record that cannot be read is no orphan
+        return "" if _unread(label) else "no job here has a record of it"
     if doubt_file(record.key).exists():
         return "its launch failed"
     if record.identity and record.identity != str(machine.id):
@@ -72,6 +71,11 @@ def _reason(machine: Machine, label: Label, record: Record | None, now: float) -
     if machine.stopped or machine.state == "exited":
         return "its job has ended"
     return ""
+
+
+def _unread(label: Label) -> bool:
+    """Whether a machine has a record here; asked of one whose record was not read: it is no orphan."""
+    return label.home == home() and any(short(path.stem) == label.key for path in jobs_folder().glob("*.json"))
 
 
 def _unknown(machine: Machine, label: Label) -> Record:
@@ -88,6 +92,8 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = F
         say(finding.sentence(now))
         if not finding.reason:
             kept.append(finding)
+            if not finding.record.time and _unread(finding.label):
+                stuck.append(f"machine {finding.machine.id} is left alone: the record of its job cannot be read.")
         elif dry_run:
             stuck.append(f"machine {finding.machine.id} would be destroyed.")
         else:
