@@ -9,19 +9,18 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ups.cli import main
-from ups.submit.records import Record, all_records, file_of, jobs_folder, note
-from ups.submit.vast.labels import Label, home
+from ups.submit.records import all_records, file_of, jobs_folder, note
 from vast_server import KEY
 from vast_server import Vast as Server
+from vast_stage import machine_with, record_machine
 
 CONFIG = "name: wave\ndevice: cuda\ndata: {a: {task: advection1d, samples: 4, resolution: 16}}\n"
 SECRET = "planted-secret-7c21"
-SCRIPT = {"runtype": "args", "onstart": "bash", "args": ["-c", ""]}
+NOTHING = "ups launch: ended with code 3, left 0 files\n"
 WORDS = ["launch", "vast", "wave.yaml", "--time", "1h"]
 Ups = Callable[..., tuple[int, str, str]]
 
@@ -77,12 +76,12 @@ def test_what_is_printed_is_submitted_recorded_asked_after_and_stopped(vast: Ser
     assert [line for line in machine.script.splitlines() if not line.startswith("JOB=")] == [
         line for line in text.splitlines() if not line.startswith("JOB=")
     ]
-    machine.row["log"] = f"all is well, {SECRET}\n"
+    machine.row["log"] = f"all is well, {SECRET}\n{NOTHING}"
     assert ups("launch", "status")[1].count("costs $0.400/h") == 1
-    assert ups("launch", "logs", key.strip())[1] == "all is well, ***\n\n"
+    assert ups("launch", "logs", key.strip())[1].startswith("all is well, ***\nups launch: ended")
     code, answer, _ = ups("launch", "stop", key.strip())
     assert code == 0
-    assert "given back" in answer
+    assert "code 3" in answer
     assert not vast.machines
     artefacts = "".join(path.read_text() for path in jobs_folder().iterdir()) + text + remarks + machine.script
     for secret in (KEY, SECRET, machine.key):
@@ -117,6 +116,8 @@ def test_what_a_machine_would_not_find_is_said_before_anything_is_rented(
     (project / "runs" / "wave").rmdir()
     git(project, "remote", "set-url", "origin", f"http://u:{SECRET}@example.org/x.git")
     refused("the address of its remote origin holds a login")
+    git(project, "remote", "set-url", "origin", f"https://example.org/x.git?private_token={SECRET}")
+    refused("the address of its remote origin holds a login")
     git(project, "remote", "set-url", "origin", "/srv/x.git")
     refused("its remote is /srv/x.git, which a rented machine cannot reach")
     git(project, "remote", "remove", "origin")
@@ -127,35 +128,24 @@ def test_what_a_machine_would_not_find_is_said_before_anything_is_rented(
     assert not all_records()
 
 
-def machine_with(vast: Server, key: str, until: float, where: str = "", **row: Any) -> int:
-    vast.offers.append({"id": vast.next, "num_gpus": 1, "dph_total": 0.5})
-    label = str(Label(key, where or home(), int(until)))
-    id = int(vast.create(vast.next, {**SCRIPT, "label": label, "image": "x"})[1]["new_contract"])
-    vast.machines[id].row |= {"states": [], "actual_status": "running", **row}
-    return id
-
-
-def record_of(key: str, id: int, folder: Path) -> None:
-    note(Record(key, "vast", "wave", "wave.yaml", str(folder / key), 1, 1, "2026-01-01T00:00:00Z", str(id)))
-
-
 def test_a_reap_destroys_what_should_be_gone_and_says_what_the_rest_costs(
     vast: Server, ups: Ups, tmp_path: Path
 ) -> None:
     now = time.time()
-    running = machine_with(vast, "running-1", now + 600)
-    past = machine_with(vast, "past-1", now - 120)
-    ended = machine_with(vast, "ended-1", now + 600, actual_status="exited", intended_status="stopped")
-    orphan = machine_with(vast, "orphan-1", now + 600)
-    twin = machine_with(vast, "running-1", now + 600)
+    running = machine_with(vast, "running-00000001", now + 600)
+    past = machine_with(vast, "past-00000001", now - 120)
+    ended = machine_with(vast, "ended-00000001", now + 600, actual_status="exited", intended_status="stopped")
+    orphan = machine_with(vast, "orphan-00000001", now + 600)
+    twin = machine_with(vast, "running-00000001", now + 600)
     vast.faults["stop"] = [500]
-    stuck = machine_with(vast, "stuck-1", now - 60, actual_status="loading")
-    elsewhere = machine_with(vast, "elsewhere-1", now + 600, where="other")
+    stuck = machine_with(vast, "stuck-00000001", now - 60, actual_status="loading")
+    elsewhere = machine_with(vast, "elsewhere-00000001", now + 600, where="0123abcd")
     foreign = machine_with(vast, "x", now - 600)
     vast.machines[foreign].row["label"] = "somebody's own"
-    for key, id in (("running-1", running), ("past-1", past), ("ended-1", ended)):
-        record_of(key, id, tmp_path)
-    vast.machines[ended].row["log"] = "ups launch: ended with code 3, left 0 files\n"
+    for key, id in (("running-00000001", running), ("past-00000001", past), ("ended-00000001", ended)):
+        record_machine(key, id, tmp_path)
+    for machine in vast.machines.values():
+        machine.row["log"] = NOTHING
     code, text, problem = ups("launch", "reap", "--dry-run")
     assert code == 1
     assert problem.count("would be destroyed") == 5
@@ -168,15 +158,16 @@ def test_a_reap_destroys_what_should_be_gone_and_says_what_the_rest_costs(
     assert "2 machines of ours by right, $1.000/h." in text
     assert sorted(vast.machines) == sorted([running, elsewhere, foreign])
     assert {past, ended, orphan, twin, stuck} == set(vast.gone)
-    assert "ended with code 3" in file_of("ended-1", ".log").read_text()
+    assert "ended with code 3" in file_of("ended-00000001", ".log").read_text()
 
 
 def test_a_reap_that_cannot_end_a_machine_says_so_by_its_code(
     vast: Server, ups: Ups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ups.submit.vast.rent.GONE", 0.5)
-    id = machine_with(vast, "past-1", time.time() - 120)
-    record_of("past-1", id, tmp_path)
+    id = machine_with(vast, "past-00000001", time.time() - 120)
+    record_machine("past-00000001", id, tmp_path)
+    vast.machines[id].row["log"] = NOTHING
     vast.faults["destroy"] = ["lie"] * 50
     code, _, problem = ups("launch", "reap")
     assert code == 1
@@ -190,8 +181,8 @@ def test_a_reap_that_cannot_end_a_machine_says_so_by_its_code(
 def test_a_launch_that_was_killed_before_it_wrote_the_number_is_found_by_its_label(
     vast: Server, ups: Ups, tmp_path: Path
 ) -> None:
-    id = machine_with(vast, "lost-1", time.time() + 600)
-    record_of("lost-1", id, tmp_path)
+    id = machine_with(vast, "lost-00000001", time.time() + 600)
+    record_machine("lost-00000001", id, tmp_path)
     note(replace(all_records()[0], identity=""))
-    assert f"machine {id} costs" in ups("launch", "status", "lost-1")[1]
+    assert f"machine {id} costs" in ups("launch", "status", "lost-00000001")[1]
     assert all_records()[0].identity == str(id)

@@ -45,6 +45,10 @@ class VastError(ConfigError):
         return self.status == 402 or (self.certain and any(word in str(self).lower() for word in MONEY))
 
 
+class NotOursError(VastError):
+    """A machine carries the label of something else: it is not to be touched."""
+
+
 @dataclass(frozen=True)
 class Machine:
     """One rented machine, as Vast describes it now."""
@@ -121,6 +125,10 @@ class Client:
                 return None
             raise
         return Machine.of(row) if row.get("id") else None
+
+    def shown(self, id: int) -> Machine | None:
+        """One of them, by its own page or by the list; None where neither has it."""
+        return self.machine(id) or next((machine for machine in self.machines() if machine.id == id), None)
 
     def stop(self, id: int) -> None:
         """Stop a machine: its disk stays, and is paid for."""

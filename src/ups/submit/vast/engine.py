@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 
 from ups.submit.job import Job, Status
-from ups.submit.records import Record, file_of, record_of
+from ups.submit.records import Record, all_records, file_of
 from ups.submit.vast.client import Client, Machine, VastError
-from ups.submit.vast.home import bring_home, end_of, keep_log, kept_log
+from ups.submit.vast.home import bring_home, end_of, keep_log, kept, kept_log, log_of
 from ups.submit.vast.offers import check_money, check_options, offers
-from ups.submit.vast.rent import destroy_all, machines_of, rented
+from ups.submit.vast.rent import check_label, destroy_all, in_doubt, machines_of, rented
 from ups.submit.vast.script import render
 from ups.types import ConfigError, DataError
 
 REST, LOOK = 60.0, 2.0  # seconds that a machine may take to stop (it is copied in any case), and between two looks
-NOT_YET = ("", "created", "loading", "scheduling")  # states of a machine before its script
+ENGINE = "vast"
 
 
 def _say(sentence: str) -> None:
@@ -64,11 +64,16 @@ class Vast:
         return str(rented(self.client, job, text, self.say).id)
 
     def find(self, key: str) -> str | None:
-        machines = machines_of(self.client, key)
-        return str(machines[0].id) if machines else None
+        if machines := machines_of(self.client, key):
+            return str(machines[0].id)
+        if in_doubt(key):
+            remedy = "ask again in some minutes, or look at https://console.vast.ai/instances/"
+            raise VastError(f"{key}: its launch failed, and whether a machine of it is left is not known; {remedy}.")
+        return None
 
     def status(self, identity: str) -> Status:
-        machine, key = self.client.machine(int(identity)), record_of(identity).key
+        record, machine = self._job(identity)
+        key = record.key
         if machine is None:
             return end_of(kept_log(key)) or Status("gone", "Vast has no such machine any more: it was given back.")
         cost = f"machine {machine.id} costs ${machine.price:.3f}/h"
@@ -85,8 +90,8 @@ class Vast:
         return Status("queued", f"{machine.state or 'no state'} {machine.message}; {cost}.".replace(" ;", ";"))
 
     def logs(self, identity: str) -> Iterator[str]:
-        record = record_of(identity)
-        if self.client.machine(int(identity)) is not None:
+        record, machine = self._job(identity)
+        if machine is not None:
             yield keep_log(self.client, int(identity), record.key)
         elif file_of(record.key, ".log").exists():
             yield kept_log(record.key)
@@ -94,9 +99,18 @@ class Vast:
             raise DataError(f"{record.key}: its machine is gone, and left no log here; look into its `sync` store.")
 
     def stop(self, identity: str) -> None:
-        machine = self.client.machine(int(identity))
+        record, machine = self._job(identity)
         if machine is not None:
-            give_back(self.client, machine, record_of(identity))
+            give_back(self.client, machine, record)
+
+    def _job(self, identity: str) -> tuple[Record, Machine | None]:
+        """The job of this engine that has a machine, and the machine; a VastError where that is another's."""
+        records = [record for record in all_records() if (record.engine, record.identity) == (ENGINE, identity)]
+        if not records:
+            raise ConfigError(f"'{identity}': no job with such a machine was launched from here.")
+        machine = self.client.shown(int(identity))
+        check_label(machine, records[0].key)
+        return records[0], machine
 
     def _check_variables(self, job: Job) -> None:
         """A ConfigError for variables that the account does not give its machines."""
@@ -107,12 +121,13 @@ class Vast:
 
 def give_back(client: Client, machine: Machine, record: Record, *, discard: bool = False) -> None:
     """Stop a machine, bring home what it has left, destroy it. What cannot be brought home stays on its disk, unless it
-    is to be discarded; a machine that never ran has left nothing."""
-    ran = machine.state not in NOT_YET
-    rests = machine.stopped or not ran or _come_to_rest(client, machine.id)
+    is to be discarded: what a machine does now says nothing of what it did."""
+    check_label(machine, record.key)
+    rests = machine.stopped or _come_to_rest(client, machine.id)
     try:
-        if ran:
-            bring_home(client, machine.id, record, keep_log(client, machine.id, record.key))
+        log = log_of(client, machine.id)
+        kept(log, record.key)
+        bring_home(client, machine.id, record, log)
     except VastError as error:
         if not discard:
             disk = f"its disk (${machine.disk_price * 24:.2f} a day) is kept"
@@ -121,7 +136,7 @@ def give_back(client: Client, machine: Machine, record: Record, *, discard: bool
                 f"{record.key}: {error} Machine {machine.id} {state}: mend that and run `ups launch reap`, or throw "
                 "its files away with `ups launch reap --discard`."
             ) from None
-    destroy_all(client, [machine])
+    destroy_all(client, record.key, [machine.id])
 
 
 def _come_to_rest(client: Client, id: int) -> bool:
@@ -130,7 +145,7 @@ def _come_to_rest(client: Client, id: int) -> bool:
     while True:
         try:
             client.stop(id)
-            if (machine := client.machine(id)) is None or machine.stopped:
+            if (machine := client.shown(id)) is None or machine.stopped:
                 return True
         except VastError as error:
             if error.key:

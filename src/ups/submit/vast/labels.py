@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
+import secrets
 import socket
 from dataclasses import dataclass
 
 from ups.submit.records import jobs_folder
+from ups.types import ConfigError
 
 PREFIX = "ups"
 LONGEST = 48  # characters of a key in a label
+OURS = re.compile(rf"{PREFIX}:([\w.-]{{1,{LONGEST - 9}}}-[0-9a-f]{{8}}):([0-9a-f]{{8}}):([0-9]{{10}})")
+EARLIEST = 1_577_836_800  # 2020: no lease has ended before
 
 
 @dataclass(frozen=True)
@@ -27,11 +32,9 @@ class Label:
 
     @classmethod
     def of(cls, text: str) -> Label | None:
-        """The label that a text is; None where it is none of ours."""
-        words = text.split(":")
-        if len(words) != 4 or words[0] != PREFIX or not re.fullmatch(r"[0-9]{1,12}", words[3]):
-            return None
-        return cls(words[1], words[2], int(words[3]))
+        """The label that a text is; None where it is none of ours: people write labels that begin alike."""
+        match = OURS.fullmatch(text)
+        return cls(match[1], match[2], int(match[3])) if match and int(match[3]) > EARLIEST else None
 
 
 def short(key: str) -> str:
@@ -41,4 +44,21 @@ def short(key: str) -> str:
 
 def home() -> str:
     """Stands for the records of this user on this machine: another's jobs have no record here, and are no orphans."""
-    return hashlib.sha256(f"{socket.gethostname()}:{os.getuid()}:{jobs_folder()}".encode()).hexdigest()[:8]
+    words = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder()}:{_folder_id()}"
+    return hashlib.sha256(words.encode()).hexdigest()[:8]
+
+
+def _folder_id() -> str:
+    """A random word that the folder of records is given once: computers of one name are told apart by it."""
+    path = jobs_folder() / "home"
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            draft = path.with_name(f".home-{os.getpid()}")
+            draft.write_text(secrets.token_hex(8))
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+            draft.unlink()
+        return path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; set UPS_STATE to a folder of yours.") from None

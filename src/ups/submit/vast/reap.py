@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ups.submit.records import Record, all_records
+from ups.submit.records import Record, all_records, jobs_folder
 from ups.submit.vast.client import Client, Machine, VastError
-from ups.submit.vast.engine import give_back
+from ups.submit.vast.engine import ENGINE, give_back
 from ups.submit.vast.labels import Label, home, short
-
-ENGINE = "vast"
+from ups.submit.vast.rent import doubt_file
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,8 @@ def findings(client: Client, now: float) -> Iterator[Finding]:
         if label is not None:
             record = records.get(label.key)
             reason = _reason(machine, label, record, now)
-            yield Finding(machine, label, record or _unknown(machine, label), reason)
+            twin = record is None or record.identity not in ("", str(machine.id))
+            yield Finding(machine, label, _unknown(machine, label) if record is None or twin else record, reason)
 
 
 def _reason(machine: Machine, label: Label, record: Record | None, now: float) -> str:
@@ -63,12 +63,19 @@ def _reason(machine: Machine, label: Label, record: Record | None, now: float) -
     if label.home != home():
         return ""  # of another computer, or user: theirs until the lease is over
     if record is None:
-        return "no job here has a record of it"
+        return "" if _unread(label) else "no job here has a record of it"
+    if doubt_file(record.key).exists():
+        return "its launch failed"
     if record.identity and record.identity != str(machine.id):
         return f"its job has another machine, {record.identity}"
     if machine.stopped or machine.state == "exited":
         return "its job has ended"
     return ""
+
+
+def _unread(label: Label) -> bool:
+    """Whether a machine has a record here; asked of one whose record was not read: it is no orphan."""
+    return label.home == home() and any(short(path.stem) == label.key for path in jobs_folder().glob("*.json"))
 
 
 def _unknown(machine: Machine, label: Label) -> Record:
@@ -85,6 +92,8 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = F
         say(finding.sentence(now))
         if not finding.reason:
             kept.append(finding)
+            if not finding.record.time and _unread(finding.label):
+                stuck.append(f"machine {finding.machine.id} is left alone: the record of its job cannot be read.")
         elif dry_run:
             stuck.append(f"machine {finding.machine.id} would be destroyed.")
         else:

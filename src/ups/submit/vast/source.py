@@ -13,7 +13,7 @@ from ups.types import ConfigError
 from ups.version import __version__
 
 SSH = re.compile(r"(?:ssh://)?git@([\w.-]+)[:/](?!\d+/)(.+)")
-LOGIN = re.compile(r"://[^/]*@")
+LOGIN = re.compile(r"://[^/]*@|\?")  # also one of a query, such as ?private_token=…
 REMOTE = re.compile(r"https?://|git://")
 LOCAL_STORE = re.compile(r"(?:file|local|memory):|[^:]*$")
 BASE = re.compile(r"""^base:\s*["']?([^"'\s#]+)""", re.MULTILINE)
@@ -47,13 +47,18 @@ def with_source(job: Job, data: str = "", store: str = "") -> Job:
         "repo": repo,
         "commit": commit,
         "at": str(job.place.resolve().relative_to(root.resolve())),
-        "config": os.path.relpath(job.config, job.place),
+        "config": _no_flag(os.path.relpath(job.config, job.place)),
         "package": f".{extra}" if ours else f"{PACKAGE}{extra}=={__version__}",
         "data": data,
         "store": store,
     }
     variables = tuple(dict.fromkeys((*job.variables, *VARIABLES.get(store.partition(":")[0], ()))))
     return replace(job, options={**job.options, **options}, variables=variables)
+
+
+def _no_flag(path: str) -> str:
+    """A relative path that no program takes for a flag."""
+    return f"./{path}" if path.startswith("-") else path
 
 
 def _check_clean(root: Path) -> None:
