@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ups.fetch.addresses import file_name, shown
+from ups.fetch.addresses import SCHEMES, file_name, http_address, shown
 from ups.fetch.catalogue import ROOTS, lookup
 from ups.fetch.download import Download, Wanted
 from ups.fetch.http_file import HttpFile
-from ups.fetch.patience import Patience
+from ups.fetch.patience import Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile
 from ups.fetch.stores import StoredFile, files_below
 from ups.progress import Report
@@ -42,24 +42,29 @@ def wanted(word: str, patience: Patience) -> list[Wanted]:
             "well:NAME (`ups data fetch --list`), https://…, s3://…, hf://… or file://…."
         )
     scheme = match[1].lower()
-    if scheme in ("http", "https"):
+    if scheme in SCHEMES:
         return [_at(word, patience)]
     if scheme == "file":
         local = LocalFile(word)
         return [Wanted(local, _name(local.path.name, word))]
     if word.endswith("/") or any(character in word for character in "*?["):
-        return [Wanted(file, path) for file, path in files_below(word)]
+        try:
+            return [Wanted(file, path) for file, path in files_below(word)]
+        except TransientError as error:
+            raise UnreachableError(f"{shown(word)}: does not answer ({error}); try again later.") from None
     stored = StoredFile(word)
     return [Wanted(stored, _name(stored.path, word))]
 
 
 def _without_login(word: str) -> str:
     """A word that should have been an address, without what may be secret in it."""
-    return re.sub(r"[^/\s]*@", "…@", word.partition("?")[0])[:120]
+    _, sign, rest = word.rpartition("@")
+    return f"{'…@' if sign else ''}{rest.partition('?')[0]}"[:120]
 
 
 def _at(url: str, patience: Patience) -> Wanted:
     """A file at an http address; where that has no name for it, the server is asked."""
+    url = http_address(url)
     if not urlsplit(url).hostname:
         raise ConfigError(f"{shown(url)}: has no host; write https://HOST/PATH.")
     name = file_name(urlsplit(url).path)

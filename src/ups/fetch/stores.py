@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ups.fetch.addresses import relative_path, shown
-from ups.fetch.patience import ChangedError, TransientError
-from ups.fetch.remote_file import Facts
+from ups.fetch.patience import ChangedError, TransientError, UnreachableError
+from ups.fetch.remote_file import Facts, local_path
 from ups.types import ConfigError, DataError
 
 BLOCK = 1 << 23  # bytes of one request
@@ -30,6 +30,7 @@ LIBRARIES = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "aiohttp": ("ClientError",),
     "httpx": ("HTTPError",),
+    "ftplib": ("Error",),
 }
 INSTALL = "pip install 'universal-physics-stack[remote]'"
 
@@ -56,7 +57,12 @@ def store_of(url: str) -> tuple[Any, str]:
         raise ConfigError(
             f"{shown(url)}: no store is called {scheme}://; write s3://, hf://, gs:// or https://."
         ) from None
-    return store, path
+    except _errors_of_stores() as error:  # some log in at once
+        raise UnreachableError(
+            f"{shown(url)}: does not answer, or refuses the login ({type(error).__name__}); check the address, or try "
+            "again later."
+        ) from None
+    return store, str(local_path(url)) if scheme == "file" else path
 
 
 def asked(url: str, act: Callable[[], Result]) -> Result:
@@ -85,7 +91,7 @@ def _errors_of_stores() -> tuple[type[Exception], ...]:
     for name, kinds in LIBRARIES.items():
         module = sys.modules.get(name)
         own += [getattr(module, kind) for kind in kinds if hasattr(module, kind)]
-    return (OSError, ValueError, RuntimeError, KeyError, TypeError, NotImplementedError, *own)
+    return (OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, NotImplementedError, *own)
 
 
 def spoken(error: BaseException) -> str:
