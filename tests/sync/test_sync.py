@@ -227,6 +227,33 @@ def test_a_killed_courier_costs_nothing_and_the_end_is_copied(tmp_path: Path, mo
     assert manifest.files["verdict.json"]["sha256"] == sha256(run.verdict)
 
 
+def test_a_quoted_address_of_a_disk_is_written_probed_and_read_at_one_place(tmp_path: Path) -> None:
+    run, place = a_run(tmp_path), tmp_path / "my disk%20"
+    remote = RemoteRun(place.as_uri(), "tiny")
+    remote.probe()
+    push.push(run, remote, nothing)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my disk%20", "tiny"]
+    assert not list((place / "tiny").glob(".probe*"))
+    manifest = remote.manifest()
+    assert manifest is not None
+    words = run.metrics.read_text()
+    shutil.rmtree(run.folder)
+    restore.bring_back(remote, manifest, run.folder, lambda _: None)
+    assert run.metrics.read_text() == words
+    for wrong in ("file://disk/x", "file://~/x", "dir::memory://x"):
+        with pytest.raises(ConfigError, match=r"another machine|no store"):
+            RemoteRun(wrong, "tiny")
+
+
+@pytest.mark.parametrize(
+    ("paths", "size"), [(("zz", "zz/b"), 1), (("a",), 10**400), (("a",), -1), (("/".join(["a"] * 3000),), 1)]
+)
+def test_a_manifest_that_no_disk_could_hold_is_refused(paths: tuple[str, ...], size: int) -> None:
+    rows = {path: {"bytes": size, "sha256": "0" * 64, "key": remote_run.key_of(path, "0" * 64)} for path in paths}
+    with pytest.raises(DataError, match="is damaged"):
+        Manifest.parse(Manifest.of("abc", rows).content(), "there")
+
+
 def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = a_run(tmp_path)
     monkeypatch.setattr("ups.sync.courier.PATIENCE", 0.5)

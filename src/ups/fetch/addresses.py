@@ -19,6 +19,7 @@ ACCESS = re.compile(
     re.I,
 )
 AZURE = re.compile(r"s[eptvr]|spr|sip|sk(oid|tid|[tesv])", re.I)  # the same, beside a `sig`
+ZARR = frozenset({".zgroup", ".zarray", ".zattrs", ".zmetadata"})  # hidden files that data may have
 SCHEMES = ("http", "https")
 MISTAKE = (
     "is no address that can be asked for; write https://HOST:PORT/PATH, and in a user's name or password %2F for '/', "
@@ -107,9 +108,16 @@ def file_name(text: str) -> str:
     return name
 
 
+def is_zarr(name: str) -> bool:
+    """Whether a folder of this name is a data set of Zarr, and so belongs together."""
+    return name.lower().endswith(".zarr")
+
+
 def relative_path(text: str, address: str) -> str:
     """A path below a folder of a store; a DataError where it leads out of that folder or is hidden in it."""
     parts = PurePosixPath(text).parts
-    if not parts or any(part in ("/", "..") or not file_name(part) or "\\" in part for part in parts):
-        raise DataError(f"{shown(address)}: has a file '{text[:80]}', whose name leads out of its folder; rename it.")
+    if not parts or any(part not in ZARR and (not file_name(part) or {"/", "\\"} & {*part}) for part in parts):
+        raise DataError(
+            f"{shown(address)}: has a file '{text[:80]}', whose name is hidden or leads out of its folder; rename it."
+        )
     return "/".join(parts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ups.fetch.addresses import SCHEMES, file_name, http_address, shown
+from ups.fetch.addresses import SCHEMES, file_name, http_address, is_zarr, shown
 from ups.fetch.catalogue import ROOTS, lookup
 from ups.fetch.download import Download, Wanted
 from ups.fetch.http_file import HttpFile
@@ -111,14 +111,15 @@ class Plan:
 
     def data(self, paths: Sequence[Path]) -> tuple[Path, ...]:
         """What can be opened as data of files that were fetched: the files, or the folder of a data set of The Well
-        where all of it was fetched."""
+        where all of it was fetched, or of Zarr."""
         whole: dict[Path, None] = {}
         for path in paths:
             parts = path.relative_to(self.folder).parts
             root = (
                 self.folder / parts[0] if len(parts) > 1 and (self.folder / parts[0] / "stats.yaml") in paths else path
             )
-            whole[root] = None
+            depth = next((i for i, part in enumerate(parts[:-1], 1) if is_zarr(part)), None)
+            whole[root if depth is None else self.folder.joinpath(*parts[:depth])] = None
         return tuple(path for path in whole if path.suffix.lower() not in COMPANIONS) or tuple(whole)
 
     def require_room(self) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ups.fetch.addresses import relative_path, shown
+from ups.fetch.addresses import is_zarr, relative_path, shown
 from ups.fetch.patience import ChangedError, TransientError, UnreachableError
 from ups.fetch.remote_file import Facts, local_path
 from ups.types import ConfigError, DataError
@@ -146,12 +146,13 @@ def files_below(url: str) -> list[tuple[StoredFile, str]]:
     store, path = store_of(url)
     parts = path.rstrip("/").split("/")
     fixed = next((i for i, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
-    root, scheme = "/".join(parts[:fixed]) + "/", url.partition("://")[0]
+    own = fixed == len(parts) and is_zarr(parts[-1])  # it stays a folder of that name
+    root, scheme = "/".join(parts[: fixed - own]) + "/", url.partition("://")[0]
 
     def names() -> list[str]:
         return sorted(store.find(path) if fixed == len(parts) else filter(store.isfile, store.glob(path)))
 
-    files = asked(url, names)
+    files = [name for name in asked(url, names) if not name.endswith("/") and name != path.rstrip("/")]  # markers
     if not files:
         raise DataError(f"{shown(url)}: holds no file; check the address.")
     return [
