@@ -168,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = content[span[0] : span[1]] if span else content
         self.send_response(206 if span else 200)
         if span:
-            self.send_header("Content-Range", f"bytes {span[0]}-{span[1] - 1}/{len(content)}")
+            last = span[0] if how == "misnamed" else span[1] - 1
+            self.send_header("Content-Range", f"bytes {span[0]}-{last}/{len(content)}")
         if how != "tagless":
             self.send_header("ETag", tag)
         if how == "named":

@@ -138,6 +138,19 @@ def test_a_file_that_grows_without_a_tag_is_had_whole(liar: LyingServer, tmp_pat
     assert path.read_bytes() == CONTENT
 
 
+def test_a_link_to_nothing_is_not_replaced(liar: LyingServer, tmp_path: Path) -> None:
+    (tmp_path / "d.h5").symlink_to(tmp_path / "none")
+    with pytest.raises(DataError, match="is a link to what is not there"):
+        planned(f"{liar.url}/fine/d.h5", tmp_path).fetch()
+    assert (tmp_path / "d.h5").is_symlink()
+
+
+def test_only_the_bytes_that_an_answer_names_are_taken_from_it(liar: LyingServer, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="could not be fetched"):
+        planned(f"{liar.url}/misnamed/d.h5", tmp_path).fetch()
+    assert not (tmp_path / "d.h5").exists()
+
+
 def test_file_addresses_are_unquoted(tmp_path: Path) -> None:
     place = tmp_path / "my disk é#1%20"
     assert local_path(place.as_uri()) == local_path(f"file://localhost{place.as_uri()[7:]}") == place

@@ -148,7 +148,8 @@ def test_a_bucket_that_is_not_there_and_a_store_that_is_down_are_one_sentence(
     s3fs.S3FileSystem.clear_instance_cache()
 
 
-def test_a_folder_that_a_console_has_made_is_fetched_without_its_marker(bucket: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("bucket")
+def test_a_folder_that_a_console_has_made_is_fetched_without_its_marker(tmp_path: Path) -> None:
     import s3fs
 
     store = s3fs.S3FileSystem()

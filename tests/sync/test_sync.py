@@ -245,6 +245,19 @@ def test_a_quoted_address_of_a_disk_is_written_probed_and_read_at_one_place(tmp_
             RemoteRun(wrong, "tiny")
 
 
+def test_what_the_store_has_lost_is_copied_again(tmp_path: Path) -> None:
+    run, remote = a_run(tmp_path), RemoteRun((tmp_path / "bucket").as_uri(), "tiny")
+    push.push(run, remote, nothing)
+    manifest = remote.manifest()
+    assert manifest is not None
+    lost, cut = (Path(remote.path) / manifest.files[name]["key"] for name in ("config.yaml", "metrics.jsonl"))
+    lost.unlink()
+    cut.write_bytes(b"{")
+    push.push(run, remote, nothing)
+    assert lost.read_bytes() == run.config.read_bytes()
+    assert cut.read_bytes() == run.metrics.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("paths", "size"), [(("zz", "zz/b"), 1), (("a",), 10**400), (("a",), -1), (("/".join(["a"] * 3000),), 1)]
 )

@@ -177,6 +177,8 @@ class Download:
     def _adopt(self) -> bool:
         """Whether a file of this name that lies there already is the one that is wanted; DataError where it is not."""
         target, proven = self.landing.target, self.wanted.proven
+        if target.is_symlink() and not target.exists():
+            raise DataError(f"{target}: is a link to what is not there; remove it, or fetch to another folder.")
         if not target.exists():
             return False
         self._say("is there already, and is compared")

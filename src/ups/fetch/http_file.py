@@ -60,7 +60,7 @@ class HttpFile:
             headers = answer.headers
             self._refuse_page(answer.headers, b"")
             if answer.status == 206:
-                size: int | None = _content_range(headers)[1]
+                size: int | None = _content_range(headers)[2]
             else:
                 size = _content_length(headers)
             if size == 0:
@@ -75,12 +75,12 @@ class HttpFile:
         with self._answer(start, end - 1, facts.version) as answer:
             if answer.status != 206:
                 raise ChangedError if _version(answer.headers) != facts.version else NoRangesError
-            first, size = _content_range(answer.headers)
+            first, last, size = _content_range(answer.headers)
             if size != facts.size or _version(answer.headers) != facts.version:
                 raise ChangedError
             if first != start:
                 raise TransientError(f"sent the bytes from {first} on, and not from {start}")
-            yield from self._blocks(answer, end - start, at_beginning=not start)
+            yield from self._blocks(answer, min(end, last + 1) - start, at_beginning=not start)
 
     def whole(self, facts: Facts) -> Iterator[bytes]:
         """The whole file in one answer."""
@@ -215,14 +215,14 @@ def _content_length(headers: Message) -> int | None:
     return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
 
 
-def _content_range(headers: Message) -> tuple[int, int]:
-    """The first byte of an answer and the size of the file."""
+def _content_range(headers: Message) -> tuple[int, int, int]:
+    """The first and the last byte of an answer, and the size of the file."""
     match = re.fullmatch(
         r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", (headers.get("Content-Range") or "").strip()
     )
     if match is None:
         raise TransientError("the server does not say which bytes it sends")
-    return int(match[1]), int(match[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _passing(error: object) -> Exception:

@@ -132,6 +132,16 @@ class RemoteRun:
             raise self._silent(error) from None
         return None if content is None else Manifest.parse(content, f"{shown(self.url)}/{MANIFEST}")
 
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file that is there, by its key, whatever the manifest says."""
+
+        def listed() -> dict[str, int]:
+            self.store.invalidate_cache()
+            rows = self.store.find(f"{self.path}/files", detail=True)
+            return {name.removeprefix(f"{self.path}/"): int(row["size"]) for name, row in rows.items()}
+
+        return asked(self.url, listed)
+
     def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> str:
         """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key."""
         key, hashed, left = key_of(path, sha256), hashlib.sha256(), size
