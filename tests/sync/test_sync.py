@@ -136,6 +136,9 @@ def test_a_folder_that_is_taken_away_takes_nothing_from_its_copy(tmp_path: Path)
     push.push(run, remote, nothing)
     before = remote.manifest()
     assert before is not None
+    there = Path(remote.path) / str(held[path]["key"])
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"x")
     remote.publish(Manifest.of("abc", {**before.files, **held}), before)
     restore.remember(run, (remote.manifest() or before).sum)
     push.push(run, remote, nothing)  # the folder has no whole checkpoint of this stage: the copy keeps its own
