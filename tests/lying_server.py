@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import threading
 import time
@@ -113,6 +114,27 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(1.0)
         return True
 
+    def _packed(self, turn: int, name: str) -> bool:
+        return self._status(200, {"Content-Encoding": "gzip"}, b"not unpacked")
+
+    def _nothing(self, turn: int, name: str) -> bool:
+        return self._status(200, {}, b"")
+
+    def _growing(self, turn: int, name: str) -> bool:
+        """Neither ranges nor tags, and longer from the second request on."""
+        content = self.server.files[name]
+        return self._status(200, {}, content[: len(content) // 2] if turn == 1 else content)
+
+    def _query(self, turn: int, name: str) -> bool:
+        """Content of one length that the query chooses, without a tag."""
+        return self._status(200, {}, hashlib.sha256(urlsplit(self.path).query.encode()).digest())
+
+    def _boundless(self, turn: int, name: str) -> bool:
+        self.send_response(200)
+        self.send_header("Content-Length", "9" * 5000)
+        self.end_headers()
+        return True
+
     def _endless(self, turn: int, name: str) -> bool:
         """No length, and the connection is closed at some point."""
         self.send_response(200)
@@ -146,7 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = content[span[0] : span[1]] if span else content
         self.send_response(206 if span else 200)
         if span:
-            self.send_header("Content-Range", f"bytes {span[0]}-{span[1] - 1}/{len(content)}")
+            last = span[0] if how == "misnamed" else span[1] - 1
+            self.send_header("Content-Range", f"bytes {span[0]}-{last}/{len(content)}")
         if how != "tagless":
             self.send_header("ETag", tag)
         if how == "named":

@@ -146,3 +146,14 @@ def test_a_bucket_that_is_not_there_and_a_store_that_is_down_are_one_sentence(
         assert time.monotonic() - began < 60
     assert "planted" not in str(error.value)
     s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_folder_that_a_console_has_made_is_fetched_without_its_marker(tmp_path: Path) -> None:
+    import s3fs
+
+    store = s3fs.S3FileSystem()
+    for key, content in (("m/", b""), ("m/sub/", b""), ("m/sub/a.bin", b"1"), ("m/d.zarr/.zgroup", b"{}")):
+        store.call_s3("put_object", Bucket="runs", Key=key, Body=content)
+    paths = plan(["s3://runs/m/"], tmp_path, silent).fetch()
+    assert [path.relative_to(tmp_path).as_posix() for path in paths] == ["d.zarr/.zgroup", "sub/a.bin"]

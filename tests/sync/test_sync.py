@@ -136,6 +136,9 @@ def test_a_folder_that_is_taken_away_takes_nothing_from_its_copy(tmp_path: Path)
     push.push(run, remote, nothing)
     before = remote.manifest()
     assert before is not None
+    there = Path(remote.path) / str(held[path]["key"])
+    there.parent.mkdir(parents=True)
+    there.write_bytes(b"x")
     remote.publish(Manifest.of("abc", {**before.files, **held}), before)
     restore.remember(run, (remote.manifest() or before).sum)
     push.push(run, remote, nothing)  # the folder has no whole checkpoint of this stage: the copy keeps its own
@@ -225,6 +228,46 @@ def test_a_killed_courier_costs_nothing_and_the_end_is_copied(tmp_path: Path, mo
     manifest = RemoteRun(url, "tiny").manifest()
     assert manifest is not None
     assert manifest.files["verdict.json"]["sha256"] == sha256(run.verdict)
+
+
+def test_a_quoted_address_of_a_disk_is_written_probed_and_read_at_one_place(tmp_path: Path) -> None:
+    run, place = a_run(tmp_path), tmp_path / "my disk%20"
+    remote = RemoteRun(place.as_uri(), "tiny")
+    remote.probe()
+    push.push(run, remote, nothing)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["my disk%20", "tiny"]
+    assert not list((place / "tiny").glob(".probe*"))
+    manifest = remote.manifest()
+    assert manifest is not None
+    words = run.metrics.read_text()
+    shutil.rmtree(run.folder)
+    restore.bring_back(remote, manifest, run.folder, lambda _: None)
+    assert run.metrics.read_text() == words
+    for wrong in ("file://disk/x", "file://~/x", "dir::memory://x"):
+        with pytest.raises(ConfigError, match=r"another machine|no store"):
+            RemoteRun(wrong, "tiny")
+
+
+def test_what_the_store_has_lost_is_copied_again(tmp_path: Path) -> None:
+    run, remote = a_run(tmp_path), RemoteRun((tmp_path / "bucket").as_uri(), "tiny")
+    push.push(run, remote, nothing)
+    manifest = remote.manifest()
+    assert manifest is not None
+    lost, cut = (Path(remote.path) / manifest.files[name]["key"] for name in ("config.yaml", "metrics.jsonl"))
+    lost.unlink()
+    cut.write_bytes(b"{")
+    push.push(run, remote, nothing)
+    assert lost.read_bytes() == run.config.read_bytes()
+    assert cut.read_bytes() == run.metrics.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("paths", "size"), [(("zz", "zz/b"), 1), (("a",), 10**400), (("a",), -1), (("/".join(["a"] * 3000),), 1)]
+)
+def test_a_manifest_that_no_disk_could_hold_is_refused(paths: tuple[str, ...], size: int) -> None:
+    rows = {path: {"bytes": size, "sha256": "0" * 64, "key": remote_run.key_of(path, "0" * 64)} for path in paths}
+    with pytest.raises(DataError, match="is damaged"):
+        Manifest.parse(Manifest.of("abc", rows).content(), "there")
 
 
 def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
-from ups.fetch.addresses import identity, shown
+from ups.fetch.addresses import gives_access, identity, shown
 from ups.fetch.connections import Connections
 from ups.fetch.landing import Landing
 from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
@@ -67,7 +67,10 @@ class Download:
 
     @property
     def is_there(self) -> bool:
-        """Whether the file was fetched before, and nobody has touched it since."""
+        """Whether the file was fetched before, and nobody has touched it since. The server is asked where that may not
+        be the same file."""
+        if gives_access(self.url) and not self.wanted.proven:
+            return False
         return self.landing.settled(self.url, self.wanted.agrees)
 
     def fetch(self) -> Path:
@@ -95,6 +98,8 @@ class Download:
             try:
                 facts = self.facts()
                 self._require_known_end(facts)
+                if gives_access(self.url) and not facts.version:
+                    self.pieces.discard()  # what was left may be of another file
                 digests = self._verified(facts)
             except ChangedError:
                 changes += 1
@@ -122,7 +127,8 @@ class Download:
         for _ in range(ROUNDS):
             self._one_version(facts)
             if digests := self.pieces.verify(("md5", "sha256")):
-                if self.facts().version != facts.version:
+                after = self.facts()
+                if after.version != facts.version or after.size not in (None, self.pieces.size):
                     raise ChangedError
                 return digests
             self._say("was not read back from this disk as it came; the pieces that differ are fetched again")
@@ -171,11 +177,14 @@ class Download:
     def _adopt(self) -> bool:
         """Whether a file of this name that lies there already is the one that is wanted; DataError where it is not."""
         target, proven = self.landing.target, self.wanted.proven
+        if target.is_symlink() and not target.exists():
+            raise DataError(f"{target}: is a link to what is not there; remove it, or fetch to another folder.")
         if not target.exists():
             return False
         self._say("is there already, and is compared")
         digests, facts = digests_of(target), Facts(None) if proven else self.facts()
-        if not self.wanted.agrees(digests) or (not proven and facts.size != target.stat().st_size):
+        another = self.landing.holds_another(self.url, facts.version, digests["sha256"])
+        if not self.wanted.agrees(digests) or (not proven and (another or facts.size != target.stat().st_size)):
             raise DataError(
                 f"{target}: is there already and is another file than {self.shown}; move it away, or fetch to another "
                 "folder."

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ups.fetch.addresses import file_name, shown
+from ups.fetch.addresses import SCHEMES, file_name, http_address, is_zarr, shown
 from ups.fetch.catalogue import ROOTS, lookup
 from ups.fetch.download import Download, Wanted
 from ups.fetch.http_file import HttpFile
-from ups.fetch.patience import Patience
+from ups.fetch.patience import Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile
 from ups.fetch.stores import StoredFile, files_below
 from ups.progress import Report
@@ -42,24 +42,29 @@ def wanted(word: str, patience: Patience) -> list[Wanted]:
             "well:NAME (`ups data fetch --list`), https://…, s3://…, hf://… or file://…."
         )
     scheme = match[1].lower()
-    if scheme in ("http", "https"):
+    if scheme in SCHEMES:
         return [_at(word, patience)]
     if scheme == "file":
         local = LocalFile(word)
         return [Wanted(local, _name(local.path.name, word))]
     if word.endswith("/") or any(character in word for character in "*?["):
-        return [Wanted(file, path) for file, path in files_below(word)]
+        try:
+            return [Wanted(file, path) for file, path in files_below(word)]
+        except TransientError as error:
+            raise UnreachableError(f"{shown(word)}: does not answer ({error}); try again later.") from None
     stored = StoredFile(word)
     return [Wanted(stored, _name(stored.path, word))]
 
 
 def _without_login(word: str) -> str:
     """A word that should have been an address, without what may be secret in it."""
-    return re.sub(r"[^/\s]*@", "…@", word.partition("?")[0])[:120]
+    _, sign, rest = word.rpartition("@")
+    return f"{'…@' if sign else ''}{rest.partition('?')[0]}"[:120]
 
 
 def _at(url: str, patience: Patience) -> Wanted:
     """A file at an http address; where that has no name for it, the server is asked."""
+    url = http_address(url)
     if not urlsplit(url).hostname:
         raise ConfigError(f"{shown(url)}: has no host; write https://HOST/PATH.")
     name = file_name(urlsplit(url).path)
@@ -106,14 +111,15 @@ class Plan:
 
     def data(self, paths: Sequence[Path]) -> tuple[Path, ...]:
         """What can be opened as data of files that were fetched: the files, or the folder of a data set of The Well
-        where all of it was fetched."""
+        where all of it was fetched, or of Zarr."""
         whole: dict[Path, None] = {}
         for path in paths:
             parts = path.relative_to(self.folder).parts
             root = (
                 self.folder / parts[0] if len(parts) > 1 and (self.folder / parts[0] / "stats.yaml") in paths else path
             )
-            whole[root] = None
+            depth = next((i for i, part in enumerate(parts[:-1], 1) if is_zarr(part)), None)
+            whole[root if depth is None else self.folder.joinpath(*parts[:depth])] = None
         return tuple(path for path in whole if path.suffix.lower() not in COMPANIONS) or tuple(whole)
 
     def require_room(self) -> None:

@@ -18,10 +18,10 @@ from email.message import Message
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
-from ups.fetch.addresses import file_name, shown
+from ups.fetch.addresses import MISTAKE, SCHEMES, file_name, http_address, shown
 from ups.fetch.patience import ChangedError, NoRangesError, Patience, StoppedError, TransientError, retry_after
 from ups.fetch.remote_file import BLOCK, Facts
-from ups.types import DataError
+from ups.types import ConfigError, DataError
 from ups.version import __version__
 
 HEADERS = {"User-Agent": f"ups/{__version__}", "Accept-Encoding": "identity"}
@@ -34,6 +34,8 @@ REFUSALS = {
     410: "is there no longer; look for another address",
 }
 PAGE = re.compile(rb"^\s*(<!doctype html|<html|<\?xml[^>]*>\s*<(!doctype )?html)", re.I)
+CODINGS = ("gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress")
+COMPRESSED = (".gz", ".tgz", ".br", ".zst", ".z")  # files that some servers call so
 PAGES = ("text/html", "application/xhtml+xml")
 
 
@@ -49,7 +51,7 @@ class HttpFile:
     gives access to, may change between two pieces."""
 
     def __init__(self, url: str, patience: Patience, expects_page: bool = False) -> None:
-        self.url, self.patience, self.expects_page = url, patience, expects_page
+        self.url, self.patience, self.expects_page = http_address(url), patience, expects_page
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def facts(self) -> Facts:
@@ -58,10 +60,11 @@ class HttpFile:
             headers = answer.headers
             self._refuse_page(answer.headers, b"")
             if answer.status == 206:
-                size: int | None = _content_range(headers)[1]
+                size: int | None = _content_range(headers)[2]
             else:
-                length = headers.get("Content-Length")
-                size = int(length) if length and length.isdecimal() else None
+                size = _content_length(headers)
+            if size == 0:
+                raise self._empty()
             framed = size is not None or "chunked" in (headers.get("Transfer-Encoding") or "").lower()
             return Facts(
                 size, _version(headers), answer.status == 206 and size is not None, self._name(headers), framed
@@ -72,17 +75,17 @@ class HttpFile:
         with self._answer(start, end - 1, facts.version) as answer:
             if answer.status != 206:
                 raise ChangedError if _version(answer.headers) != facts.version else NoRangesError
-            first, size = _content_range(answer.headers)
+            first, last, size = _content_range(answer.headers)
             if size != facts.size or _version(answer.headers) != facts.version:
                 raise ChangedError
             if first != start:
                 raise TransientError(f"sent the bytes from {first} on, and not from {start}")
-            yield from self._blocks(answer, end - start, at_beginning=not start)
+            yield from self._blocks(answer, min(end, last + 1) - start, at_beginning=not start)
 
     def whole(self, facts: Facts) -> Iterator[bytes]:
         """The whole file in one answer."""
         with self._answer(None, None) as answer:
-            if _version(answer.headers) != facts.version:
+            if _version(answer.headers) != facts.version or _content_length(answer.headers) not in (None, facts.size):
                 raise ChangedError
             yield from self._blocks(answer, facts.size, at_beginning=True)
 
@@ -95,8 +98,10 @@ class HttpFile:
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise _passing(error) from None
             if not block:
-                if size is None:
+                if size is None and done:
                     return
+                if size is None:
+                    raise self._empty()
                 raise TransientError(f"the answer ended after {done} of {size} bytes")
             if at_beginning and not done:
                 self._refuse_page(None, block)
@@ -113,7 +118,10 @@ class HttpFile:
             with self._answer(0, 0) as answer:
                 yield answer
         except ChangedError:  # it has no first byte
-            raise DataError(f"{shown(self.url)}: is empty; check the address.") from None
+            raise self._empty() from None
+
+    def _empty(self) -> DataError:
+        return DataError(f"{shown(self.url)}: is empty; check the address.")
 
     @contextlib.contextmanager
     def _answer(self, first: int | None, last: int | None, version: str = "") -> Iterator[http.client.HTTPResponse]:
@@ -133,6 +141,8 @@ class HttpFile:
                 answer: Any = self._opener.open(request, timeout=self.patience.stall)
             except urllib.error.HTTPError as error:
                 answer = error
+            except (http.client.InvalidURL, UnicodeError):  # their words show the address
+                raise ConfigError(f"{shown(self.url)}: {MISTAKE}") from None
             except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
                 raise _passing(error.reason if isinstance(error, urllib.error.URLError) else error) from None
             with contextlib.closing(answer):
@@ -146,9 +156,13 @@ class HttpFile:
 
     def _next(self, url: str, headers: Message) -> str:
         """Where a redirect leads, unless that is less safe than the address itself."""
-        target = urljoin(url, headers.get("Location") or "")
+        location = (headers.get("Location") or "").encode("latin-1", "replace").decode(errors="surrogateescape")
+        try:
+            target = http_address(urljoin(url, location))
+        except (ConfigError, ValueError):
+            target = ""
         parts = urlsplit(target)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in SCHEMES or not parts.hostname:
             raise DataError(f"{shown(self.url)}: redirects to what is no http address; check the address.")
         if urlsplit(url).scheme == "https" and parts.scheme == "http":
             raise DataError(
@@ -158,6 +172,12 @@ class HttpFile:
 
     def _require_good(self, status: int, headers: Message) -> None:
         if status in (200, 206):
+            coding = (headers.get("Content-Encoding") or "").strip().lower()
+            if coding in CODINGS and not urlsplit(self.url).path.lower().endswith(COMPRESSED):
+                raise DataError(
+                    f"{shown(self.url)}: is sent compressed ({coding}) although it was asked for as it is; fetch it "
+                    "from another address, or with a program that unpacks it."
+                )
             return
         if status in PASSING:
             raise TransientError(f"the server answers {status}", retry_after(headers.get("Retry-After")))
@@ -189,12 +209,20 @@ def _version(headers: Message) -> str:
     return f"{(tag or date).replace(' ', '_')} {strong}" if tag or date else ""
 
 
-def _content_range(headers: Message) -> tuple[int, int]:
-    """The first byte of an answer and the size of the file."""
-    match = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", (headers.get("Content-Range") or "").strip())
+def _content_length(headers: Message) -> int | None:
+    """Bytes of an answer, where it says how many."""
+    length = headers.get("Content-Length") or ""
+    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else None
+
+
+def _content_range(headers: Message) -> tuple[int, int, int]:
+    """The first and the last byte of an answer, and the size of the file."""
+    match = re.fullmatch(
+        r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", (headers.get("Content-Range") or "").strip()
+    )
     if match is None:
         raise TransientError("the server does not say which bytes it sends")
-    return int(match[1]), int(match[3])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _passing(error: object) -> Exception:
@@ -207,6 +235,8 @@ def _passing(error: object) -> Exception:
         return TransientError("nothing came for too long a time")
     if isinstance(error, http.client.IncompleteRead):
         return TransientError("the answer was cut")
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return TransientError(f"the answer is no proper HTTP: {type(error).__name__}")  # it may repeat the request
     if isinstance(error, ValueError):  # closed by somebody else
         return StoppedError()
     return TransientError(" ".join(str(getattr(error, "strerror", "") or error or type(error).__name__).split())[:200])
@@ -230,4 +260,8 @@ def _login(url: str) -> str:
         with contextlib.suppress(OSError, netrc.NetrcParseError, UnicodeDecodeError):
             entry = netrc.netrc(os.environ.get("NETRC")).hosts.get(parts.hostname)
             user, password = (entry[0], entry[2] or "") if entry else ("", "")
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode() if user or password else ""
+    return (
+        "Basic " + base64.b64encode(f"{user}:{password}".encode(errors="surrogateescape")).decode()
+        if user or password
+        else ""
+    )

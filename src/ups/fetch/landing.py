@@ -49,6 +49,17 @@ class Landing:
         digests = {kind: str(row.get(kind, "")) for kind in ("md5", "sha256")}
         return row.get("stamp") == stamp(status) and row.get("identity") == identity(url) and agrees(digests)
 
+    def holds_another(self, url: str, version: str, sha256: str) -> bool:
+        """Whether what lies here came from another address, or is known to be another version of the file."""
+        try:
+            row = read_record(self.receipt)
+        except (OSError, ValueError):
+            return False
+        if row.get("sha256") != sha256:  # of something that lay here before
+            return False
+        versions = {str(row.get("version", "")), version} - {""}
+        return row.get("identity") != identity(url) or len(versions) > 1
+
     def settle(self, url: str, version: str, digests: dict[str, str]) -> None:
         """Write down what is known of the file in its place."""
         lies = stamp(self.target.stat())

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from ups.fetch.addresses import shown
+from ups.fetch.addresses import shown, split
 from ups.fetch.patience import ChangedError, TransientError
 from ups.files import stamp
 from ups.types import DataError
@@ -40,15 +40,22 @@ class RemoteFile(Protocol):
     def whole(self, facts: Facts) -> Iterator[bytes]: ...  # from its beginning to its end, where there are no ranges
 
 
+def local_path(url: str) -> Path:
+    """The path that a file:// address names; what is quoted in it (%20) is unquoted."""
+    parts = split(url)
+    if parts.netloc not in ("", "localhost"):
+        raise DataError(f"{shown(url)}: names another machine; write file:///PATH for a file of this one.")
+    path = unquote(parts.path, errors="surrogateescape")
+    if "\0" in path:
+        raise DataError(f"{shown(url)}: has a %00, which no path can have; check the address.")
+    return Path(path)
+
+
 class LocalFile:
     """A file of this machine, `file://` or a mounted disk."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
-        parts = urlsplit(url)
-        if parts.netloc not in ("", "localhost"):
-            raise DataError(f"{shown(url)}: names another machine; write file:///PATH for a file of this one.")
-        self.path = Path(unquote(parts.path))
+    def __init__(self, url: str, path: Path | None = None) -> None:
+        self.url, self.path = url, path or local_path(url)
 
     def facts(self) -> Facts:
         try:

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ups.fetch.addresses import relative_path, shown
-from ups.fetch.patience import ChangedError, TransientError
-from ups.fetch.remote_file import Facts
+from ups.fetch.addresses import is_zarr, relative_path, shown
+from ups.fetch.patience import ChangedError, TransientError, UnreachableError
+from ups.fetch.remote_file import Facts, local_path
 from ups.types import ConfigError, DataError
 
 BLOCK = 1 << 23  # bytes of one request
@@ -30,6 +30,7 @@ LIBRARIES = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "aiohttp": ("ClientError",),
     "httpx": ("HTTPError",),
+    "ftplib": ("Error",),
 }
 INSTALL = "pip install 'universal-physics-stack[remote]'"
 
@@ -56,7 +57,12 @@ def store_of(url: str) -> tuple[Any, str]:
         raise ConfigError(
             f"{shown(url)}: no store is called {scheme}://; write s3://, hf://, gs:// or https://."
         ) from None
-    return store, path
+    except _errors_of_stores() as error:  # some log in at once
+        raise UnreachableError(
+            f"{shown(url)}: does not answer, or refuses the login ({type(error).__name__}); check the address, or try "
+            "again later."
+        ) from None
+    return store, str(local_path(url)) if scheme == "file" else path
 
 
 def asked(url: str, act: Callable[[], Result]) -> Result:
@@ -85,7 +91,7 @@ def _errors_of_stores() -> tuple[type[Exception], ...]:
     for name, kinds in LIBRARIES.items():
         module = sys.modules.get(name)
         own += [getattr(module, kind) for kind in kinds if hasattr(module, kind)]
-    return (OSError, ValueError, RuntimeError, KeyError, TypeError, NotImplementedError, *own)
+    return (OSError, EOFError, ValueError, RuntimeError, KeyError, TypeError, NotImplementedError, *own)
 
 
 def spoken(error: BaseException) -> str:
@@ -140,12 +146,13 @@ def files_below(url: str) -> list[tuple[StoredFile, str]]:
     store, path = store_of(url)
     parts = path.rstrip("/").split("/")
     fixed = next((i for i, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
-    root, scheme = "/".join(parts[:fixed]) + "/", url.partition("://")[0]
+    own = fixed == len(parts) and is_zarr(parts[-1])  # it stays a folder of that name
+    root, scheme = "/".join(parts[: fixed - own]) + "/", url.partition("://")[0]
 
     def names() -> list[str]:
         return sorted(store.find(path) if fixed == len(parts) else filter(store.isfile, store.glob(path)))
 
-    files = asked(url, names)
+    files = [name for name in asked(url, names) if not name.endswith("/") and name != path.rstrip("/")]  # markers
     if not files:
         raise DataError(f"{shown(url)}: holds no file; check the address.")
     return [

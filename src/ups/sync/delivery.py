@@ -34,7 +34,7 @@ def copied(folder: Path, url: str | None, say: Callable[[str], None]) -> Iterato
         if courier is not None:
             end_courier(courier, WAIT)
         receipt = Receipt.read(receipt_of(run))
-        if not run.verdict.is_file() or receipt.verdict != sha256(run.verdict):
+        if receipt.trouble or not run.verdict.is_file() or receipt.verdict != sha256(run.verdict):
             reason = f" ({receipt.trouble})" if receipt.trouble else ""
             say(f"{shown(url)}: does not have all of {folder}{reason}; the same command with --resume copies the rest.")
 

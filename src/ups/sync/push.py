@@ -61,7 +61,9 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
     receipt, before = Receipt.read(place), remote.manifest()
     if before is not None and before.sum not in receipt.sums:
         raise DataError(f"{remote.url}: another machine has written there since; this one copies nothing more.")
-    there = dict(before.files) if before is not None and before.run == run_is else {}
+    named = before.files if before is not None and before.run == run_is else {}
+    sizes = remote.sizes() if named else {}
+    there = {path: row for path, row in named.items() if sizes.get(row["key"]) == row["bytes"]}  # what is lost is new
     files: dict[str, dict[str, Any]] = {}
     for entry in entries(run):
         beat()

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from threading import Event
 from typing import Any, BinaryIO, TypeVar
 
@@ -21,6 +21,7 @@ from ups.parsing import parse_json
 from ups.types import ConfigError, DataError
 
 FORMAT = 1
+LONGEST = 1000  # letters of a path
 MANIFEST = "manifest.json"
 BLOCK = 1 << 22
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "r2"})
@@ -67,18 +68,26 @@ class Manifest:
             files = {str(path): row for path, row in values["files"].items()}
             for path, row in files.items():
                 relative_path(path, where)
-                if type(row["bytes"]) is not int or row["key"] != key_of(path, str(row["sha256"])):
+                if len(path) > LONGEST or any(str(folder) in files for folder in PurePosixPath(path).parents):
+                    raise ValueError(path)
+                if (
+                    type(row["bytes"]) is not int
+                    or not 0 <= row["bytes"] < 1 << 63
+                    or row["key"] != key_of(path, str(row["sha256"]))
+                ):
                     raise ValueError(path)
             return cls(str(values["run"]), files, float(values["time"]), str(values["id"]))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise DataError(f"{where}: is no manifest of a run, or is damaged; use another place.") from None
 
 
 def require_syncable(url: str) -> None:
     """A ConfigError for what cannot be the place of copies."""
     scheme, sign, _ = url.partition("://")
-    if not sign or scheme in ("http", "https", "memory"):
+    if not sign or scheme in ("http", "https", "memory") or "::" in scheme:
         raise ConfigError("it is no store that runs can be copied to; write s3://BUCKET/FOLDER or the like.")
+    if scheme == "file" and not url.startswith(("file:///", "file://localhost/")):
+        raise ConfigError("it names another machine; write file:///PATH for a folder of this one.")
     if may_hold_secrets(url):
         raise ConfigError("it may hold a password or a token ('@', '?' or '#'); put logins into the environment.")
 
@@ -89,15 +98,17 @@ class RemoteRun:
     def __init__(self, url: str, name: str) -> None:
         require_syncable(url)
         self.url = f"{url.rstrip('/')}/{name}"
-        self.store, self.path = store_of(self.url)
+        self.store, place = store_of(url)
+        self.path = f"{place.rstrip('/')}/{name}"
         self.local, self.in_bucket = url.startswith("file://"), url.partition("://")[0] in BUCKETS
 
     def probe(self) -> None:
         """Write, read and delete a small file: a ConfigError where that is denied."""
-        path, words = f"{self.path}/.probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
+        key, words = f".probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
+        path = f"{self.path}/{key}"
         try:
             self._tried(lambda: self._write(path, words))
-            back = self._tried(lambda: bytes(self.store.cat_file(path)))
+            back = self._tried(lambda: self._read(key))
             self._tried(lambda: self.store.rm_file(path))
         except DataError as error:
             raise ConfigError(f"sync: {error} Nothing was begun; mend it, or leave `sync` out.") from None
@@ -120,6 +131,16 @@ class RemoteRun:
         except TransientError as error:
             raise self._silent(error) from None
         return None if content is None else Manifest.parse(content, f"{shown(self.url)}/{MANIFEST}")
+
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file that is there, by its key, whatever the manifest says."""
+
+        def listed() -> dict[str, int]:
+            self.store.invalidate_cache()
+            rows = self.store.find(f"{self.path}/files", detail=True)
+            return {name.removeprefix(f"{self.path}/"): int(row["size"]) for name, row in rows.items()}
+
+        return asked(self.url, listed)
 
     def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> str:
         """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key."""
@@ -158,7 +179,17 @@ class RemoteRun:
     def file(self, key: str) -> RemoteFile:
         """One of its files, to be fetched."""
         url = f"{self.url}/{key}"
-        return LocalFile(url) if self.local else StoredFile(url, self.store, f"{self.path}/{key}")
+        path = f"{self.path}/{key}"
+        return LocalFile(url, Path(path)) if self.local else StoredFile(url, self.store, path)
+
+    def _read(self, key: str) -> bytes:
+        """The content of a file, had as a run is brought back; what changes meanwhile is nothing."""
+        file = self.file(key)
+        facts = file.facts()
+        try:
+            return b"".join(file.read(0, facts.size or 0, facts))
+        except ChangedError:
+            return b""
 
     def _write(self, path: str, content: bytes) -> None:
         self._make_folder(path)
