@@ -41,7 +41,8 @@ class Draws:
     lasting: float = 0.0
 
     def __call__(self, step: int, like: Tensor) -> Tensor:
-        """Standard normal numbers of the shape `(M · B, …)` of `like`; on all devices the same."""
+        """Standard normal numbers of the shape `(M · B, …)` of `like`; on all devices the same but for
+        round-off in float64."""
         return self._of([step], like)[0]
 
     def of_steps(self, steps: int, like: Tensor) -> Iterator[Tensor]:
