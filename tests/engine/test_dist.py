@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ import torch.distributed as dist
 from ranks import run_ranks, values
 from small_training import Fitting, Waves
 from ups.engine.loop import Trainer
+from ups.engine.ranks.control import LostPeer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
@@ -67,6 +70,33 @@ def failing() -> tuple[str, bool]:
 
 def test_the_group_ends_with_an_error_too() -> None:
     assert values(run_ranks(failing, 1)) == [("in the middle", False)]
+
+
+def threads() -> list[str]:
+    """The names of this process's threads of gloo."""
+    names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+    return [name for name in names if "gloo" in name]
+
+
+def kept(strategy: Literal["ddp", "fsdp"]) -> tuple[int, list[str], str]:
+    with Dist.start("cpu", DistConfig(ranks=2, strategy=strategy)) as ranks:
+        dist.all_reduce(torch.ones(1))
+        ranks.barrier()
+        during = len(threads())
+    try:
+        ranks.barrier()
+    except LostPeer as error:
+        return during, threads(), str(error)
+    return during, threads(), "several ranks went on as if each were alone"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="this system does not name threads under /proc")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_who_keeps_the_object_keeps_no_thread_that_could_abort_the_end_of_python(strategy: str) -> None:
+    for during, after, sentence in values(run_ranks(kept, 2, strategy)):
+        assert during > 0
+        assert after == []
+        assert "the ranks have parted" in sentence
 
 
 def test_what_nccl_is_told_is_named_and_nccl_without_a_gpu_is_refused() -> None:

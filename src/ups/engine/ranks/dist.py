@@ -59,8 +59,12 @@ class Dist:
                 raise ConfigError(f"the config asks for {config.world} ranks and this process is alone; use `ups run`.")
             own = _selected(device_of(device))
             backend = _backend(config, own, 0) if config.backend == "nccl" else "gloo"
-            with _group_of_one(backend, own) if "nccl" in backend or config.strategy == "fsdp" else nullcontext():
-                yield cls(device=own, config=config, mesh=_mesh(own, config, 1))
+            grouped = "nccl" in backend or config.strategy == "fsdp"
+            with (
+                _group_of_one(backend, own) if grouped else nullcontext(),
+                cls(device=own, config=config, mesh=_mesh(own, config, 1))._until_the_end() as ranks,
+            ):
+                yield ranks
             return
         if rank is None or local is None:
             raise ConfigError(f"WORLD_SIZE is {world}, but RANK and LOCAL_RANK are not set; start with `ups run`.")
@@ -75,9 +79,8 @@ class Dist:
             device_id=own if own.type == "cuda" and backend == "nccl" else None,
         )
         try:
-            votes, saver = (_gloo(seconds) for seconds in (config.vote_timeout, config.timeout))
-            mesh = _mesh(own, config, world)
-            yield cls(rank, world, own, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
+            with cls._joined(rank, world, own, config)._until_the_end() as ranks:
+                yield ranks
         finally:
             _leave()
 
@@ -86,6 +89,23 @@ class Dist:
     def alone(cls, device: str = "auto") -> Iterator[Dist]:
         """One process on `device`, whatever launcher started it: for work that is not shared."""
         yield cls(device=_selected(device_of(device)))
+
+    @classmethod
+    def _joined(cls, rank: int, world: int, device: torch.device, config: DistConfig) -> Dist:
+        votes, saver = (_gloo(seconds) for seconds in (config.vote_timeout, config.timeout))
+        mesh = _mesh(device, config, world)
+        return cls(rank, world, device, config, Control(votes, rank, world), dist.group.WORLD, saver, mesh)
+
+    @contextmanager
+    def _until_the_end(self) -> Iterator[Dist]:
+        """Itself, without its groups afterwards: one that is held when Python ends may abort the process, as its
+        threads may still be releasing tensors then."""
+        try:
+            yield self
+        finally:
+            self.control.end()
+            for name in ("group", "saver", "mesh"):
+                object.__setattr__(self, name, None)
 
     @property
     def leads(self) -> bool:
