@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from ups.cli.numbers import Whole
 from ups.screen import table, waiting
 from ups.streams import delivered
 from ups.types import ConfigError
@@ -17,6 +18,7 @@ def estimate(
     device: Literal["cpu", "cuda"] | None = None,
     measure: bool = False,
     price: float | None = None,
+    ranks: Whole | None = None,
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
 ) -> int:
     """Say what a run of CONFIG will take: parameters, FLOPs, memory, disk and time, and whether it fits.
@@ -34,6 +36,9 @@ def estimate(
         Run some real steps for the times, however long they take.
     price
         Of an hour of this device, in your currency: the run's cost is said too.
+    ranks
+        Also say what 2, 4 … up to so many devices like this one would give, each with a process of its own, over
+        NVLink and over Ethernet. Computing is timed here, sending is reckoned from the bytes.
     json_out
         Also write all numbers (bytes, seconds) to this file.
     """
@@ -46,11 +51,15 @@ def estimate(
         from ups.run.config import run_config
 
         config = load(run_config(), file, overrides)
-        from ups.jobs.forecast import forecast
+        from ups.jobs.forecast import duration, forecast, size
 
-        outlook = forecast(config, device, measure, price, show_activity)
+        outlook = forecast(config, device, measure, price, show_activity, ranks)
     print(f"{outlook.name} on {outlook.device}\n")
     print(table(outlook.rows()) + "\n")
+    if outlook.scaling:
+        print(f"{outlook.scaling.stage} on more devices like this one: how many times as fast, one batch shared out;")
+        print("in brackets, how many times the samples a second, a whole batch for each\n")
+        print(table(outlook.scaling.table(size, duration)) + "\n")
     print("\n".join(outlook.lines()))
     if json_out:
         outlook.write(json_out)

@@ -19,6 +19,7 @@ from ups.host_memory import resident
 from ups.jobs.contention import BUSY, Contention
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.making import making_seconds
+from ups.jobs.scaling import Scaling, longest, scaling
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
@@ -56,6 +57,7 @@ class Forecast:
     busy: float = 0.0  # share of the time in which others had the processors while this was timed
     program: int = 0  # bytes of host memory that a process takes before it has a tensor
     processes: int = 1  # that share the memory
+    scaling: Scaling | None = None  # what more devices would give, where that was asked
 
     @property
     def seconds(self) -> float | None:
@@ -127,7 +129,8 @@ class Forecast:
                 f"time         {duration(self.seconds)}, {made}{duration(self.evaluation)} evaluation "
                 f"(from {how}){cost}"
             )
-        return [*lines, *(f"note: {note}" for note in (*c.notes, *self._doubts())), self.verdict]
+        notes = [f"note: {note}" for note in (*c.notes, *self._doubts())]
+        return [*lines, *notes, *([self.scaling.sentence()] if self.scaling else []), self.verdict]
 
     def _doubts(self) -> list[str]:
         """A sentence where what was timed says little of an idle machine."""
@@ -168,12 +171,16 @@ def forecast(
     measure: bool = False,
     price: float | None = None,
     activity: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005
+    ranks: int | None = None,
 ) -> Forecast:
-    """What `config` would cost on `device` (that of the config by default). Nothing is made, trained or written;
-    `activity` is told what is being worked out."""
+    """What `config` would cost on `device` (that of the config by default), and what up to `ranks` such devices would
+    give. Nothing is made, trained or written; `activity` is told what is being worked out."""
     kind, here = _device(device or config.device)
     if price is not None and price < 0:
         raise ConfigError(f"--price is {price:g}; an hour costs at least nothing.")
+    if ranks is not None and (ranks < 2 or here is None):
+        why = f"there is no {kind} device here to time steps on" if here is None else "it asks for more than one"
+        raise ConfigError(f"--ranks is {ranks}, but {why}; leave it out, or change it.")
     activity(f"{config.name}: counting memory and FLOPs")
     bill = costs(config, kind)
     free = free_memory(here) if here is not None else None
@@ -203,10 +210,15 @@ def forecast(
         slower = step / reckoned[s.name]
         times[s.name] = _by_the_clock(s, config.stage(s.name).train, step, slower, roof)
         evaluation = roof.seconds(bill.judging) * slower
+    more = None
+    if ranks is not None:
+        stage = longest([(name, time.seconds) for name, time in times.items()])
+        activity(f"{config.name}: {stage} on up to {ranks} devices")
+        more = scaling(config, bill, ranks, here, roof, bool(taken), PATIENCE / 2, stage)
     activity(f"{config.name}: timing the making of the data")
     making, busy = making_seconds(config.data), contention.share()
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
-    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes)
+    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes, more)
     return Forecast(config.name, name, bill, times, *judged)
 
 

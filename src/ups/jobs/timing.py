@@ -13,11 +13,11 @@ import torch
 
 from ups.engine.graph import WARM
 from ups.engine.loop import Trainer
-from ups.engine.memory import Work
+from ups.engine.memory import Work, captures
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
-from ups.run.check import Outline, new_simulator
+from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import RunConfig
 from ups.tensors import Window
 
@@ -103,14 +103,27 @@ class Timed:
 
 def trial(config: RunConfig, sets: Sequence[Outline], device: torch.device, most: float) -> dict[str, Timed]:
     """Some real steps of each stage, with throw-away weights on random numbers, for roughly `most` seconds each."""
-    context, found = config.context, {}
-    for name, kind in config.stages.items():
-        settings = config.stage(name)
-        share = -(-settings.batch // config.dist.world)
-        windows = [data.window(share, context, settings.unroll) for data in sets if kind.learns(data.task)]
-        stage = kind(new_simulator(config, sets).to(device), settings)
-        found[name] = _steps(stage, Invented(windows), settings.train, device, most)
-    return found
+    return {name: timed_stage(config, name, device, most, sets=sets) for name in config.stages}
+
+
+def timed_stage(
+    config: RunConfig,
+    name: str,
+    device: torch.device,
+    most: float,
+    batch: int | None = None,
+    sets: Sequence[Outline] | None = None,
+) -> Timed:
+    """Some real steps of one stage as a rank of the run would take them, with its share of the batch or with `batch`
+    samples; nothing is sent."""
+    kind, settings = config.stages[name], config.stage(name)
+    sets = outlines(config.data) if sets is None else sets
+    share = batch or -(-settings.batch // config.dist.world)
+    windows = [data.window(share, config.context, settings.unroll) for data in sets if kind.learns(data.task)]
+    stage, train = kind(new_simulator(config, sets).to(device), settings), settings.train
+    if not captures(train, device.type, config.dist):
+        train = dataclasses.replace(train, graph=False)
+    return _steps(stage, Invented(windows), train, device, most)
 
 
 def _steps(stage: Stage, batches: Invented, train: TrainConfig, device: torch.device, most: float) -> Timed:
