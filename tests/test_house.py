@@ -27,7 +27,8 @@ FLOORS = {
     "screen": {"run", "engine", "progress"},
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
-    "bench": {"run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "heartbeat", "types"},
+    "bench": {"jobs", "run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "pages"}
+    | {"heartbeat", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}

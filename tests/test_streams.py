@@ -46,6 +46,7 @@ WORDS = {
     "bench generate": ("bench", "generate", "--task", "nothing"),
     "bench engine": ("bench", "engine", "--rounds", "few"),
     "bench cache": ("bench", "cache", "--samples", "few"),
+    "bench growth": ("bench", "growth", "--rounds", "few"),
     "bench rollout": ("bench", "rollout", "{folder}/nowhere"),
     "init": ("init", "{bad}", "--out", "{folder}/config.yaml"),
     "run": ("run", "{folder}/nowhere.yaml"),

@@ -181,6 +181,15 @@ def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
     assert whole.flops == 2 * (2 * first + 3 * second) == split.flops
 
 
+def test_flops_of_attention_are_those_of_the_textbook() -> None:
+    samples, heads, tokens, width = 2, 4, 64, 16
+    with Ledger("cpu") as ledger:
+        q, k, v = (torch.randn(samples, heads, tokens, width, requires_grad=True) for _ in range(3))
+        nn.functional.scaled_dot_product_attention(q, k, v).sum().backward()
+    product = 2 * samples * heads * tokens**2 * width  # two in the forward, five in the backward, scores anew
+    assert ledger.flops == (2 + 5) * product
+
+
 def test_a_ledger_counts_what_lives_and_only_what_is_new() -> None:
     old = torch.zeros(1024)
     with Ledger("cpu") as ledger:

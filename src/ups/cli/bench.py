@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -63,6 +63,44 @@ def bench_engine(
     from ups.bench.engine import bench_engine as job
 
     job(rounds, batch, json_out, say=print)
+
+
+@bench.command(name="growth")
+def bench_growth(
+    *,
+    axis: list[str] | None = None,
+    core: list[Literal["transformer", "unet"]] | None = None,
+    device: str = "auto",
+    seconds: float = 4.0,
+    rounds: Whole = 2,
+    json_out: Annotated[Path | None, Parameter(name="--json")] = None,
+    plot: Path | None = None,
+) -> None:
+    """How the time of a training step grows with tokens, cells, samples, width and tasks, as exponents.
+
+    An operator with attention, in windows where the core is the unet, on random numbers; all else stays as it is while
+    one grows. The exponent is fitted to the larger half of the sizes.
+
+    Parameters
+    ----------
+    axis
+        Only tokens, cells, samples, width or tasks; may be given several times.
+    core
+        unet (the default), whose attention is in windows, or transformer; may be given several times.
+    device
+        auto, cpu, cuda or cuda:N.
+    seconds
+        How long to train at each size, at most.
+    rounds
+        How often each size is timed, in turn; the quickest counts.
+    json_out
+        Also write the numbers, with their provenance, to this file.
+    plot
+        Also draw them, as a PNG file.
+    """
+    from ups.bench.growth import bench_growth as job
+
+    job(axis, core or ["unet"], device, seconds, rounds, json_out, plot, say=print)
 
 
 @bench.command(name="cache")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from ups.engine.graph import LEAD
 from ups.engine.learner import precision
@@ -37,6 +37,22 @@ def rounded(nbytes: int, device: str) -> int:
 def bytes_of(tensors: Iterable[Tensor], device: str) -> int:
     """What tensors take that share no memory."""
     return sum(rounded(t.numel() * t.element_size(), device) for t in tensors)
+
+
+# Attention on a CPU, which torch's own counter does not know: by the shapes of query, key and value, after that of the
+# gradient in the backward.
+ATTENTION: dict[Any, tuple[Callable[..., int], int]] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (sdpa_flop_count, 3),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (sdpa_backward_flop_count, 4),
+}
+
+
+def _flops(operation: Any, args: Any, kwargs: Any, out: Any) -> int:
+    if operation in ATTENTION:
+        formula, shapes = ATTENTION[operation]
+        return int(formula(*(tensor.shape for tensor in args[:shapes])))
+    count = flop_registry.get(operation)
+    return int(count(*args, **kwargs, out_val=out)) if count else 0
 
 
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -67,8 +83,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not func.is_view:
             self.moved += sum(t.numel() * t.element_size() for t in (*given, *made))
             self.operations += 1
-            count = flop_registry.get(func._overloadpacket)
-            self.flops += int(count(*args, **(kwargs or {}), out_val=out)) if count else 0
+            self.flops += _flops(func._overloadpacket, args, kwargs or {}, out)
         return out
 
     def _enter(self, storage: Any) -> None:
