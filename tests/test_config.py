@@ -85,6 +85,10 @@ def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, valu
     assert text.startswith(("--" + key.replace("__", "."), "--data.b", "burgers1d", "there is no task"))
 
 
+def test_data_of_nothing_are_asked_what_they_are() -> None:
+    assert "neither a `file` nor a `task`" in complaint(data__b__samples=24)
+
+
 def test_a_scheme_that_a_task_lacks_is_an_impossible_combination() -> None:
     text = complaint(data__b__task="kdv1d", data__b__scheme="pdebench")
     assert "kdv1d has no scheme 'pdebench'" in text

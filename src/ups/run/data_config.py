@@ -82,6 +82,8 @@ class GenerateConfig(Config):
 
         if self.equation is None:
             return self
+        if not self.equation:
+            raise ValueError("there is neither a `file` nor a `task` to make data of; add one.")
         known("task", (self.equation,), EQUATIONS)
         kind = EQUATIONS[self.equation]
         names = [p.name for p in kind.parameters()]
@@ -207,6 +209,4 @@ class DataConfig(GenerateConfig):
             raise ValueError(str(error)) from None
         if self.there:
             single(self.params)
-        if not self.there and not self.equation:
-            raise ValueError("there is neither a `file` nor a `task` to make data of; add one.")
         return self
