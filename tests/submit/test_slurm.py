@@ -15,6 +15,7 @@ import pytest
 from slurm_cluster import Cluster, cluster, lacking
 from ups.submit.commands import RefusedError
 from ups.submit.job import Job, Status
+from ups.submit.records import Record, note
 from ups.submit.slurm import Slurm, clock
 
 FAKE = Path(__file__).with_name("fake_ups.py")
@@ -29,11 +30,12 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def here(two_nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def here(two_nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_"))]:
         monkeypatch.delenv(name)
     for name in ("SLURM_CONF", "PATH"):
         monkeypatch.setenv(name, two_nodes.environ[name])
+    monkeypatch.setenv("UPS_STATE", str(tmp_path / "state"))
     two_nodes.wait_for_nodes()
     yield two_nodes
     two_nodes.cancel_all()
@@ -47,6 +49,13 @@ def job_of(folder: Path, words: str, **more: Any) -> Job:
     config.write_text(words.format(folder=folder / "run"))
     job = Job("tiny-0a1b", "tiny", config, folder / "run", place, python=str(FAKE), inputs=(config,), grace=1)
     return replace(job, **more)
+
+
+def submitted(job: Job) -> str:
+    """The number of a job that was submitted and written down, as a launch does it."""
+    identity = Slurm().submit(job, Slurm().render(job))
+    note(replace(Record.of(job, "slurm"), identity=identity))
+    return identity
 
 
 def until(holds: Callable[[], bool], seconds: float = 60) -> None:
@@ -67,11 +76,12 @@ def lives(folder: Path, node: int = 0) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("here")
 def test_a_job_on_two_nodes_ends_well_and_its_log_is_there(tmp_path: Path) -> None:
-    job = job_of(tmp_path, "end {folder} 0", nodes=2, name="50% of it")
-    identity = Slurm().submit(job, Slurm().render(job))
+    out = tmp_path / "100%  %j %x%5u%% of it"  # which SLURM would put its own words into
+    job = replace(job_of(tmp_path, "end {folder} 0", nodes=2), folder=out / "tiny")
+    identity = submitted(job)
     assert ended(identity) == Status("done", "it has ended well.", 0)
     assert "fake run on n1" in "".join(Slurm().logs(identity))
-    assert f"50% of it.slurm-{identity}.log" in os.listdir(tmp_path)
+    assert os.listdir(out) == [f"tiny.slurm-{identity}.log"]
     assert Slurm().find(job.key) == identity
     first, second = lives(tmp_path, 0)[0], lives(tmp_path, 1)[0]
     assert [first["node"], second["node"]] == ["n1", "n2"]
@@ -93,7 +103,7 @@ def test_a_failed_run_is_a_failed_job_with_its_exit_code(tmp_path: Path) -> None
 def test_data_that_a_node_lacks_end_the_job_at_once_with_a_sentence(tmp_path: Path) -> None:
     job = job_of(tmp_path, "end {folder} 0", nodes=2)
     job = replace(job, inputs=(*job.inputs, tmp_path / "no such $HOME.hdf5"))
-    identity = Slurm().submit(job, Slurm().render(job))
+    identity = submitted(job)
     assert ended(identity).code == 2
     assert "no such $HOME.hdf5: is not there on" in "".join(Slurm().logs(identity))
     assert not (tmp_path / "run").exists()
@@ -152,8 +162,9 @@ def test_a_job_that_is_stopped_saves_and_is_not_queued_again(here: Cluster, tmp_
 def test_a_sweep_is_an_array_of_runs_each_with_its_own_settings(tmp_path: Path) -> None:
     points = tuple((("name", f"p{i}"), ("a.b", f"{i} $x")) for i in range(3))
     job = job_of(tmp_path, "end {folder} 0", points=points)
-    identity = Slurm().submit(job, Slurm().render(job))
+    identity = submitted(job)
     assert ended(identity).state == "done"
+    assert ["fake run on n" in log for log in Slurm().logs(identity)] == [True] * 3
     for number in range(3):
         (line,) = (tmp_path / "run" / f"p{number}" / "lives-0.jsonl").read_text().splitlines()
         assert f"--a.b={number} $x" in json.loads(line)["words"]

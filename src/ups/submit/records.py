@@ -101,6 +101,14 @@ def record_of(job: str) -> Record:
     raise ConfigError(f"'{job}': no such job was submitted from here; `ups launch status` lists all of them.")
 
 
+def record_with(engine: str, identity: str) -> Record:
+    """The record of the job to which an engine gave this identity."""
+    for record in all_records():
+        if (record.engine, record.identity) == (engine, identity):
+            return record
+    raise ConfigError(f"'{identity}': no such job was launched on {engine} from here.")
+
+
 def with_identity(record: Record, identity: str) -> Record:
     """The record of a job whose identity is known now; written down where the disk takes it, for a job that runs is
     found by its key as well."""

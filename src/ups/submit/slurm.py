@@ -11,10 +11,12 @@ from pathlib import Path
 from ups.submit.commands import RefusedError, answer
 from ups.submit.ended import ended
 from ups.submit.job import Job, State, Status
+from ups.submit.records import record_with
 from ups.submit.shell import begun_or_resumed, checks, quoted
 from ups.types import ConfigError, DataError, UpsError
 from ups.verdict import Ending
 
+ENGINE = "slurm"
 MARGIN = 30.0  # seconds between the end of the grace and the time limit
 EARLY = 5  # times that a job is queued again whose run was ended before it could listen
 PORTS = (20_000, 10_000)  # the first port at which the nodes of a job may meet, and how many there are
@@ -114,17 +116,12 @@ class Slurm:
         return _together([_status(task) for task in tasks])
 
     def logs(self, identity: str) -> Iterator[str]:
-        tasks = _tasks(identity)
-        paths = sorted({task["StdOut"] for task in tasks if task.get("StdOut")})
-        if not paths:
-            raise DataError(
-                f"{identity}: SLURM has forgotten its log; it lies beside the run, as NAME.slurm-{identity}.log."
-            )
+        paths = _logs(identity)
         for path in paths:
             try:
-                yield Path(path.replace("%%", "%")).read_text(errors="replace")
-            except OSError:
-                yield ""  # not begun, or on another machine's disk
+                yield path.read_text(errors="replace")
+            except OSError as error:
+                raise DataError(f"{path}: the log of the job cannot be read ({error.strerror}).") from None
 
     def stop(self, identity: str) -> None:
         _answer("scancel", identity)
@@ -181,6 +178,21 @@ def _log(job: Job) -> str:
     """The file, as SLURM names it: the number of the job is its own to put in."""
     place = str(_log_folder(job) / f"{job.name}.slurm-").replace("%", "%%")
     return f"{place}{'%A_%a' if job.points else '%j'}.log"
+
+
+def _logs(identity: str) -> list[Path]:
+    """The logs of a job, by its record: where a path has a '%', SLURM itself names another than it writes to."""
+    record = record_with(ENGINE, identity)
+    folder = Path(record.folder)
+    own = re.compile(rf"{re.escape(record.name)}\.slurm-{identity}(?:_([0-9]+))?\.log")
+    rows = [(own.fullmatch(path.name), path) for place in (folder.parent, folder) for path in place.glob("*.log")]
+    logs = sorted((int(match[1] or 0), path) for match, path in rows if match)
+    if not logs:
+        raise DataError(
+            f"{folder.parent}: there is no {record.name}.slurm-{identity}.log; the job has not begun, or this machine "
+            "does not see the disk of its nodes."
+        )
+    return [path for _, path in logs]
 
 
 def _node(job: Job) -> str:

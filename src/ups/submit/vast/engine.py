@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from ups.submit.job import Job, Status
-from ups.submit.records import Record, all_records, file_of
+from ups.submit.records import Record, file_of, record_with
 from ups.submit.vast.client import Client, Machine, VastError
 from ups.submit.vast.home import bring_home, end_of, keep_log, kept, kept_log, log_of
 from ups.submit.vast.offers import check_money, check_options, offers
@@ -105,12 +105,9 @@ class Vast:
 
     def _job(self, identity: str) -> tuple[Record, Machine | None]:
         """The job of this engine that has a machine, and the machine; a VastError where that is another's."""
-        records = [record for record in all_records() if (record.engine, record.identity) == (ENGINE, identity)]
-        if not records:
-            raise ConfigError(f"'{identity}': no job with such a machine was launched from here.")
-        machine = self.client.shown(int(identity))
-        check_label(machine, records[0].key)
-        return records[0], machine
+        record, machine = record_with(ENGINE, identity), self.client.shown(int(identity))
+        check_label(machine, record.key)
+        return record, machine
 
     def _check_variables(self, job: Job) -> None:
         """A ConfigError for variables that the account does not give its machines."""
