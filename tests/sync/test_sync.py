@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +24,7 @@ from ups.run.datasets import Screen
 from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
 from ups.sync import delivery, push, remote_run, restore
-from ups.sync.courier import Copying, one_pass
+from ups.sync.courier import Copying, couriers_of, one_pass
 from ups.sync.push import Receipt, receipt_of
 from ups.sync.remote_run import Manifest, RemoteRun
 from ups.sync.snapshot import entries
@@ -228,6 +232,66 @@ def test_a_killed_courier_costs_nothing_and_the_end_is_copied(tmp_path: Path, mo
     manifest = RemoteRun(url, "tiny").manifest()
     assert manifest is not None
     assert manifest.files["verdict.json"]["sha256"] == sha256(run.verdict)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from ups.sync.delivery import copied
+with copied(Path(sys.argv[1]), sys.argv[2], print):
+    time.sleep(600)
+"""
+
+
+def test_a_courier_that_a_killed_supervisor_has_left_ends_when_the_run_is_resumed_and_is_no_stranger(
+    tmp_path: Path,
+) -> None:
+    run, url = a_run(tmp_path), (tmp_path / "bucket").as_uri()
+    remote = RemoteRun(url, "tiny")
+    push.push(run, remote, nothing)
+    seen = restore.prepare(url, run.folder, lambda _: None, resume=True, overwrite=False)
+    run.verdict.write_text('{"verdict": "HANG"}\n')
+    hanging = Path(remote.path) / remote_run.key_of("verdict.json", sha256(run.verdict))
+    os.mkfifo(hanging)  # whoever writes to it stands still
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(run.folder), url])
+    until(lambda: len(couriers_of(run.folder)) == 2 and is_locked(run.sync("receipt.lock")), "a pass is under way")
+    other = threading.Thread(target=lambda: ended.append(one_pass(run, url)))
+    ended: list[bool] = []
+    other.start()
+    other.join(1.0)
+    assert not ended, "it waits for the pass that is under way"
+    owner.kill()
+    owner.wait()
+    assert len(couriers_of(run.folder)) == 2, "they do not die with it"
+    hanging.unlink()
+    receipt = Receipt.read(receipt_of(run))
+    receipt.add("published just before it was killed")
+    receipt.write(receipt_of(run))
+    restore.remember(run, seen)  # as the run that is resumed does, once it holds the folder
+    assert couriers_of(run.folder) == []
+    other.join(60)
+    assert ended == [True]
+    assert {"published just before it was killed", seen} < set(Receipt.read(receipt_of(run)).sums)
+    assert one_pass(run, url), Receipt.read(receipt_of(run)).trouble
+    manifest = remote.manifest()
+    assert manifest is not None
+    assert manifest.files["verdict.json"]["sha256"] == sha256(run.verdict)
+
+
+def is_locked(path: Path) -> bool:
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def until(holds: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
 
 
 def test_a_quoted_address_of_a_disk_is_written_probed_and_read_at_one_place(tmp_path: Path) -> None:

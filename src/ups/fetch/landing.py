@@ -69,17 +69,30 @@ class Landing:
     @contextlib.contextmanager
     def alone(self, waits: Callable[[], None]) -> Iterator[None]:
         """No other process fetches this file while the block runs. One that does is waited for, after `waits`."""
-        for place in (self.target.parent, self.lock.parent):
-            place.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-        try:
-            while not _locked(handle):
-                waits()
-                waits = _nothing
-                time.sleep(LOOK)
+        self.target.parent.mkdir(parents=True, exist_ok=True)
+        says = iter((waits,))
+
+        def once() -> None:
+            for say in says:
+                say()
+
+        with alone(self.lock, once):
             yield
-        finally:
-            os.close(handle)
+
+
+@contextlib.contextmanager
+def alone(lock: Path, waits: Callable[[], None]) -> Iterator[None]:
+    """No other process has this lock while the block runs. One that has it is waited for; `waits` is called again and
+    again meanwhile."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        while not _locked(handle):
+            waits()
+            time.sleep(LOOK)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _locked(handle: int) -> bool:
@@ -88,7 +101,3 @@ def _locked(handle: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _nothing() -> None:
-    """It was said before."""

@@ -17,12 +17,14 @@ from typing import Any
 from ups.fetch.patience import ChangedError, TransientError
 from ups.fetch.stores import spoken
 from ups.rundir import RunDir
+from ups.supervise.proc import end_all, identity, is_mine, owned, seen_by
 from ups.supervise.rank_parent import die_with_parent
-from ups.sync.push import Receipt, push, receipt_of
+from ups.sync.push import Receipt, alone_with, push, receipt_of
 from ups.sync.remote_run import RemoteRun
 from ups.sync.snapshot import glimpse
 from ups.types import UpsError
 
+VARIABLE = "UPS_COURIER"  # by which the couriers of a folder are found
 LOOK = 0.5  # seconds between two looks at the folder
 LOGS = 30.0  # seconds between two copies for the sake of logs alone
 PAUSE, LONGEST = 2.0, 300.0  # seconds before a copy that failed is tried again; doubled each time
@@ -81,7 +83,8 @@ def _pass(folder: Path, url: str, moved: Any, courier: int) -> None:
         moved.value = time.monotonic()
 
     try:
-        push(run, RemoteRun(url, folder.name), beat)
+        with alone_with(run, beat):
+            push(run, RemoteRun(url, folder.name), beat)
     except (UpsError, TransientError, ChangedError, OSError, ValueError, KeyError) as error:
         _trouble(run, spoken(error) or type(error).__name__)
         os._exit(1)
@@ -89,9 +92,9 @@ def _pass(folder: Path, url: str, moved: Any, courier: int) -> None:
 
 
 def _trouble(run: RunDir, words: str) -> None:
-    receipt = Receipt.read(receipt_of(run))
-    receipt.trouble = words[:500]
-    with contextlib.suppress(OSError):  # the disk may be full; it is tried again
+    with contextlib.suppress(OSError), alone_with(run, lambda: None):  # the disk may be full; it is tried again
+        receipt = Receipt.read(receipt_of(run))
+        receipt.trouble = words[:500]
         receipt.write(receipt_of(run))
 
 
@@ -106,6 +109,23 @@ def carry(run: RunDir, url: str, limit: float, over: Callable[[float], bool]) ->
         if copying.look(time.monotonic(), last=True) or time.monotonic() > deadline:
             return
         time.sleep(min(PAUSE * 2**number, max(0.0, deadline - time.monotonic())))
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What the courier of a folder is started with."""
+    return {**os.environ, VARIABLE: str(folder.resolve())}
+
+
+def couriers_of(folder: Path) -> list[int]:
+    """This user's processes on this machine that copy the run in `folder`."""
+    place, here = str(folder.resolve()), identity(folder)
+    pids = [pid for pid in owned(VARIABLE, place) if is_mine(Path(f"/proc/{pid}"))]
+    return [pid for pid in pids if identity(seen_by(pid, place)) == here]
+
+
+def end_couriers(folder: Path) -> None:
+    """End the couriers of a run that this process holds now: who has started them was killed."""
+    end_all(lambda: couriers_of(folder))
 
 
 def main(folder: Path, url: str, limit: float) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ups.fetch.addresses import shown
 from ups.files import sha256
 from ups.rundir import RunDir
+from ups.sync.courier import environment
 from ups.sync.push import Receipt, receipt_of
 from ups.tracking.delivery import end_courier
 
@@ -41,9 +42,11 @@ def copied(folder: Path, url: str | None, say: Callable[[str], None]) -> Iterato
 
 def _courier(folder: Path, url: str, say: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
     words = [sys.executable, "-m", "ups.sync.courier", str(folder.resolve()), url, str(WAIT)]
-    nothing = subprocess.DEVNULL
+    nothing, own = subprocess.DEVNULL, environment(folder)
     try:
-        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True)
+        return subprocess.Popen(
+            words, env=own, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, start_new_session=True
+        )
     except OSError as error:
         say(f"{shown(url)}: cannot be written to now ({error.strerror or error}); training goes on without a copy.")
         return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ups.fetch.landing import alone
 from ups.fetch.patience import ChangedError
 from ups.files import write_atomic
 from ups.rundir import RunDir
@@ -16,11 +18,14 @@ from ups.sync.snapshot import entries, hashed
 from ups.types import DataError
 from ups.verdict import read_json
 
+SUMS = 8  # manifests that are remembered
+
 
 @dataclass
 class Receipt:
     """What is known of the copy of a run: the sums of manifests that may be there, as this machine has seen or written
-    them, the SHA-256 of the verdict that is there, and why the last attempt failed."""
+    them (the last word of a process that was killed may arrive late), the SHA-256 of the verdict that is there, and why
+    the last attempt failed."""
 
     sums: list[str] = field(default_factory=list)
     verdict: str = ""
@@ -34,13 +39,24 @@ class Receipt:
         values, empty = read_json(path), asdict(cls())
         return cls(**{f.name: values[f.name] for f in fields(cls) if type(values.get(f.name)) is type(empty[f.name])})
 
+    def add(self, sum: str) -> None:
+        """Remember a manifest that may be there."""
+        self.sums = [*(known for known in self.sums if known != sum), sum][-SUMS:]
+
     def write(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # a folder that was taken away is not made again
         write_atomic(path, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def receipt_of(run: RunDir) -> Path:
     return run.sync("receipt.json")
+
+
+def alone_with(run: RunDir, beat: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    """While the block runs no other process copies this run, or writes its receipt; one that does is waited for."""
+    place = run.sync("receipt.lock")
+    place.parent.mkdir(exist_ok=True)
+    return alone(place, beat)
 
 
 def run_id(run: RunDir) -> str:
@@ -82,9 +98,9 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
         raise ChangedError(f"{run.folder} was taken away")
     manifest = Manifest.of(run_is, {**_of_stages_without(files, there), **files})
     receipt.hashes = {path: row for path, row in receipt.hashes.items() if path in files}
-    receipt.sums = [*([before.sum] if before is not None else []), manifest.sum]
+    receipt.add(manifest.sum)
     receipt.write(place)  # before it is there: a kill in between must not make a stranger of this machine
     remote.publish(manifest, before)
-    receipt.sums, receipt.trouble, receipt.time = [manifest.sum], "", manifest.time
+    receipt.trouble, receipt.time = "", manifest.time
     receipt.verdict = str(files.get(run.verdict.name, {}).get("sha256", ""))
     receipt.write(place)

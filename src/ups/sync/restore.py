@@ -13,7 +13,8 @@ from ups.fetch.landing import FOLDER
 from ups.files import sync
 from ups.progress import Progress, Report
 from ups.rundir import RunDir
-from ups.sync.push import Receipt, receipt_of, run_id
+from ups.sync.courier import end_couriers
+from ups.sync.push import Receipt, alone_with, receipt_of, run_id
 from ups.sync.remote_run import Manifest, RemoteRun
 from ups.types import ConfigError, DataError
 
@@ -51,12 +52,17 @@ def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume:
 
 
 def remember(run: RunDir, seen: str | None) -> None:
-    """Write down, in the folder of a run that has begun, which manifest this machine may replace."""
+    """Write down, in the folder of a run that this process has begun, which manifest this machine may replace. A
+    courier that a killed process has left is ended: what it has published is remembered too."""
     if seen is None:
         return
-    receipt = Receipt.read(receipt_of(run))
-    receipt.sums, receipt.trouble = [seen] if seen else [], ""
-    receipt.write(receipt_of(run))
+    end_couriers(run.folder)
+    with alone_with(run, lambda: None):
+        receipt = Receipt.read(receipt_of(run))
+        receipt.trouble = ""
+        if seen:
+            receipt.add(seen)
+        receipt.write(receipt_of(run))
 
 
 def bring_back(remote: RemoteRun, manifest: Manifest, place: Path, say: Callable[[str], None]) -> None:
