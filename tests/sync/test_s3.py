@@ -75,7 +75,14 @@ def test_a_run_goes_to_s3_and_comes_back(bucket: str, tmp_path: Path) -> None:
     restore.remember(run, restore.prepare(bucket, run.folder, lambda _: None, resume=True, overwrite=False))
     assert run.artifact("simulator").read_bytes() == content
     run.verdict.write_text("{}\n")
-    push.push(run, RemoteRun(bucket, "tiny"), lambda: None)
+    remote = RemoteRun(bucket, "tiny")
+    push.push(run, remote, lambda: None)
+    manifest = remote.manifest()
+    assert manifest is not None
+    assert {row["key"]: (row["bytes"], row["tag"]) for row in manifest.files.values()} == remote.listed()
+    key = f"{remote.path}/{manifest.files['artifacts/simulator.safetensors']['key']}"
+    remote.store.pipe_file(key, bytes(len(content)))  # somebody else's bytes, as many
+    push.push(run, remote, lambda: None)
     files = plan([f"{bucket}/tiny/files/"], tmp_path / "fetched", silent).fetch()
     assert content in [path.read_bytes() for path in files]
     text = "".join(path.read_text(errors="ignore") for path in tmp_path.rglob("*.json"))

@@ -279,7 +279,7 @@ def test_a_courier_that_a_killed_supervisor_has_left_ends_when_the_run_is_resume
 
 
 def is_locked(path: Path) -> bool:
-    with path.open("rb") as file:
+    with path.open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -320,9 +320,12 @@ def test_what_the_store_has_lost_is_copied_again(tmp_path: Path) -> None:
     lost, cut = (Path(remote.path) / manifest.files[name]["key"] for name in ("config.yaml", "metrics.jsonl"))
     lost.unlink()
     cut.write_bytes(b"{")
+    replaced = Path(remote.path) / manifest.files["verdict.json"]["key"]
+    replaced.write_bytes(b"x" * replaced.stat().st_size)
     push.push(run, remote, nothing)
     assert lost.read_bytes() == run.config.read_bytes()
     assert cut.read_bytes() == run.metrics.read_bytes()
+    assert replaced.read_bytes() == run.verdict.read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def _of_stages_without(files: Mapping[str, Any], there: Mapping[str, Any]) -> di
     return {p: row for p, row in there.items() if p.startswith("checkpoints/") and p.split("/")[1] not in stages}
 
 
+def _untouched(row: Mapping[str, Any], size: int, tag: str) -> bool:
+    """Whether a file in the store is still the one that was copied there; what is lost or changed is copied again."""
+    return size == row["bytes"] and row.get("tag", tag) == tag
+
+
 def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
     """Copy what is not there yet. A DataError where another machine has written there since."""
     place, run_is = receipt_of(run), run_id(run)
@@ -78,8 +83,8 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
     if before is not None and before.sum not in receipt.sums:
         raise DataError(f"{remote.url}: another machine has written there since; this one copies nothing more.")
     named = before.files if before is not None and before.run == run_is else {}
-    sizes = remote.sizes() if named else {}
-    there = {path: row for path, row in named.items() if sizes.get(row["key"]) == row["bytes"]}  # what is lost is new
+    listed = remote.listed() if named else {}
+    there = {path: row for path, row in named.items() if _untouched(row, *listed.get(row["key"], (-1, "")))}
     files: dict[str, dict[str, Any]] = {}
     for entry in entries(run):
         beat()
@@ -90,7 +95,7 @@ def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
             if {key: held.get(key) for key in row} == row:
                 files[entry.path] = dict(held)
                 continue
-            files[entry.path] = {**row, "key": remote.put(entry.source, entry.path, entry.size, digest, beat)}
+            files[entry.path] = {**row, **remote.put(entry.source, entry.path, entry.size, digest, beat)}
         except FileNotFoundError:
             if entry.sha256:  # of a checkpoint that is no longer kept: all of the newer one takes its place
                 raise ChangedError(f"{entry.source} was taken away") from None

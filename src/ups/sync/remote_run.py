@@ -132,18 +132,18 @@ class RemoteRun:
             raise self._silent(error) from None
         return None if content is None else Manifest.parse(content, f"{shown(self.url)}/{MANIFEST}")
 
-    def sizes(self) -> dict[str, int]:
-        """The bytes of each file that is there, by its key, whatever the manifest says."""
+    def listed(self) -> dict[str, tuple[int, str]]:
+        """The bytes and the tag of each file that is there, by its key, whatever the manifest says."""
 
-        def listed() -> dict[str, int]:
+        def listed() -> dict[str, tuple[int, str]]:
             self.store.invalidate_cache()
             rows = self.store.find(f"{self.path}/files", detail=True)
-            return {name.removeprefix(f"{self.path}/"): int(row["size"]) for name, row in rows.items()}
+            return {name.removeprefix(f"{self.path}/"): (int(row["size"]), tag_of(row)) for name, row in rows.items()}
 
         return asked(self.url, listed)
 
-    def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> str:
-        """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key."""
+    def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> dict[str, str]:
+        """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key and tag."""
         key, hashed, left = key_of(path, sha256), hashlib.sha256(), size
         place = f"{self.path}/{key}"
 
@@ -161,10 +161,10 @@ class RemoteRun:
             asked(self.url, lambda: copy(file))
         if left or hashed.hexdigest() != sha256:
             raise ChangedError(f"{source} changed while it was copied")
-        there = asked(self.url, lambda: self.store.info(place)["size"])
-        if there != size:
-            raise TransientError(f"{path}: {there} bytes arrived of {size}")
-        return key
+        info = asked(self.url, lambda: self.store.info(place))
+        if info["size"] != size:
+            raise TransientError(f"{path}: {info['size']} bytes arrived of {size}")
+        return {"key": key, "tag": tag_of(info)}
 
     def publish(self, manifest: Manifest, before: Manifest | None) -> None:
         """Make a manifest the one that counts, and delete what only the one before it named."""
@@ -214,6 +214,11 @@ class RemoteRun:
             except TransientError as error:
                 failures += 1
                 BRIEF.wait(failures, error, Event())
+
+
+def tag_of(info: Mapping[str, Any]) -> str:
+    """What a store says of a file that is another when somebody has written it again; empty where it says nothing."""
+    return next((str(info[name]).strip('"') for name in ("ETag", "mtime") if info.get(name)), "")
 
 
 def key_of(path: str, sha256: str) -> str:
