@@ -67,6 +67,7 @@ class Vast:
         self.up = True
         self.lock = threading.RLock()
         self.next = 7001
+        self.ahead = 0.0  # seconds that its clock is ahead of this machine's
         self.pause: float = 0.3  # seconds from a stop to the end of a machine's processes
 
     def kinds(self) -> list[str]:
@@ -253,6 +254,15 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     do_GET = do_PUT = do_POST = do_DELETE = handle_one  # noqa: N815
+
+    def do_HEAD(self) -> None:
+        """Whatever the path: the date is in the headers."""
+        self.close_connection = True
+        if self.vast.up:
+            self.send_error(405)
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        return super().date_time_string((timestamp or time.time()) + self.vast.ahead)
 
     def log_message(self, *words: object) -> None:
         """Nothing is printed."""

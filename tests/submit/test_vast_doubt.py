@@ -17,6 +17,7 @@ from ups.submit.vast.engine import Vast
 from ups.submit.vast.home import UNKNOWN, files_left
 from ups.submit.vast.labels import Label, home
 from ups.submit.vast.reap import reap
+from ups.submit.vast.rent import rented
 from ups.types import ConfigError
 from vast_server import Vast as Server
 from vast_stage import machine_with, record_machine
@@ -202,6 +203,31 @@ def test_a_machine_whose_record_cannot_be_read_is_no_orphan(vast: Server, tmp_pa
     assert [finding.machine.id for finding in harvest.kept] == [id]
     assert harvest.stuck == (f"machine {id} is left alone: the record of its job cannot be read.",)
     assert list(vast.machines) == [id]
+
+
+@pytest.mark.parametrize("ahead", [-7200.0, 7200.0])
+def test_a_lease_ends_by_the_clock_of_vast_whatever_the_clocks_here_say(
+    vast: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """`ahead`: seconds that Vast's clock, the true one, is ahead of that of this computer."""
+    vast.ahead, vast.states = ahead, ["running"]
+    true = time.time() + ahead
+    job = job_at(tmp_path)
+    machine = rented(Client(), job, "true", lambda _: None)
+    label = Label.of(machine.label)
+    assert label is not None
+    assert 0 <= label.until + 1 - true - 30 - 7200 - job.grace < 60  # START is 30 s here
+    record_machine(job.key, machine.id, tmp_path)
+    elsewhere = machine_with(vast, "other-00000001", true + 600, "0" * 8)
+    over = machine_with(vast, "over-00000001", true - 60, "0" * 8, log=NOTHING)
+    harvest = reap(lambda _: None)
+    assert [finding.machine.id for finding in harvest.destroyed] == [over]
+    assert set(vast.machines) == {machine.id, elsewhere}
+    assert not harvest.stuck
+    vast.up = False
+    monkeypatch.setattr("ups.submit.vast.client.PAUSE", 0.01)
+    with pytest.raises(VastError, match="does not say what time it is"):
+        reap(lambda _: None)
 
 
 def test_two_folders_of_records_are_two_homes_though_their_computers_have_one_name(

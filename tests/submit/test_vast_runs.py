@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,15 +102,14 @@ def test_a_network_that_goes_during_the_run_delays_the_end_of_the_machine_and_no
     given_back(machine, seconds=PATIENCE)
 
 
-def test_a_machine_without_any_network_is_ended_from_outside(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_any_network_is_ended_from_outside(stage: Stage) -> None:
     if subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no network can be taken away here")
     stage.server.wrap = ["unshare", "-n"]
     job, machine = stage.rent("success", repo=stage.serve_code())
     until(lambda: "ups launch: PUT: " in machine.log, "it asks in vain", PATIENCE)
     assert "code: try 5 failed" in machine.log
-    real = time.time
-    monkeypatch.setattr("ups.submit.vast.reap.time.time", lambda: real() + 1000)
+    stage.server.ahead = 1000.0
     harvest = reap(lambda _: None)
     assert len(harvest.destroyed) == 1
     assert not harvest.stuck

@@ -118,6 +118,22 @@ def test_the_lease_ends_a_run_that_hangs(stage: Stage) -> None:
     assert "ended with code 15" in machine.log
 
 
+def test_a_machine_that_cannot_be_given_back_long_after_its_lease_powers_off_and_goes_on_asking(
+    stage: Stage, tmp_path: Path
+) -> None:
+    server, off = stage.server, tmp_path / "sbin" / "poweroff"
+    off.parent.mkdir()
+    off.write_text(f"#!/bin/sh\ndate >>{tmp_path}/off; exit 1\n")  # as in a container, which may not
+    off.chmod(0o755)
+    server.environment |= {"UPS_LAST": "3", "PATH": f"{off.parent}:{os.environ['PATH']}"}
+    _, machine = stage.rent("success", seconds=1.0)
+    server.up = False
+    until((tmp_path / "off").exists, f"it powers off: {machine.log}")
+    assert machine.log.count("ups launch: PUT: ") >= 2, "it has asked before"
+    server.up = True
+    given_back(machine)
+
+
 @pytest.mark.slow
 def test_a_network_that_is_gone_is_waited_for(stage: Stage) -> None:
     server = stage.server

@@ -30,6 +30,7 @@ LIBRARIES = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "aiohttp": ("ClientError",),
     "httpx": ("HTTPError",),
+    "httpx2": ("HTTPError",),
     "ftplib": ("Error",),
 }
 INSTALL = "pip install 'universal-physics-stack[remote]'"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import email.utils
+import http.client
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +25,8 @@ INSTALL = "install it apart (`pipx install vastai`), or set UPS_VASTAI to the pr
 PATIENCE = 180.0  # seconds of one command; it waits 120 for an answer itself
 MOST = 20_000_000  # characters of an answer
 HOURS = 730.0  # of a month
+SERVER = "https://console.vast.ai"
+TRIES, PAUSE = 3, 1.0  # times that the clock is asked for, and seconds in between
 MONEY = ("credit", "balance", "funds", "payment")
 
 
@@ -89,6 +96,20 @@ class Client:
     def user(self) -> dict[str, Any]:
         """The account."""
         return self._object(self._ask("show", "user"), "show user")
+
+    def now(self) -> float:
+        """Seconds since 1970 by Vast's own clock, which all computers that rent and reap have in common. The client
+        shows only what this computer's clock makes of it."""
+        url = f"{(os.environ.get('VAST_URL') or SERVER).rstrip('/')}/api/v0/"
+        for number in range(1, TRIES + 1):
+            try:
+                return _date(url)
+            except (OSError, http.client.HTTPException, ValueError, TypeError) as error:
+                if number == TRIES:
+                    words = " ".join(str(error).split())[:120]
+                    raise VastError(f"Vast does not say what time it is ({words}); ask again later.") from None
+                time.sleep(PAUSE)
+        raise AssertionError
 
     def variables(self) -> set[str]:
         """Names of the environment variables that the account gives its machines; their values are not asked for."""
@@ -199,6 +220,16 @@ class Client:
         if not isinstance(answer, list) or not all(isinstance(row, dict) and row.get("id") for row in answer):
             raise VastError(f"`vastai {command}` answers no list of rows with ids.")
         return answer
+
+
+def _date(url: str) -> float:
+    """When a server has answered, by its own clock; whatever it answers."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=30) as answer:
+            headers = answer.headers
+    except urllib.error.HTTPError as error:
+        headers = error.headers
+    return email.utils.parsedate_to_datetime(headers["Date"]).timestamp()
 
 
 def refusal(status: int, message: str, command: str) -> VastError:

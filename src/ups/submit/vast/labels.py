@@ -21,7 +21,8 @@ EARLIEST = 1_577_836_800  # 2020: no lease has ended before
 
 @dataclass(frozen=True)
 class Label:
-    """What a machine says of itself to whoever finds it. `home`: which folder of records it belongs to."""
+    """What a machine says of itself to whoever finds it. `home`: which folder of records it belongs to; `until`: when
+    its lease is over, by Vast's clock."""
 
     key: str
     home: str

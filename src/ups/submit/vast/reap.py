@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -86,7 +85,8 @@ def _unknown(machine: Machine, label: Label) -> Record:
 
 def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = False) -> Harvest:
     """Give back what should be gone; say what is there and what it costs."""
-    client, now = Client(), time.time()
+    client = Client()
+    now = client.now()
     kept, destroyed, stuck = [], [], []
     for finding in findings(client, now):
         say(finding.sentence(now))

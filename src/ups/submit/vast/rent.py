@@ -125,7 +125,7 @@ def destroy_all(client: Client, key: str, ids: Iterable[int]) -> None:
 
 def _made(client: Client, job: Job, rental: Rental, offer: Offer, script: str) -> int:
     """Rent the machine of an offer. Where Vast does not say whether it did, the label tells."""
-    until = int(time.time() + START + (job.seconds or 0.0) + job.grace)
+    until = int(client.now() + START + (job.seconds or 0.0) + job.grace)
     label = str(Label(short(job.key), home(), until))
     rental.unanswered += 1
     try:

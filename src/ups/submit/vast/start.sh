@@ -82,6 +82,8 @@ guard() {
   fi
   n=1
   until { [ "$whole" ] && call DELETE '{}'; } || call PUT '{"state":"stopped"}'; do
+    # The last resort, an hour after the lease, where a machine may do that; where not, it goes on asking.
+    if (($(date +%s) - BORN >= LEASE + ${UPS_LAST:-3600})); then say "powers off"; poweroff; fi
     sleep $n; n=$((n < 60 ? n * 2 : 60))
   done
   say "the machine is given back"
