@@ -1,4 +1,4 @@
-"""A server on loopback that answers huggingface_hub's client as the Hub does, and misbehaves as a repository's name asks."""
+"""A server on loopback that answers the client of the Hub as the Hub does, and misbehaves as a data set is called."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ REFUSALS = {"private": (401, "RepoNotFound"), "gated": (403, "GatedRepo"), "miss
 
 
 class HubServer(ThreadingHTTPServer):
-    """Data sets `me/BEHAVIOUR`, each with the same files. `cut`: the first answers are too short. `ignores`: ranges are
-    not known. `busy`: the first answers are 503. `private` is open to TOKEN alone."""
+    """Data sets `me/BEHAVIOUR`, each with the same files. `cut`, `short`: the first answers are, and `short` says it is
+    all. `ignores`: ranges are not known. `busy`: the first answers are 503. `private` is open to TOKEN alone."""
 
     daemon_threads = True
 

@@ -13,7 +13,7 @@ from ups.fetch.addresses import gives_access, identity, shown
 from ups.fetch.connections import Connections
 from ups.fetch.landing import Landing
 from ups.fetch.patience import ChangedError, NoRangesError, Patience, TransientError, UnreachableError
-from ups.fetch.pieces import Pieces, digests_of
+from ups.fetch.pieces import Pieces, blob_of, digests_of
 from ups.fetch.remote_file import Facts, RemoteFile
 from ups.files import publish
 from ups.progress import Progress, Report
@@ -110,7 +110,7 @@ class Download:
                     ) from None
                 self._say("has changed on the server, and is fetched from the beginning")
                 continue
-            if self.wanted.agrees(digests):
+            if self._agrees(self.pieces.path, facts, digests):
                 self._settle(facts, digests)
                 return
             damages += 1
@@ -163,6 +163,11 @@ class Download:
             self._tell(done, facts.size or done)
         self.pieces.header["size"] = done
 
+    def _agrees(self, path: Path, facts: Facts, digests: Mapping[str, str]) -> bool:
+        """Whether what lies at `path` has the checksums that are known, those included that its place publishes."""
+        published = facts.sha256 in ("", digests["sha256"]) and (not facts.git or facts.git == blob_of(path))
+        return self.wanted.agrees(digests) and published
+
     def _settle(self, facts: Facts, digests: dict[str, str]) -> None:
         """Give the file its name, and write down what is known of it."""
         target = self.landing.target
@@ -171,7 +176,8 @@ class Download:
         self.pieces.discard()
         size = target.stat().st_size
         self._tell(size, size)
-        what = "as published" if self.wanted.md5 else "nobody has published one"
+        other = "its SHA-256 is" if facts.sha256 else "its name in git is" if facts.git else ""
+        what = f"{other} as published".strip() if self.wanted.md5 or other else "nobody has published one"
         self._say(f"is whole: {size} bytes, MD5 {digests['md5']} ({what})")
 
     def _adopt(self) -> bool:
@@ -184,12 +190,13 @@ class Download:
         self._say("is there already, and is compared")
         digests, facts = digests_of(target), Facts(None) if proven else self.facts()
         another = self.landing.holds_another(self.url, facts.version, digests["sha256"])
-        if not self.wanted.agrees(digests) or (not proven and (another or facts.size != target.stat().st_size)):
+        agrees = self._agrees(target, facts, digests)
+        if not agrees or (not proven and (another or facts.size != target.stat().st_size)):
             raise DataError(
                 f"{target}: is there already and is another file than {self.shown}; move it away, or fetch to another "
                 "folder."
             )
-        if not proven:
+        if not proven and not (facts.sha256 or facts.git):
             self._say("has the size of that on the server and is taken for it: no MD5 was published")
         self.landing.settle(self.url, facts.version, digests)
         return True

@@ -145,6 +145,15 @@ def digests_of(path: Path) -> dict[str, str]:
     return {kind: hashed.hexdigest() for kind, hashed in hashes.items()}
 
 
+def blob_of(path: Path) -> str:
+    """The name that git gives the content of a file."""
+    hashed = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            hashed.update(chunk)
+    return hashed.hexdigest()
+
+
 def _read(record: Path) -> tuple[dict[str, Any], dict[int, int]]:
     """What a record says; a line that a kill has cut, and all after it, does not count."""
     header: dict[str, Any] = {}

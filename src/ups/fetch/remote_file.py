@@ -21,13 +21,16 @@ BLOCK = 1 << 20
 class Facts:
     """What a place says of a file. `size` is None where it does not; `version` is the same as long as the file is, or
     empty where nothing tells; `ranges`: pieces can be asked for; `name` is what the place calls it; `framed`: the end
-    of what is sent is marked, so that a cut is noticed."""
+    of what is sent is marked, so that a cut is noticed; `sha256` or `git` (the name of a blob in git, a SHA-1) is the
+    checksum that the place itself publishes."""
 
     size: int | None
     version: str = ""
     ranges: bool = True
     name: str = ""
     framed: bool = True
+    sha256: str = ""
+    git: str = ""
 
 
 class RemoteFile(Protocol):

@@ -33,6 +33,7 @@ LIBRARIES = {
     "httpx2": ("HTTPError",),
     "ftplib": ("Error",),
 }
+LOG_IN = "log in as the store wants it (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, HF_TOKEN, …)"
 INSTALL = "pip install 'universal-physics-stack[remote]'"
 
 Result = TypeVar("Result")
@@ -71,7 +72,9 @@ def asked(url: str, act: Callable[[], Result]) -> Result:
     try:
         return act()
     except FileNotFoundError:
-        raise DataError(f"{shown(url)}: does not exist, or you may not know that it does; check the address.") from None
+        raise DataError(
+            f"{shown(url)}: does not exist, or you may not know that it does; check the address, and {LOG_IN}."
+        ) from None
     except (NotADirectoryError, IsADirectoryError) as error:
         raise DataError(f"{shown(url)}: cannot be used ({error.strerror or error}); check the address.") from None
     except (TransientError, ChangedError, DataError, MemoryError):
@@ -80,8 +83,7 @@ def asked(url: str, act: Callable[[], Result]) -> Result:
         kind, words = type(error).__name__, spoken(error)
         if isinstance(error, PermissionError) or any(word in f"{kind} {words}" for word in LOGIN):
             raise DataError(
-                f"{shown(url)}: is denied ({kind}: {words}); log in as the store wants it (AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY, HF_TOKEN, …), and check that you may use it."
+                f"{shown(url)}: is denied ({kind}: {words}); {LOG_IN}, and check that you may use it."
             ) from None
         raise TransientError(f"{kind}: {words}") from None
 
@@ -116,7 +118,9 @@ class StoredFile:
             raise DataError(f"{shown(self.url)}: is a folder; write it with a / at its end to fetch all of it.")
         tags = [f"{key}={info[key]}" for key in TAGS if info.get(key) is not None]
         size = info.get("size")
-        return Facts(int(size) if size is not None else None, " ".join(tags), size is not None, framed=True)
+        large, blob = info.get("lfs") or {}, str(info.get("blob_id") or "")  # as the Hub of Hugging Face says it
+        sums = {"sha256": str(large.get("sha256", "")), "git": blob if not large and len(blob) == 40 else ""}
+        return Facts(int(size) if size is not None else None, " ".join(tags), size is not None, **sums)
 
     def _info(self) -> dict[str, Any]:
         self.store.invalidate_cache()
