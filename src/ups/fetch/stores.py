@@ -119,8 +119,9 @@ class StoredFile:
         tags = [f"{key}={info[key]}" for key in TAGS if info.get(key) is not None]
         size = info.get("size")
         large, blob = info.get("lfs") or {}, str(info.get("blob_id") or "")  # as the Hub of Hugging Face says it
-        sums = {"sha256": str(large.get("sha256", "")), "git": blob if not large and len(blob) == 40 else ""}
-        return Facts(int(size) if size is not None else None, " ".join(tags), size is not None, **sums)
+        sha256, git = str(large.get("sha256", "")), blob if not large and len(blob) == 40 else ""
+        length = int(size) if size is not None else None
+        return Facts(length, " ".join(tags), length is not None, sha256=sha256, git=git)
 
     def _info(self) -> dict[str, Any]:
         self.store.invalidate_cache()

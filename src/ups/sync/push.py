@@ -71,7 +71,7 @@ def _of_stages_without(files: Mapping[str, Any], there: Mapping[str, Any]) -> di
 
 def _untouched(row: Mapping[str, Any], size: int, tag: str) -> bool:
     """Whether a file in the store is still the one that was copied there; what is lost or changed is copied again."""
-    return size == row["bytes"] and row.get("tag", tag) == tag
+    return bool(size == row["bytes"] and row.get("tag", tag) == tag)
 
 
 def push(run: RunDir, remote: RemoteRun, beat: Callable[[], None]) -> None:
