@@ -115,7 +115,7 @@ def test_a_launch_that_may_have_left_a_machine_says_so_and_keeps_its_record_unti
     with pytest.raises(ConfigError, match="none of 1 machines came; the last"):
         Vast(sentences.append).submit(job_at(tmp_path), "echo")
     assert "whether a machine of wave-0123abcd is left is not known: Vast has not answered" in sentences[-1]
-    forget_if_unknown(record)
+    forget_if_unknown(record, ConfigError("refused"))
     assert all_records() == [record]
     assert "whether a machine of it is left is not known" in status_of(record)[1].sentence
     (machine,) = vast.machines.values()

@@ -18,6 +18,7 @@ import pytest
 from safetensors.torch import load_file
 
 from ups.config import load
+from ups.fetch.patience import UnreachableError
 from ups.files import sha256
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
@@ -345,6 +346,15 @@ def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not one_pass(run, (tmp_path / "bucket").as_uri())
     assert time.monotonic() - began < 10
     assert "nothing was sent" in Receipt.read(receipt_of(run)).trouble
+
+
+def test_a_store_that_says_nothing_is_not_waited_for_before_a_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_run, "ANSWER", 0.2)
+    monkeypatch.setattr(RemoteRun, "_probe", lambda _: time.sleep(3))
+    with pytest.raises(UnreachableError, match=r"does not answer \(nothing was heard for 0 s\); try again later"):
+        RemoteRun((tmp_path / "bucket").as_uri(), "tiny").probe()
 
 
 @pytest.mark.slow

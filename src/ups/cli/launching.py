@@ -78,8 +78,8 @@ def _submit(engine: str, job: Job, text: str) -> int:
     note(record)  # from here on it has perhaps been submitted
     try:
         with_identity(record, ENGINES[engine]().submit(job, text))
-    except UpsError:
-        forget_if_unknown(record)
+    except UpsError as error:
+        forget_if_unknown(record, error)
         raise
     print(printable(f"ups: {job.folder} on {engine}; `ups launch status {job.key}` asks after it."), file=sys.stderr)
     print(job.key)

@@ -50,6 +50,8 @@ def store_of(url: str) -> tuple[Any, str]:
         store, path = fsspec.core.url_to_fs(
             url, **({} if scheme in ("memory", "file") else {"use_listings_cache": False})
         )
+        if hasattr(store, "retries"):  # of s3fs, around those of botocore: a hang would last half an hour
+            store.retries = 1
     except ImportError as error:
         words = " ".join(str(error).split())
         raise ConfigError(

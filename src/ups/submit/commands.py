@@ -15,6 +15,10 @@ class RefusedError(DataError):
     """An engine would not do what it was asked for."""
 
 
+class NotSubmittedError(RefusedError):
+    """It would not, and was asked before anything was handed over."""
+
+
 def answer(
     *words: str,
     text: str = "",

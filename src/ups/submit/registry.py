@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ups.submit import ENGINES
+from ups.submit.commands import NotSubmittedError
 from ups.submit.job import Engine, Status
 from ups.submit.records import Record, all_records, file_of, record_of, with_identity
 from ups.tracking.secrets import hiding
@@ -24,10 +25,11 @@ def identified(record: Record) -> Record:
     return with_identity(record, identity)
 
 
-def forget_if_unknown(record: Record) -> None:
-    """Remove the record of a job that the engine has refused and says it does not have; otherwise it stays."""
+def forget_if_unknown(record: Record, error: UpsError) -> None:
+    """Remove the record of a job that the engine has refused with an error and says it does not have; otherwise it
+    stays."""
     with contextlib.suppress(UpsError):
-        if _engine(record).find(record.key) is None:
+        if isinstance(error, NotSubmittedError) or _engine(record).find(record.key) is None:
             file_of(record.key).unlink(missing_ok=True)
 
 

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from ups.submit.commands import RefusedError, answer
+from ups.submit.commands import NotSubmittedError, RefusedError, answer
 from ups.submit.ended import ended
 from ups.submit.job import Job, State, Status
 from ups.submit.records import record_with
@@ -128,14 +128,19 @@ class Slurm:
 
 
 def _require_possible(text: str) -> None:
-    """A RefusedError for a script that no nodes could ever carry out, which SLURM itself may let wait for ever. While
-    nodes are down this cannot be said."""
+    """A NotSubmittedError for a script that no nodes could ever carry out, which SLURM itself may let wait for ever.
+    While nodes are down this cannot be said."""
     try:
         _answer("sbatch", "--test-only", text=text)
     except RefusedError as error:
-        away = _answer("sinfo", "--noheader", "--states=down,drain,fail,maint,unknown", "--format=%D").split()
-        if "not available" not in str(error) or not any(count != "0" for count in away):
-            raise
+        if "not available" not in str(error) or not _nodes_are_away():
+            raise NotSubmittedError(str(error)) from None
+
+
+def _nodes_are_away() -> bool:
+    """Whether some nodes cannot work now."""
+    away = _answer("sinfo", "--noheader", "--states=down,drain,fail,maint,unknown", "--format=%D").split()
+    return any(count != "0" for count in away)
 
 
 def clock(seconds: float) -> str:

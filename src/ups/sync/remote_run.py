@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import queue
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from threading import Event
+from threading import Event, Thread
 from typing import Any, BinaryIO, TypeVar
 
 from ups.fetch.addresses import may_hold_secrets, relative_path, shown
@@ -18,13 +19,14 @@ from ups.fetch.remote_file import LocalFile, RemoteFile
 from ups.fetch.stores import StoredFile, asked, store_of
 from ups.files import sum_of, write_atomic
 from ups.parsing import parse_json
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, UpsError
 
 FORMAT = 1
 LONGEST = 1000  # letters of a path
 MANIFEST = "manifest.json"
 BLOCK = 1 << 22
 BUCKETS = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "r2"})
+ANSWER = 120.0  # seconds for the first answers of a store
 BRIEF = Patience(tries=3, first=0.5, longest=5.0)
 
 Result = TypeVar("Result")
@@ -103,7 +105,26 @@ class RemoteRun:
         self.local, self.in_bucket = url.startswith("file://"), url.partition("://")[0] in BUCKETS
 
     def probe(self) -> None:
-        """Write, read and delete a small file: a ConfigError where that is denied."""
+        """Write, read and delete a small file: a ConfigError where that is denied, an UnreachableError where nothing
+        is answered within ANSWER seconds: the clients of stores try for much longer."""
+        outcome: queue.SimpleQueue[UpsError | None] = queue.SimpleQueue()
+
+        def attempt() -> None:
+            try:
+                self._probe()
+                outcome.put(None)
+            except UpsError as error:
+                outcome.put(error)
+
+        Thread(target=attempt, daemon=True).start()
+        try:
+            error = outcome.get(timeout=ANSWER)
+        except queue.Empty:
+            raise self._silent(TransientError(f"nothing was heard for {ANSWER:.0f} s")) from None
+        if error is not None:
+            raise error
+
+    def _probe(self) -> None:
         key, words = f".probe-{uuid.uuid4().hex[:8]}", uuid.uuid4().hex.encode()
         path = f"{self.path}/{key}"
         try:

@@ -55,7 +55,7 @@ def _first_that_comes(
     """The first of some machines that comes to run; the others are given back."""
     reason = ""
     for number, offer in enumerate(candidates[:TRIES], 1):
-        say(offer.sentence(job, len(candidates)))
+        say(offer.sentence(job, len(candidates) - number + 1))
         try:
             machine = _come(client, job, offer, _made(client, job, rental, offer, script))
         except VastError as error:
