@@ -11,6 +11,7 @@ PLANTED = {
     "AWS_SECRET_ACCESS_KEY": "planted-1/aws+secret/4711",
     "HF_TOKEN": "planted-2-hf-token-4711",
     "MLFLOW_TRACKING_PASSWORD": "planted-3#pass",
+    "VAST_API_KEY": "planted-6-vast-key-4711",
     "HTTPS_PROXY": "http://me:planted-4-proxy@127.0.0.1:9",
 }
 VALUES = [*list(PLANTED.values())[:-1], "planted-4-proxy", "planted-5-netrc"]

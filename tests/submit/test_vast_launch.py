@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from planted_secrets import PLANTED, VALUES
 from ups.cli import main
 from ups.submit.records import all_records, file_of, jobs_folder, note
 from vast_server import KEY
@@ -45,7 +46,8 @@ def project(vast: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     git(place, "push", "-q", str(bare), "HEAD:refs/heads/main")
     git(bare, "update-server-info")
     monkeypatch.chdir(place)
-    monkeypatch.setenv("WANDB_API_KEY", SECRET)
+    for name, value in {**PLANTED, "VAST_API_KEY": KEY, "WANDB_API_KEY": SECRET}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("ups.cli.launching._outlook", lambda *_: [])  # what `ups estimate` says takes its time
     return place
 
@@ -84,7 +86,7 @@ def test_what_is_printed_is_submitted_recorded_asked_after_and_stopped(vast: Ser
     assert "code 3" in answer
     assert not vast.machines
     artefacts = "".join(path.read_text() for path in jobs_folder().iterdir()) + text + remarks + machine.script
-    for secret in (KEY, SECRET, machine.key):
+    for secret in (KEY, SECRET, machine.key, *VALUES):
         assert secret not in artefacts
         assert secret not in json.dumps([machine.row["label"], machine.row["image_uuid"]])
 
