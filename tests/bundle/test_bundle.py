@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from ups.bundle import download as module
 from ups.bundle import selftest
-from ups.bundle.bundle import Request, make_bundle, summary
+from ups.bundle.bundle import Request, make_bundle, script, summary
 from ups.bundle.wheels import DISTRIBUTION, is_run, slimmed, write_own_wheel, write_stand_in
 from ups.cli import main
 from ups.types import ConfigError, DataError
@@ -201,6 +202,16 @@ def only_torch(folder: Path) -> Path:
         if (packages / name).exists():
             (folder / name).symlink_to(packages / name)
     return folder
+
+
+def test_a_python_that_is_too_old_to_read_the_self_test_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    text = script("3.45")
+    assert "__future__" not in text
+    ast.parse(text, feature_version=(3, 6))
+    with pytest.raises(SystemExit) as end:
+        exec(compile(text, "selftest.py", "exec"), {"__name__": "__main__"})
+    assert end.value.code == 1
+    assert capsys.readouterr().out.startswith("ups bundle FAILED: it was made for Python 3.45, and this is 3.")
 
 
 @pytest.mark.slow

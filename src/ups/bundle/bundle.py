@@ -28,6 +28,14 @@ READ_ME = """Universal Physics Stack {version}, for Python {python} on {platform
 or, into an environment: pip install --no-index --find-links wheels universal-physics-stack
 """
 
+# It comes before all that an older Python could not read.
+GUARD = """import sys
+
+if "%d.%d" % sys.version_info[:2] != "{python}":
+    print("ups bundle FAILED: it was made for Python {python}, and this is %d.%d; start it with that one." % sys.version_info[:2])
+    sys.exit(1)
+"""  # noqa: E501
+
 
 def _own_python() -> str:
     return f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -126,10 +134,15 @@ def _describe(asked: Request, folder: Path, published: dict[str, str]) -> None:
         "wheels": wheels,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    script = resources.files("ups.bundle").joinpath("selftest.py").read_text()
-    (folder / "selftest.py").write_text(script)
+    (folder / "selftest.py").write_text(script(asked.python))
     words = {"version": __version__, "python": asked.python, "platform": asked.platform}
     (folder / "README.txt").write_text(READ_ME.format(**words, without=", ".join(asked.without) or "nothing"))
+
+
+def script(python: str) -> str:
+    """The self-test of a bundle for a version of Python: one as old as 3.6, which many clusters have, says so too."""
+    text = resources.files("ups.bundle").joinpath("selftest.py").read_text()
+    return text.replace("from __future__ import annotations\n", GUARD.format(python=python), 1)
 
 
 def summary(path: Path) -> str:
