@@ -54,6 +54,7 @@ def test_a_data_set_of_the_hub_arrives_as_published_or_not_at_all(tmp_path: Path
         hub.files = FILES
         addresses = {how: f"hf://datasets/me/{how}/data/" for how in whole}
         addresses |= {how: f"hf://datasets/me/{how}/data/large.bin" for how in refused}
+        addresses |= {"nobody": "hf://datasets/me/", "nothing": "hf://"}
         rows = fetched(hub, tmp_path, {**addresses, "other": "hf://datasets/me/good/data/small.json"})
         login = fetched(hub, tmp_path, {"let in": "hf://datasets/me/private/data/small.json"}, HF_TOKEN=TOKEN)
     for how in whole:
@@ -63,6 +64,8 @@ def test_a_data_set_of_the_hub_arrives_as_published_or_not_at_all(tmp_path: Path
         notes = " ".join(rows[how]["notes"])
         assert "its SHA-256 is as published" in notes
         assert "its name in git is as published" in notes
+    for how in ("nobody", "nothing"):
+        assert "is no address of a file there" in rows[how]["error"]
     for how in refused:
         assert not (tmp_path / how / "large.bin").exists()
     assert "is not what was published; it is damaged or another file" in rows["ignores"]["error"]

@@ -26,6 +26,7 @@ TAGS = (
     "created",
 )
 LOGIN = ("Credential", "Token", "Login", "Unauthorized", "Forbidden", "AccessDenied", "InvalidAccessKey", "GatedRepo")
+MISTAKES = ("HfUriError", "HFValidationError")  # of an address that no file can have
 LIBRARIES = {
     "botocore.exceptions": ("BotoCoreError", "ClientError"),
     "aiohttp": ("ClientError",),
@@ -83,6 +84,8 @@ def asked(url: str, act: Callable[[], Result]) -> Result:
         raise
     except _errors_of_stores() as error:
         kind, words = type(error).__name__, spoken(error)
+        if isinstance(error, NotImplementedError) or kind in MISTAKES:
+            raise DataError(f"{shown(url)}: is no address of a file there ({words.rstrip('.')}); check it.") from None
         if isinstance(error, PermissionError) or any(word in f"{kind} {words}" for word in LOGIN):
             raise DataError(
                 f"{shown(url)}: is denied ({kind}: {words}); {LOG_IN}, and check that you may use it."
