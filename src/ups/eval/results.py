@@ -289,12 +289,12 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
 
 def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[Point]:
     """Scores of ensembles, estimates or searches: numbers over the whole rollout, and those at each step."""
-    label, n = e.protocol.label, scores.samples
-    numbers = [(f"{kind} {name}", value, "", 0.0) for name, value in scores.numbers().items()]
+    label, n, ends, curve_ends = e.protocol.label, scores.samples, scores.ends(), scores.curve_ends()
+    numbers = [(f"{kind} {name}", v, *ends.get(name, (v, v)), "", 0.0) for name, v in scores.numbers().items()]
     for name, values in scores.curves().items():
-        rows = zip(times_of(e), values, strict=True)
-        numbers += [(f"{kind} {name} at time", float(value), "time", float(at)) for at, value in rows]
-    return [Point(Number(name, "strict", label, v, v, v, n), e.predictor, axis, at) for name, v, axis, at in numbers]
+        rows = zip(values, *curve_ends.get(name, (values, values)), times_of(e), strict=True)
+        numbers += [(f"{kind} {name} at time", *map(float, row[:3]), "time", float(row[3])) for row in rows]
+    return [Point(Number(name, "strict", label, *row, n), e.predictor, axis, at) for name, *row, axis, at in numbers]
 
 
 def times_of(e: Evaluation) -> Any:

@@ -49,7 +49,7 @@ def told(say: Callable[[str], None]) -> Report:
         if progress.note:
             say(f"{progress.name}: {progress.note}")
         elif now - last.setdefault(progress.name, now) >= EVERY and progress.done < progress.total:
-            say(f"{progress.name}: {progress.done:.0f} of {progress.total}")
+            say(f"{progress.name}: {progress.amount}")
             last[progress.name] = now
 
     return report
