@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -171,12 +172,15 @@ def test_a_sweep_whose_runs_and_itself_are_killed_in_every_way_ends_with_the_rig
     sweep.gone()
     states = sweep.states()
     assert [states[name].word for name in (first, second)] == ["finished", "finished"]
-    assert all(states[name].word == "failed" and "DIVERGED" in states[name].sentence for name in bad), states
+    assert all(states[name].word == "failed" and "NOT_FINITE" in states[name].sentence for name in bad), states
     for name in (first, second):
         rows = read_journal(RunDir(sweep.folder / name).journal)
-        trained = [row["result"] for row in rows if (row["phase"], row["event"]) == ("train", "end")]
-        assert trained.count("done") + trained.count("resumed") == 2, "each stage ended once"
-        assert sum(row.get("result") == "done" and row["phase"] == "dry-run" for row in rows) == 1, "begun once"
+        done_once = [row["phase"] + row["part"] for row in rows if row.get("result") == "done"]
+        assert all(done_once.count(phase) == 1 for phase in ("data", "dry-run", "traincodec")), "begun once"
+        steps = steps_logged(sweep.folder / name)
+        assert steps.count(5) == 1, "resumed, and not begun again"
+        assert max(after - before for before, after in pairwise(sorted(steps))) <= 5, "no step is left out"
+        assert steps[-1] == 400
     expected = mean_and_interval([nrmse_in(sweep.folder / name) for name in (first, second)])
     assert expected in done.stdout, f"{expected} is not in {done.stdout}"
     page = (sweep.folder / "sweep.html").read_text()
@@ -187,6 +191,12 @@ def test_a_sweep_whose_runs_and_itself_are_killed_in_every_way_ends_with_the_rig
     assert again.returncode == 1
     assert expected in again.stdout
     assert [(sweep.folder / name / "verdict.json").stat().st_mtime for name in (first, second)] == before
+
+
+def steps_logged(folder: Path) -> list[int]:
+    """The steps of stage operator, as the log has them."""
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [row["step"] for row in rows if "operator/loss" in row]
 
 
 def of_supervisors(folder: Path) -> list[int]:

@@ -290,11 +290,16 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
 def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[Point]:
     """Scores of ensembles, estimates or searches: numbers over the whole rollout, and those at each step."""
     label, n, ends, curve_ends = e.protocol.label, scores.samples, scores.ends(), scores.curve_ends()
-    numbers = [(f"{kind} {name}", v, *ends.get(name, (v, v)), "", 0.0) for name, v in scores.numbers().items()]
+
+    def point(name: str, value: float, low: float, high: float, axis: str = "", at: float = 0.0) -> Point:
+        number = Number(f"{kind} {name}", "strict", label, float(value), float(low), float(high), n)
+        return Point(number, e.predictor, axis, float(at))
+
+    points = [point(name, v, *ends.get(name, (v, v))) for name, v in scores.numbers().items()]
     for name, values in scores.curves().items():
         rows = zip(values, *curve_ends.get(name, (values, values)), times_of(e), strict=True)
-        numbers += [(f"{kind} {name} at time", *map(float, row[:3]), "time", float(row[3])) for row in rows]
-    return [Point(Number(name, "strict", label, *row, n), e.predictor, axis, at) for name, *row, axis, at in numbers]
+        points += [point(f"{name} at time", v, low, high, "time", at) for v, low, high, at in rows]
+    return points
 
 
 def times_of(e: Evaluation) -> Any:

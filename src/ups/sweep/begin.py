@@ -167,7 +167,7 @@ def _code(stopped: int | None, ended: Mapping[str, RunState], say: Callable[[str
     """The exit code: 0 where every run has ended well."""
     if stopped is not None:
         return int(Ending.INTERRUPTED if stopped == signal.SIGINT else Ending.PREEMPTED)
-    bad = [name for name, state in ended.items() if state.word != "finished"]
+    bad = sorted(name for name, state in ended.items() if state.word != "finished")
     missed = [name for name in bad if ended[name].word in COMPLETE]
     failed = [name for name in bad if name not in missed]
     for names, what in ((failed, "did not finish"), (missed, "missed a gate")):
