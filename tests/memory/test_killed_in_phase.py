@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ device: cpu
 data: {a: {task: advection1d, scheme: accurate, samples: 32, resolution: 16, device: cpu, reduce: {time: 20}}}
 model: {codec: {dim: 4}, operator: {width: 8, depth: 1, heads: 1}}
 codec: {batch: 4, train: {steps: 10, log_every: 5, checkpoint_steps: 5}}
-operator: {batch: 4, train: {steps: 10, log_every: 5, checkpoint_steps: 5}}
+operator: {batch: 4, train: {steps: 110, log_every: 50, checkpoint_steps: 50}}
 gates: {advection1d: {nrmse: 100.0}}
 """
 ENV = {**{k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}, "OMP_NUM_THREADS": "1"}
@@ -59,17 +60,18 @@ def test_a_run_killed_between_the_records_of_each_phase_says_so_and_goes_on(
         assert state.word == "dead", f"{event} of {phase}: {state.word}: {state.sentence}"
         assert where in state.sentence, f"{event} of {phase}: {state.sentence}"
         assert state.resumable
-        last = read_journal(RunDir(run).journal)[-1]
-        assert (last["phase"], last["part"], last["event"]) == (phase, part, "begin")
+        row = read_journal(RunDir(run).journal)[-1]
+        assert (row["phase"], row["part"], row["event"]) == (phase, part, "begin")
         assert show(run, curves=False) == 0
         assert where in capsys.readouterr().out
     command = [sys.executable, "-m", "ups", "run", str(tmp_path / "config.yaml"), "--resume"]
-    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
+    last = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=300)
+    assert last.returncode == 0, last.stderr
     assert (state_of(run).word, state_of(run).sentence) == ("finished", "finished.")
-    rows = [row for row in read_journal(RunDir(run).journal) if row["event"] == "end" and row["result"] != "skipped"]
-    for phase, part in {(phase, part) for phase, part, _ in MOMENTS}:
-        counts = [row["result"] for row in rows if (row["phase"], row["part"]) == (phase, part)]
-        assert counts, f"{phase} {part} was never carried out"
-    assert sum(row["phase"] == "train" for row in rows) == 2, "a stage that is trained is not trained again"
-    assert sum(row["phase"] == "dry-run" for row in rows) == 1
+    ends = [row for row in read_journal(RunDir(run).journal) if row["event"] == "end"]
+    done = Counter(row["phase"] for row in ends if row["result"] == "done")
+    assert all(done[phase] == 1 for phase in ("data", "dry-run", "calibrate", "report")), "what is done is not repeated"
+    assert done["gates"] >= 1
+    trained = next(i for i, row in enumerate(ends) if row["phase"] == "calibrate")
+    assert {row["result"] for row in ends[:trained] if row["phase"] == "train"} == {"resumed"}
+    assert {row["result"] for row in ends[trained:] if row["phase"] == "train"} == {"skipped"}

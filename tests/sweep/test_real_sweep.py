@@ -52,7 +52,7 @@ def test_mistakes_are_said_before_work_is_spent(tmp_path: Path) -> None:
         done = subprocess.run(command(tmp_path, *words), env=ENV, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done.stderr
         assert sentence in done.stderr
-        assert done.stderr.count("\n") == 1
+        assert done.stderr.count("ups: ") == 1
         assert not (tmp_path / "tiny-sweep").exists()
 
 

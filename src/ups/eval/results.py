@@ -16,7 +16,7 @@ import numpy as np
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.intervals import Number, all_strict, ratio_of_means
+from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
 from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
@@ -274,8 +274,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
         if scores is not None:
             points += _points_of(kind, scores, e)
     if task.laws and entry is task.ours:
-        residuals = {f"law {name}": values for name, values in task.laws.items()}
-        points += [Point(number, e.predictor) for number in all_strict(residuals, label)]
+        # One by one: a law may hold under the boundary of some of the trajectories only.
+        points += [Point(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
     if task.refinement is not None and entry is task.ours:
         points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     finite = int((~e.diverged).sum())
