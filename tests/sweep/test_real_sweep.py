@@ -41,6 +41,7 @@ def command(folder: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_mistakes_are_said_before_work_is_spent(tmp_path: Path) -> None:
     for words, sentence in (
         (("--over", "operator.train.lrr=1,2"), "--operator.train.lrr is not a known key; did you mean 'lr'?"),
