@@ -221,21 +221,8 @@ def forecast(
     activity(f"{config.name}: timing the making of the data")
     making, busy = making_seconds(config.data), contention.share()
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
-    judged = (
-        bool(taken),
-        evaluation,
-        taken,
-        free,
-        largest,
-        price,
-        making,
-        busy,
-        program,
-        processes,
-        more,
-        uncounted(config),
-    )
-    return Forecast(config.name, name, bill, times, *judged)
+    judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes, more)
+    return Forecast(config.name, name, bill, times, *judged, uncounted(config))
 
 
 def uncounted(config: RunConfig) -> tuple[str, ...]:
