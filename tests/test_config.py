@@ -151,6 +151,27 @@ def test_what_a_part_says_of_itself_is_said_with_its_key_and_its_file(
     assert said in found
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model__simulator__guard", "3", "guard is true, false or names of laws"),
+        ("operator__train__lr", "-1", "train.lr is -1.0, but must be above 0"),
+        ("data__b__task", "burger1d", "did you mean 'burgers1d'"),
+        ("data__b__reduce__time", "0", "every n-th"),
+        ("plan", "[codec]", "the plan makes no part 'operator'"),
+    ],
+)
+def test_a_flag_that_makes_a_group_of_the_file_wrong_is_named_and_not_the_file(
+    tmp_path: Path, key: str, value: str, words: str
+) -> None:
+    path = written(tmp_path, "c.yaml", "data: {b: {task: burgers1d}}\noperator: {train: {steps: 3}}\n")
+    text = complaint(path, **{"operator__batch": "4", key: value})
+    assert text.startswith(f"--{key.replace('__', '.')}: ")
+    assert words in text
+    broken = written(tmp_path, "d.yaml", "data: {b: {task: burgers1d}}\noperator: {train: {lr: -1}}\n")
+    assert complaint(broken, operator__train__steps="3").startswith(f"{broken}: 'operator.train'")
+
+
 def test_a_key_that_stands_twice_is_refused_and_none_of_its_values_is_lost(tmp_path: Path) -> None:
     text = complaint(written(tmp_path, "c.yaml", "data:\n  b: {task: burgers1d}\n  b: {task: kdv1d}\n"))
     assert "'b' stands twice" in text

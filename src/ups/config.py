@@ -48,22 +48,54 @@ C = TypeVar("C", bound=Config)
 
 def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] | None = None) -> C:
     """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
-    values: dict[str, Any] = {}
-    origin: dict[Key, str] = {}
-    if path is not None:
-        _read(path, values, origin, seen=())
-    for dotted, value in (overrides or {}).items():
-        _set(values, tuple(dotted.split(".")), value, f"--{dotted.removeprefix('params.')}", origin)
+    values, origin = _laid(path, overrides or {})
     try:
         found = model.model_validate(values)
     except ValidationError as error:
-        # A misspelt key explains the one that is missing.
-        first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
-        raise ConfigError(_sentence(model, first, origin)) from None
+        first = _first(error)
+        flags = _blamed(model, path, overrides or {}, first)
+        raise ConfigError(_sentence(model, first, origin, flags)) from None
     for key, value in _counted(values, found):
         where = _where(key, origin)
         raise ConfigError(f"{where} is {str(value).lower()}, but must be a number.")
     return found
+
+
+def _laid(path: Path | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Key, str]]:
+    """The values of a file and of the overrides on it, and where each key came from."""
+    values: dict[str, Any] = {}
+    origin: dict[Key, str] = {}
+    if path is not None:
+        _read(path, values, origin, seen=())
+    for dotted, value in overrides.items():
+        _set(values, tuple(dotted.split(".")), value, _flag(dotted), origin)
+    return values, origin
+
+
+def _flag(dotted: str) -> str:
+    return f"--{dotted.removeprefix('params.')}"
+
+
+def _first(error: ValidationError) -> ErrorDetails:
+    """The error to tell of: a misspelt key explains the one that is missing."""
+    return min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
+
+
+def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, Any], error: ErrorDetails) -> str:
+    """The flag without which there would not be this error of a group of keys; empty where it is none."""
+    at = tuple(str(part) for part in error["loc"])
+    for dotted in overrides:
+        key = tuple(dotted.split("."))
+        if path is None or key[: len(at)] != at or key == at:
+            continue
+        values, _ = _laid(path, {name: value for name, value in overrides.items() if name != dotted})
+        try:
+            model.model_validate(values)
+        except ValidationError as other:
+            if _first(other)["loc"] == error["loc"]:
+                continue
+        return _flag(dotted)
+    return ""
 
 
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
@@ -140,10 +172,11 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
     origin[key] = source
 
 
-def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str]) -> str:
-    """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name."""
+def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, str], flag: str) -> str:
+    """One sentence: the path of the key, where it came from, what is wrong, and the nearest valid name. `flag` is the
+    one to blame where a group of keys is wrong."""
     loc = tuple(str(part) for part in error["loc"])
-    source, where = _origin(loc, origin), _where(loc, origin)
+    source, where = _origin(loc, origin), flag or _where(loc, origin)
     if error["type"] in UNKNOWN:
         valid = list(_keys(model, loc[:-1]))
         known = f"the keys here are {', '.join(valid)}." if valid else "there are no keys here; leave it out."
@@ -152,7 +185,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
         return f"{where} is missing; add it."
     if error["type"] == "value_error":
         text = str(error["ctx"]["error"])
-        return text if source == "the flags" else f"{where}: {text}"
+        return text if source == "the flags" and not flag else f"{where}: {text}"
     if error["type"] in GROUPS:
         return f"{where} must be a group of keys, not {error['input']!r}."
     got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"

@@ -164,3 +164,23 @@ def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:
         scores.add(drawn, torch.zeros_like(truth), values, torch.ones(1), mask)
         told.append(scores.numbers())
     assert told[0] == pytest.approx(told[1])
+
+
+def test_the_interval_of_a_score_shrinks_with_the_samples_and_holds_the_truth_that_they_are_drawn_from() -> None:
+    """CRPS of N(0, 1) is 1/√π; trajectories of one cell differ from each other, so that few of them say little."""
+    torch.manual_seed(9)
+    widths = []
+    for count in (8, 128):
+        scores = EnsembleScores(40)
+        truth, drawn = torch.randn(count, 2, 8, 1), torch.randn(40, count, 2, 8, 1)
+        scores.add(drawn, torch.zeros_like(truth), truth, torch.ones(1))
+        numbers, ends, curves = scores.numbers(), scores.ends(), scores.curve_ends()
+        assert ends.keys() == numbers.keys()
+        assert all(low <= numbers[name] <= high for name, (low, high) in ends.items() if numbers[name])
+        assert curves.keys() == scores.curves().keys()
+        low, high = ends["crps"]
+        assert low < 1 / math.sqrt(math.pi) < high
+        widths.append(high - low)
+        assert (curves["spread"][0] < scores.curves()["spread"]).all()
+        assert ends["spread over error"][0] < numbers["spread over error"] < ends["spread over error"][1]
+    assert widths[0] / widths[1] == pytest.approx(4, rel=0.5)

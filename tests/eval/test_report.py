@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, read_results
+from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, number, spectrum_remark
 from ups.physics import TASKS
@@ -198,6 +198,12 @@ def test_what_training_drew_is_shown_and_recorded(written: tuple[Report, Path, P
     assert told == {"steps-drawn": 37, "share-drawn": 37 / 111, "share-asked": 0.3, "epochs": 3.7}
     assert found["burgers1d", "samples-repeated"].value == 216
     assert (found["burgers1d", "epochs"].n, found["burgers1d", "epochs"].steps) == (80, 111)
+
+
+def test_a_law_that_holds_for_some_trajectories_alone_is_told_with_their_number() -> None:
+    task = replace(result("burgers1d"), laws={"mass": np.array([1e-6, 3e-6]), "positive": np.zeros(6)})
+    rows = {p.number.name: p.number for p in points_of(task, task.ours) if p.number.name.startswith("law ")}
+    assert [(rows[f"law {name}"].value, rows[f"law {name}"].n) for name in task.laws] == [(2e-6, 2), (0.0, 6)]
 
 
 def test_where_the_time_went_and_what_any_stage_took_is_shown_and_recorded(tmp_path: Path) -> None:

@@ -271,6 +271,7 @@ def test_times_come_from_real_steps_and_add_up() -> None:
     assert found.seconds == pytest.approx(found.making + trained + found.evaluation)
     assert found.making > 0
     assert any("of it making the data" in line for line in found.lines())
+    assert any(line.strip().startswith("not counted: start of the processes, calibration") for line in found.lines())
     assert found.money == pytest.approx(2.0 * found.seconds / 3600)
     assert found.program > 50e6, "Python with torch"
     assert found.fits

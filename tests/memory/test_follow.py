@@ -42,6 +42,7 @@ def test_a_chart_falls_where_its_numbers_fall() -> None:
     assert filled[-1] == 30
     assert drawn(LearningCurve("a", "b", (1,), (float("nan"),))) == ["a: b: no finite number"]
     assert len(drawn(LearningCurve("a", "b", (1, 2), (0.0, -1.0)))) == 9
+    assert drawn(LearningCurve("a", "b", (27,), (0.5,))) == ["a: b, 0.5 at step 27 (least 0.5)"]
 
 
 def test_show_says_what_where_and_how_it_ended(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ import pytest
 from shown_runs import end, log, made_up
 from ups.presence import hold, release
 from ups.rundir import RunDir
-from ups.tracking import TrackingConfig, deliver, deliver_by_the_way, deliveries, mirrored
+from ups.tracking import TrackingConfig, TroubleWatch, deliver, deliver_by_the_way, deliveries, mirrored
+from ups.tracking.mirror import Receipt
 from ups.types import DataError
 from ups.verdict import Ending
 
@@ -309,6 +310,62 @@ def test_a_mirror_that_could_not_write_for_want_of_room_is_named_with_the_disk(t
         assert f"1 line of the log and how it ended could not be sent (the disk of {run.folder} is full)" in (
             state.sentence(run.folder)
         )
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_what_troubles_a_mirror_is_said_once_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    run = made_up(tmp_path / "run", ["csv", "wandb"])
+    Receipt(trouble="of an earlier start").write(run.tracking("csv.json"))
+    os.utime(run.tracking("csv.json"), (1, 1))
+    monkeypatch.setattr("ups.tracking.delivery.LOOK", 0.0)
+    watch = TroubleWatch(run.folder, TrackingConfig(to=("csv", "wandb")), said.append)
+    watch()
+    assert said == []
+    Receipt(trouble="OSError: [Errno 28] No space left on device").write(run.tracking("wandb.json"))
+    os.utime(run.tracking("wandb.json"))  # some clocks of file systems are behind
+    for _ in range(3):
+        watch()
+    assert said == [
+        "wandb: cannot be told of the run now (OSError: [Errno 28] No space left on device); training goes on, and it "
+        "is tried again."
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["csv", "tensorboard", "wandb", "mlflow"])
+def test_a_mirror_whose_own_disk_is_full_never_says_that_it_has_everything(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B's own process loses what it cannot write, without a word; with room again, all of it is sent."""
+    if name != "csv":
+        pytest.importorskip(name)
+    (tmp_path / "library" / "wandb.py").unlink()  # the real one
+    monkeypatch.delenv("WANDB_API_KEY")
+    run = made_up(tmp_path / "run", [name])
+    disk = run.folder / name
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", disk], check=False).returncode != 0:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        said: list[str] = []
+        with mirrored(run.folder, TrackingConfig(to=(name,), wait=20.0), said.append):
+            log(run, range(1, 6000))
+            for step in range(6000, 6240):  # as a run goes on
+                if Receipt.read(run.tracking(f"{name}.json")).trouble:
+                    break
+                log(run, [step])
+                time.sleep(1.0)
+            end(run, Ending.SUCCESS, products=False)
+        assert len(said) == 1
+        assert "could not be sent" in said[0]
+        assert "No space left" in said[0] or "is full" in said[0]
+        subprocess.run(["mount", "-o", "remount,size=512m", disk], check=True)
+        (state,) = deliver(run.folder, 60.0, asked=True)
+        assert state.whole, state.trouble
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
-from ups.screen import table
+from ups.screen import table, waiting
 from ups.streams import printable
 from ups.types import ConfigError
 
@@ -51,18 +51,19 @@ def sweep(
     out
         The sweep's folder; `<out>/<name>-sweep` of the config by default.
     """
-    from ups.config import file_and_flags
-    from ups.run.supervised import say
-    from ups.sweep.begin import Request
-    from ups.sweep.begin import sweep as carry_out
-    from ups.sweep.summary import PAGE, sentences_of, table_of
+    with waiting("getting ready to sweep"):
+        from ups.config import file_and_flags
+        from ups.run.supervised import say
+        from ups.sweep.begin import Request
+        from ups.sweep.begin import sweep as carry_out
+        from ups.sweep.summary import PAGE, sentences_of, table_of
 
     file, flags = file_and_flags(arguments)
     if file is None:
         raise ConfigError("no config was named; write `ups sweep CONFIG --over KEY=VALUE,VALUE`.")
     named = tuple(word.strip() for word in (devices or "").split(",") if word.strip())
     request = Request(file, over, flags, out, jobs, named, random, optuna, seed, seeds)
-    code, folder, settings = carry_out(request, say, sys.argv)
+    code, folder, settings = carry_out(request, say, sys.argv, waiting(f"checking the points of {file}"))
     print(printable(table(table_of(settings))))
     print(printable("\n".join((*sentences_of(folder, settings), str(folder / PAGE)))))
     return code

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ups.eval.intervals import quantiles, resampled_means
 from ups.eval.nrmse import nrmse
 from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
@@ -120,9 +121,8 @@ class EnsembleScores:
     """
 
     members: int
-    sums: dict[str, float] = field(default_factory=dict)
-    steps: dict[str, Array] = field(default_factory=dict)  # (T,), summed over samples
-    samples: int = 0
+    steps: dict[str, list[Array]] = field(default_factory=dict)  # (B, T) of each window; spread and error as squares
+    fine: dict[str, list[Array]] = field(default_factory=dict)  # (B,) of each window: power
     histograms: dict[str, Array] = field(default_factory=dict)  # of the truth's ranks, summed over samples
     fan: Fan | None = None
 
@@ -137,49 +137,44 @@ class EnsembleScores:
     ) -> None:
         """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth; `before`
         are the members before they are stretched, where that changed them."""
-        mean, cells = drawn.mean(0), None if mask is None else mask[:, None, ..., None]
-
-        def total(values: Tensor) -> Array:
-            """The sum over samples of the mean over space and channels, by step; only cells that count."""
-            if cells is not None:
-                values = torch.where(cells, values, torch.nan)
-            return np.asarray(values.flatten(2).nanmean(2).double().sum(0).cpu().numpy())
-
-        steps = {
-            "crps": total(crps(drawn / std, truth / std)),
-            "absolute error alone": total(((alone - truth) / std).abs()),
-            "spread": total((spread(drawn) / std).square()),
-            "error": total(((mean - truth) / std).square()),
-            "nrmse of the mean": nrmse(mean, truth, mask=mask).mean(2).double().sum(0).cpu().numpy(),
-            "nrmse alone": nrmse(alone, truth, mask=mask).mean(2).double().sum(0).cpu().numpy(),
-            "coverage": total(coverage(drawn, truth)),
-        }
-        histograms = {"": ranks(drawn, truth, cells)}
-        both = [*drawn]
-        if before is not None:
-            steps[f"spread{AS_DRAWN}"] = total((spread(before) / std).square())
-            steps[f"coverage{AS_DRAWN}"] = total(coverage(before, truth))
-            steps[f"crps{AS_DRAWN}"] = total(crps(before / std, truth / std))
-            errors = nrmse(before.mean(0), truth, mask=mask).mean(2)
-            steps[f"nrmse of the mean{AS_DRAWN}"] = errors.double().sum(0).cpu().numpy()
-            histograms[AS_DRAWN] = ranks(before, truth, cells)
-            both += [*before]
-        fine = _fine([truth[:, -1] / std, alone[:, -1] / std, *(one[:, -1] / std for one in both)], mask)
-        count = len(drawn)
-        new = {"fine truth": fine[0], "fine alone": fine[1], "fine members": sum(fine[2 : 2 + count]) / count}
-        if before is not None:
-            new[f"fine members{AS_DRAWN}"] = sum(fine[2 + count :]) / len(before)
+        cells = None if mask is None else mask[:, None, ..., None]
+        drawings = {"": drawn} if before is None else {"": drawn, AS_DRAWN: before}
+        new = {"absolute error alone": ((alone - truth) / std).abs()}
+        new["error"] = ((drawn.mean(0) - truth) / std).square()
+        errors = {"nrmse alone": nrmse(alone, truth, mask=mask)}
+        last = {"fine truth": truth[:, -1], "fine alone": alone[:, -1]}
+        for kind, members in drawings.items():
+            new[f"crps{kind}"] = crps(members / std, truth / std)
+            new[f"spread{kind}"] = (spread(members) / std).square()
+            new[f"coverage{kind}"] = coverage(members, truth)
+            errors[f"nrmse of the mean{kind}"] = nrmse(members.mean(0), truth, mask=mask)
+            shares = ranks(members, truth, cells).cpu().numpy()
+            self.histograms[kind] = self.histograms.get(kind, 0.0) + shares * len(truth)
+        for name, values in new.items():
+            here = values if cells is None else torch.where(cells, values, torch.nan)
+            self.steps.setdefault(name, []).append(_numpy(here.flatten(2).nanmean(2)))
+        for name, values in errors.items():
+            self.steps.setdefault(name, []).append(_numpy(values.mean(2)))
+        band = _finest(truth[:, -1] / std, mask)
+        for name, values in last.items():
+            self.fine.setdefault(name, []).append(_power(values / std, mask, band))
+        for kind, members in drawings.items():
+            powers = [_power(one[:, -1] / std, mask, band) for one in members]
+            self.fine.setdefault(f"fine members{kind}", []).append(np.mean(powers, 0))
         self.fan = self.fan or Fan.of(drawn[:, 0])
-        self.sums = {name: self.sums.get(name, 0.0) + value for name, value in new.items()}
-        self.steps = {name: self.steps.get(name, 0.0) + value for name, value in steps.items()}
-        for name, shares in histograms.items():
-            self.histograms[name] = self.histograms.get(name, 0.0) + shares.cpu().numpy() * len(truth)
-        self.samples += len(truth)
+
+    @property
+    def samples(self) -> int:
+        return sum(len(rows) for rows in next(iter(self.steps.values()), []))
 
     def curves(self) -> dict[str, Array]:
         """Scores at each step, by name, `(T,)`: spread and error as roots of their mean squares."""
-        means = {name: total / max(1, self.samples) for name, total in self.steps.items()}
-        return {name: np.sqrt(v) if name.startswith(("spread", "error")) else v for name, v in means.items()}
+        return {name: _rooted(name, np.concatenate(rows).mean(0)) for name, rows in self.steps.items()}
+
+    def curve_ends(self) -> dict[str, tuple[Array, Array]]:
+        """The 95 % intervals of `curves`, over samples: lower and upper ends, each `(T,)`."""
+        means = {name: resampled_means(np.concatenate(rows).T) for name, rows in self.steps.items()}
+        return {name: quantiles(_rooted(name, rows)) for name, rows in means.items()}
 
     def shares(self) -> dict[str, Array]:
         """How often the truth has each rank, over an even share, `(M + 1,)`; by "" and `AS_DRAWN`."""
@@ -187,27 +182,64 @@ class EnsembleScores:
 
     def numbers(self) -> dict[str, float]:
         """The scores by name, over whole rollouts."""
-        s, means = self.sums, {name: float(total.mean()) for name, total in self.steps.items()}
-        plain = {n: v / max(1, self.samples) for n, v in means.items() if not n.startswith(("spread", "error"))}
-        wide = [name for name in means if name.startswith("spread")]
-        return {
-            **plain,
-            **{
-                name.replace("spread", "spread over error"): math.sqrt(means[name] / means["error"])
-                if means["error"]
-                else math.inf
-                for name in wide
-            },
-            **{name: s[name] / s["fine truth"] if s["fine truth"] else math.inf for name in s if name != "fine truth"},
-        }
+        return {name: float(value) for name, value in _scores({n: v.mean() for n, v in self._rows().items()}).items()}
+
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """The 95 % interval of each of the `numbers`, over samples."""
+        rows = self._rows()
+        means = dict(zip(rows, resampled_means(np.stack(list(rows.values()))), strict=True))
+        ends = {name: quantiles(values[None]) for name, values in _scores(means).items()}
+        return {name: (float(low[0]), float(high[0])) for name, (low, high) in ends.items()}
+
+    def _rows(self) -> dict[str, Array]:
+        """What the scores are made of, of each sample `(N,)`."""
+        rows = {name: np.concatenate(values).mean(1) for name, values in self.steps.items()}
+        return rows | {name: np.concatenate(values) for name, values in self.fine.items()}
 
 
-def _fine(fields: Sequence[Tensor], mask: Tensor | None) -> list[float]:
-    """Power of each of some fields `(B, *S, C)`, summed over samples and channels, in the highest third of the
-    wavenumbers that the first of them, the truth, resolves."""
+def _scores(means: Mapping[str, Array]) -> dict[str, Array]:
+    """The scores by name from means over samples, each of any shape."""
+    scores = {}
+    for name, value in means.items():
+        if name.startswith("spread"):
+            scores[name.replace("spread", "spread over error")] = np.sqrt(_over(value, means["error"]))
+        elif name.startswith("fine"):
+            scores[name] = _over(value, means["fine truth"])
+        elif name != "error":
+            scores[name] = value
+    del scores["fine truth"]
+    return scores
+
+
+def _rooted(name: str, means: Array) -> Array:
+    return np.sqrt(means) if name.startswith(("spread", "error")) else means
+
+
+def _over(value: Array, whole: Array) -> Array:
+    """A ratio; infinite over nothing."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where(whole == 0, np.inf, value / whole))
+
+
+def _numpy(values: Tensor) -> Array:
+    return np.asarray(values.double().cpu().numpy())
+
+
+def _spectra(field: Tensor, mask: Tensor | None) -> Array:
+    """Power of a field `(B, *S, C)` by sample and wavenumber, summed over channels; cells that do not count are 0."""
     if mask is not None:
-        fields = [torch.where(mask.unsqueeze(-1), field, torch.zeros_like(field)) for field in fields]
-    powers = [spectrum(field.cpu().numpy()).sum(-1) for field in fields]
-    there = np.flatnonzero(powers[0] >= RESOLVED * powers[0].sum())
-    count = int(there.max()) + 1 if len(there) else len(powers[0])
-    return [float(power[count - max(1, count // 3) : count].sum()) * len(fields[0]) for power in powers]
+        field = torch.where(mask.unsqueeze(-1), field, torch.zeros_like(field))
+    return np.stack([spectrum(sample[None]).sum(-1) for sample in field.cpu().numpy()])
+
+
+def _finest(truth: Tensor, mask: Tensor | None) -> slice:
+    """The highest third of the wavenumbers that the truth resolves."""
+    power = _spectra(truth, mask).mean(0)
+    there = np.flatnonzero(power >= RESOLVED * power.sum())
+    count = int(there.max()) + 1 if len(there) else len(power)
+    return slice(count - max(1, count // 3), count)
+
+
+def _power(field: Tensor, mask: Tensor | None, band: slice) -> Array:
+    """Power of each sample of a field in a band of wavenumbers, `(B,)`."""
+    return np.asarray(_spectra(field, mask)[:, band].sum(1))

@@ -70,3 +70,11 @@ class ErrorScores:
             "rank correlation at a step": float(known.mean()) if len(known) else float("nan"),
             "usual factor": float(np.exp(np.median(off))) if len(off) else float("inf"),
         }
+
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """Rank correlations and medians are given without intervals."""
+        return {}
+
+    def curve_ends(self) -> dict[str, tuple[Array, Array]]:
+        """As `ends`."""
+        return {}

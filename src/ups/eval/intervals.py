@@ -35,11 +35,20 @@ def intervals(rows: Array, seed: int = 0, resamples: int = 2000) -> tuple[Array,
 
     Lower and upper ends, each (M,). Same seed, same intervals; infinite values are kept.
     """
+    return quantiles(resampled_means(rows, seed, resamples))
+
+
+def resampled_means(rows: Array, seed: int = 0, resamples: int = 2000) -> Array:
+    """The mean of each row of `rows` (M, N) over samples drawn anew, the same for all, `(M, resamples)`."""
     rows = np.ascontiguousarray(rows, np.float64)
     parts = [[row[draws].mean(1) for row in rows] for draws in _draws(rows.shape[1], seed, resamples)]
-    means = np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=1)
+
+
+def quantiles(values: Array) -> tuple[Array, Array]:
+    """The ends of the middle 95 % of each row of `values` (M, resamples), each (M,)."""
     # An order statistic, never an interpolation, which would make nan out of inf - inf.
-    low, high = np.quantile(means, TAILS, axis=1, method="inverted_cdf")
+    low, high = np.quantile(values, TAILS, axis=1, method="inverted_cdf")
     return low, high
 
 

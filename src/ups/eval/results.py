@@ -16,7 +16,7 @@ import numpy as np
 from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.intervals import Number, all_strict, ratio_of_means
+from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
 from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
@@ -274,8 +274,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
         if scores is not None:
             points += _points_of(kind, scores, e)
     if task.laws and entry is task.ours:
-        residuals = {f"law {name}": values for name, values in task.laws.items()}
-        points += [Point(number, e.predictor) for number in all_strict(residuals, label)]
+        # One by one: a law may hold under the boundary of some of the trajectories only.
+        points += [Point(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
     if task.refinement is not None and entry is task.ours:
         points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
     finite = int((~e.diverged).sum())
@@ -289,12 +289,17 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
 
 def _points_of(kind: str, scores: EnsembleScores | ErrorScores | SearchScores, e: Evaluation) -> list[Point]:
     """Scores of ensembles, estimates or searches: numbers over the whole rollout, and those at each step."""
-    label, n = e.protocol.label, scores.samples
-    numbers = [(f"{kind} {name}", value, "", 0.0) for name, value in scores.numbers().items()]
+    label, n, ends, curve_ends = e.protocol.label, scores.samples, scores.ends(), scores.curve_ends()
+
+    def point(name: str, value: float, low: float, high: float, axis: str = "", at: float = 0.0) -> Point:
+        number = Number(f"{kind} {name}", "strict", label, float(value), float(low), float(high), n)
+        return Point(number, e.predictor, axis, float(at))
+
+    points = [point(name, v, *ends.get(name, (v, v))) for name, v in scores.numbers().items()]
     for name, values in scores.curves().items():
-        rows = zip(times_of(e), values, strict=True)
-        numbers += [(f"{kind} {name} at time", float(value), "time", float(at)) for at, value in rows]
-    return [Point(Number(name, "strict", label, v, v, v, n), e.predictor, axis, at) for name, v, axis, at in numbers]
+        rows = zip(values, *curve_ends.get(name, (values, values)), times_of(e), strict=True)
+        points += [point(f"{name} at time", v, low, high, "time", at) for v, low, high, at in rows]
+    return points
 
 
 def times_of(e: Evaluation) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ups.eval.error_estimates import rank_correlation
+from ups.eval.intervals import intervals
 from ups.eval.nrmse import nrmse
 from ups.later import Tensor
 from ups.types import Array
@@ -63,3 +64,15 @@ class SearchScores:
     def numbers(self) -> dict[str, float]:
         """The scores by name."""
         return {"rank correlation": self.correlation} | {f"nrmse at {n} calls": e for n, e in self.by_budget().items()}
+
+    def ends(self) -> dict[str, tuple[float, float]]:
+        """The 95 % intervals of the errors, over samples; the rank correlation has none."""
+        rows = {f"nrmse at {n} calls": np.concatenate(self.errors[n]) for n in sorted(self.errors)}
+        if not rows:
+            return {}
+        ends = zip(rows, *intervals(np.stack(list(rows.values()))), strict=True)
+        return {name: (float(low), float(high)) for name, low, high in ends}
+
+    def curve_ends(self) -> dict[str, tuple[Array, Array]]:
+        """As `curves`."""
+        return {}

@@ -23,6 +23,7 @@ from ups.jobs.scaling import Scaling, longest, scaling
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
+from ups.run.load import part_kinds
 from ups.types import ConfigError
 
 PATIENCE = 15.0  # seconds a trial may take unasked
@@ -58,6 +59,7 @@ class Forecast:
     program: int = 0  # bytes of host memory that a process takes before it has a tensor
     processes: int = 1  # that share the memory
     scaling: Scaling | None = None  # what more devices would give, where that was asked
+    uncounted: tuple[str, ...] = ()  # phases and exams that are not in the time
 
     @property
     def seconds(self) -> float | None:
@@ -129,6 +131,7 @@ class Forecast:
                 f"time         {duration(self.seconds)}, {made}{duration(self.evaluation)} evaluation "
                 f"(from {how}){cost}"
             )
+            lines.append(f"             not counted: {', '.join(self.uncounted)}")
         notes = [f"note: {note}" for note in (*c.notes, *self._doubts())]
         return [*lines, *notes, *([self.scaling.sentence()] if self.scaling else []), self.verdict]
 
@@ -219,7 +222,24 @@ def forecast(
     making, busy = making_seconds(config.data), contention.share()
     name = torch.cuda.get_device_name(here) if here.type == "cuda" else kind
     judged = (bool(taken), evaluation, taken, free, largest, price, making, busy, program, processes, more)
-    return Forecast(config.name, name, bill, times, *judged)
+    return Forecast(config.name, name, bill, times, *judged, uncounted(config))
+
+
+def uncounted(config: RunConfig) -> tuple[str, ...]:
+    """What a run does beyond the training and the rollouts that are timed."""
+    asked, kinds = config.evaluation, part_kinds()
+    draws = any(kinds[name].draws for name in config.parts)
+    exams = {
+        "start of the processes": True,
+        "calibration": True,
+        f"ensembles of {asked.ensemble} members": draws and bool(asked.ensemble),
+        f"searches of {', '.join(map(str, asked.search))} draws": "critic" in config.parts and bool(asked.search),
+        f"baselines ({', '.join(asked.baselines)})": bool(asked.baselines),
+        "finer grids": bool(asked.zero_shot),
+        "unseen parameters": bool(asked.unseen),
+        "drawing the report": True,
+    }
+    return tuple(name for name, is_done in exams.items() if is_done)
 
 
 def _device(name: str) -> tuple[str, torch.device | None]:

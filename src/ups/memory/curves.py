@@ -16,12 +16,15 @@ def drawn(curve: LearningCurve, width: int = WIDTH, height: int = HEIGHT) -> lis
     finite = [(s, v) for s, v in zip(curve.steps, curve.values, strict=True) if math.isfinite(v)]
     if not finite:
         return [f"{curve.title}: no finite number"]
+    title = f"{curve.title}, {finite[-1][1]:.4g} at step {finite[-1][0]} (least {min(v for _, v in finite):.4g})"
+    if finite[0][0] == finite[-1][0]:  # a single step is no curve
+        return [title]
     columns = _columns(finite, width)
     shown = [value for value in columns if value is not None]
     scale = math.log if min(shown) > 0 else float
     low, high = scale(min(shown)), scale(max(shown))
     labels = {height - 1: f"{max(shown):.3g}", 0: f"{min(shown):.3g}"}
-    lines = [f"{curve.title}, {finite[-1][1]:.4g} at step {finite[-1][0]} (least {min(v for _, v in finite):.4g})"]
+    lines = [title]
     for row in reversed(range(height)):
         cells = "".join(
             _cell(None if v is None else (scale(v) - low) / ((high - low) or 1), row, height) for v in columns
@@ -36,10 +39,9 @@ def drawn(curve: LearningCurve, width: int = WIDTH, height: int = HEIGHT) -> lis
 def _columns(points: Sequence[tuple[int, float]], width: int) -> list[float | None]:
     """The mean of the values in each of `width` equal parts of the steps; a part without one goes on as before."""
     first, last = points[0][0], points[-1][0]
-    count = width if last > first else 1
-    parts: list[list[float]] = [[] for _ in range(count)]
+    parts: list[list[float]] = [[] for _ in range(width)]
     for step, value in points:
-        parts[min(count - 1, int((step - first) / max(1, last - first) * count))].append(value)
+        parts[min(width - 1, int((step - first) / (last - first) * width))].append(value)
     columns: list[float | None] = []
     for part in parts:
         columns.append(sum(part) / len(part) if part else (columns[-1] if columns else None))

@@ -66,7 +66,7 @@ def check_guard(tasks: Sequence[TaskSpec], guard: Guard) -> None:
         if name not in known:
             has = f"their laws are {', '.join(known)}" if known else "they have no laws"
             who = ", ".join(t.name for t in tasks)
-            raise ConfigError(f"simulator.guard names '{name}', which no task here ({who}) has; {has}.")
+            raise ConfigError(f"model.simulator.guard names '{name}', which no task here ({who}) has; {has}.")
 
 
 def repaired(

@@ -45,7 +45,7 @@ def trust_of(
     simulator.to(device).eval()
     simulator.trust = trust = {}  # nothing of what was fitted before
     for i, data in enumerate(sets):
-        following(Progress(i, len(sets), "calibrating"))
+        following(Progress(i, len(sets), "calibrating tasks"))
         with torch.no_grad():
             trust[data.task.name] = _fitted(simulator, data, device)
         few = sum(len(part) for part in data.parts("valid"))
@@ -53,7 +53,7 @@ def trust_of(
             say(f"{data.task.name}: its ensembles were calibrated on {few} trajectories only; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
             say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
-    following(Progress(len(sets), len(sets), "calibrating"))
+    following(Progress(len(sets), len(sets), "calibrating tasks"))
     return trust
 
 

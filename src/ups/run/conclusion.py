@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ups.engine.checkpoint.manifest import clear_leftovers
 from ups.eval.gates import Gate, decide, gates_section, is_gate, missed, records_of
 from ups.eval.report import Report
 from ups.eval.results import Record, read_results, rows_of, write_results
@@ -21,6 +22,7 @@ from ups.run.config import RunConfig
 from ups.run.datasets import Say
 from ups.run.journal import Journal, Span
 from ups.run.phases import Phases
+from ups.run.training import learnt_in
 from ups.rundir import Place, RunDir
 from ups.types import DataError
 from ups.verdict import Ending
@@ -85,6 +87,9 @@ class Conclusion:
     always: bool = False
 
     def carry_out(self) -> Finish:
+        for checkpoints in map(self.folder.checkpoints, self.config.plan):
+            if checkpoints.is_dir():  # nobody saves any more
+                clear_leftovers(checkpoints)
         self._calibrate()
         if self.span.ends_before("evaluate"):
             return paused(self.span)
@@ -224,7 +229,11 @@ class Conclusion:
 def trained(folder: RunDir, journal: Journal) -> bool:
     """Whether the simulator in the folder is the one that calibration left, to the byte."""
     row, artifact = journal.last("calibrate"), folder.artifact("simulator")
-    if not row or not folder.was(row.get("config")) or not artifact.is_file() or not folder.stages.is_file():
+    if not row or not folder.was(row.get("config")) or not artifact.is_file():
+        return False
+    try:
+        learnt_in(folder)
+    except DataError:  # the stages write it again, from their checkpoints
         return False
     return sha256(artifact) == row.get("simulator")
 

@@ -37,7 +37,7 @@ from ups.run.preflight import Preflight, look_ahead, prepare_data
 from ups.run.seats import Alone as Alone
 from ups.run.seats import Seat
 from ups.run.statistics import keep_statistics, statistics_of
-from ups.run.training import Learnt, Training
+from ups.run.training import Learnt, Training, learnt_in
 from ups.rundir import Place, RunDir
 from ups.sync import restore
 from ups.sync.delivery import copied
@@ -258,7 +258,7 @@ class Run:
     def judge(self, champion: Champion | None = None) -> Report:
         """Judge the simulator that training has left, and that of a champion whose errors are not known."""
         self.identity.require_unchanged()
-        learnt = {name: Learnt.of(facts) for name, facts in self.folder.read(self.folder.stages).items()}
+        learnt = learnt_in(self.folder)
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}

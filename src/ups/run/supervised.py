@@ -27,7 +27,7 @@ from ups.supervise.launchers import Launcher, launcher_of
 from ups.supervise.network import answers, check_interface
 from ups.supervise.supervisor import Supervisor, with_remedy
 from ups.sync.delivery import copied
-from ups.tracking import TrackingConfig, mirrored
+from ups.tracking import TrackingConfig, TroubleWatch, mirrored
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending, Verdict, classify, now
 
@@ -49,7 +49,7 @@ def told(say: Callable[[str], None]) -> Report:
         if progress.note:
             say(f"{progress.name}: {progress.note}")
         elif now - last.setdefault(progress.name, now) >= EVERY and progress.done < progress.total:
-            say(f"{progress.name}: {progress.done:.0f} of {progress.total}")
+            say(f"{progress.name}: {progress.amount}")
             last[progress.name] = now
 
     return report
@@ -110,7 +110,7 @@ def _carried_out(
             say,
             progress=lambda: progress(folder, config),
             launcher=starter,
-            relay=_relay,
+            relay=_relaying(TroubleWatch(folder.folder, TrackingConfig() if job.node else config.tracking, say)),
             advice=lambda: freeable(folder),
             last=last,
         ).supervise()
@@ -190,8 +190,15 @@ def progress(folder: RunDir, config: RunConfig) -> int:
     return sum(int(path.name.removeprefix("step-")) for path in checkpoints if isinstance(path, Path))
 
 
-def _relay(text: bytes) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stdout is not None:  # it may have been closed before this process began
-            sys.stdout.buffer.write(text)
-            sys.stdout.buffer.flush()
+def _relaying(troubles: Callable[[], None]) -> Callable[[bytes], None]:
+    """Shows what rank 0 prints, and between its lines what troubles a tracker."""
+
+    def relay(text: bytes) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            if sys.stdout is not None:  # it may have been closed before this process began
+                sys.stdout.buffer.write(text)
+                sys.stdout.buffer.flush()
+        with contextlib.suppress(OSError):
+            troubles()
+
+    return relay

@@ -26,6 +26,7 @@ from ups.run.datasets import DataSet, Screen, windows_of
 from ups.run.order import Order, Proven, drawn, validations_of
 from ups.rundir import Place, RunDir
 from ups.stages import Stage
+from ups.types import DataError
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,14 @@ class Learnt:
         """What `facts` has said."""
         outcome = {key: value for key, value in facts.items() if key != "drawn"}
         return cls(Outcome(**outcome), tuple(Drawn(**row) for row in facts.get("drawn", ())))
+
+
+def learnt_in(folder: RunDir) -> dict[str, Learnt]:
+    """How the training of each stage went, as the folder of a run says; a DataError where it does not."""
+    try:
+        return {name: Learnt.of(facts) for name, facts in folder.read(folder.stages).items()}
+    except (TypeError, AttributeError) as error:
+        raise DataError(f"{folder.stages}: is damaged ({error}); --resume the run to write it again.") from None
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,10 +43,17 @@ class Request:
     seeds: int | None = None
 
 
-def sweep(request: Request, say: Callable[[str], None], command: Sequence[str]) -> tuple[int, Path, list[Settings]]:
-    """Carry a sweep out; its exit code, its folder, and what it has found."""
-    base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, told(say)))
-    slots = slots_of(request.devices, request.jobs, base.device, _gpus())
+def sweep(
+    request: Request,
+    say: Callable[[str], None],
+    command: Sequence[str],
+    checking: AbstractContextManager[object] | None = None,
+) -> tuple[int, Path, list[Settings]]:
+    """Carry a sweep out; its exit code, its folder, and what it has found. `checking` is held while its points are
+    checked."""
+    with checking or nullcontext():
+        base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, told(say)))
+        slots = slots_of(request.devices, request.jobs, base.device, _gpus())
     if any(not data.there for data in base.data.values()):
         say("each run makes its data anew; for many runs, make them once (`ups data generate`) and name the file.")
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,7 +175,7 @@ def _code(stopped: int | None, ended: Mapping[str, RunState], say: Callable[[str
     """The exit code: 0 where every run has ended well."""
     if stopped is not None:
         return int(Ending.INTERRUPTED if stopped == signal.SIGINT else Ending.PREEMPTED)
-    bad = [name for name, state in ended.items() if state.word != "finished"]
+    bad = sorted(name for name, state in ended.items() if state.word != "finished")
     missed = [name for name in bad if ended[name].word in COMPLETE]
     failed = [name for name in bad if name not in missed]
     for names, what in ((failed, "did not finish"), (missed, "missed a gate")):

@@ -8,6 +8,7 @@ from pathlib import Path
 from ups.tracking.csv import Csv
 from ups.tracking.delivery import (
     Delivery,
+    TroubleWatch,
     deliver,
     deliver_by_the_way,
     deliveries,
@@ -30,6 +31,7 @@ __all__ = [
     "Jsonl",
     "Mirror",
     "TrackingConfig",
+    "TroubleWatch",
     "deliver",
     "deliver_by_the_way",
     "deliveries",

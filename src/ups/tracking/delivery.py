@@ -17,14 +17,14 @@ from ups.parsing import read_record
 from ups.presence import look
 from ups.rundir import DEEPEST, RunDir
 from ups.tracking.log_reader import whole_lines
-from ups.tracking.mirror import Conclusion, Receipt
+from ups.tracking.mirror import Conclusion, Receipt, shortage
 from ups.tracking.settings import TrackingConfig
 
 WAIT = 10.0  # seconds for deliveries by the way, of all runs together
 AGAIN = 600.0  # seconds after a failure before one is tried again by the way
 AT_ONCE = 4  # runs
 NAMED = 3  # mirrors that lack something of which each is named
-LEAST = 1 << 16  # bytes without which a disk is full
+LOOK = 5.0  # seconds between two looks at what troubles them
 ORPHANED = 60.0  # seconds that the courier of a run goes on when its owner was killed
 
 
@@ -63,6 +63,26 @@ def mirrored(folder: Path, settings: TrackingConfig, say: Callable[[str], None])
             for delivery in deliveries(folder):
                 if not delivery.whole:
                     say(delivery.sentence(folder))
+
+
+class TroubleWatch:
+    """Tells, once of each mirror, that it cannot be told of a run now, and why, while the run goes on; to be called
+    often."""
+
+    def __init__(self, folder: Path, settings: TrackingConfig, say: Callable[[str], None]) -> None:
+        self.run, self.names, self.say = RunDir(folder), list(settings.to), say
+        self.began, self.due = time.time(), 0.0
+
+    def __call__(self) -> None:
+        if not self.names or time.monotonic() < self.due:
+            return
+        self.due = time.monotonic() + LOOK
+        for name in list(self.names):
+            path = self.run.tracking(f"{name}.json")
+            trouble = Receipt.read(path).trouble
+            if trouble and path.stat().st_mtime >= self.began:  # not one of an earlier start
+                self.names.remove(name)
+                self.say(f"{name}: cannot be told of the run now ({trouble}); training goes on, and it is tried again.")
 
 
 def deliver(folder: Path, wait: float = WAIT, *, asked: bool = False) -> list[Delivery]:
@@ -116,15 +136,9 @@ def deliveries(folder: Path) -> list[Delivery]:
     for name in settings.to:
         receipt = Receipt.read(run.tracking(f"{name}.json"))
         whole = receipt.position >= end and (not ending or receipt.ending == ending)
-        trouble = receipt.trouble or ("" if whole else _shortage(folder))
+        trouble = receipt.trouble or ("" if whole else shortage(folder))  # then nobody could write down why
         states.append(Delivery(name, _lines(run.metrics, receipt.position, end), receipt.ending, trouble, whole))
     return states
-
-
-def _shortage(folder: Path) -> str:
-    """That the disk is full, where it is: then nobody could write down why a mirror has failed."""
-    room = os.statvfs(folder)
-    return "" if room.f_bavail * room.f_frsize >= LEAST else f"the disk of {folder} is full"
 
 
 def settings_of(folder: Path) -> TrackingConfig | None:

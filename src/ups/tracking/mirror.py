@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,6 +23,7 @@ from ups.verdict import Ending, Verdict, read_json
 
 KILLED = "KILLED"  # the ending of a run whose processes are gone and that has left no verdict
 KILLED_CODE = 137
+LEAST = 1 << 16  # bytes without which a disk is full
 HEADLINE = {"predictor": "ups", "split": "test", "axis": "", "mode": "strict"}  # the numbers that a report begins with
 
 
@@ -174,6 +176,12 @@ class Mirror(ABC):
     @abstractmethod
     def close(self, conclusion: Conclusion) -> None:
         """The run has ended, or was killed: say how, with its summary and its products."""
+
+
+def shortage(folder: Path) -> str:
+    """That the disk of a folder is full, where it is."""
+    room = os.statvfs(folder)
+    return "" if room.f_bavail * room.f_frsize >= LEAST else f"the disk of {folder} is full"
 
 
 def flat(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import netrc
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ups.tracking.log_reader import WHOLE_RUN, Row
-from ups.tracking.mirror import Conclusion, Mirror
+from ups.tracking.mirror import Conclusion, Mirror, shortage
 from ups.tracking.settings import TrackingConfig
 from ups.types import ConfigError
 
@@ -35,6 +36,7 @@ class Wandb(Mirror):
     first: int = 0  # the line that the server lacks
     old: list[Path] = field(default_factory=list)
     stages: set[str] = field(default_factory=set)
+    offline: bool = False
     name = "wandb"
     package = "wandb"
 
@@ -87,9 +89,10 @@ class Wandb(Mirror):
             resume=None if offline else "allow",
             settings=quiet,
         )
-        self.first = 0 if offline else self.run.starting_step
+        self.offline, self.first = offline, 0 if offline else self.run.starting_step
 
     def send(self, rows: Sequence[Row]) -> None:
+        self._require_room()
         for row in rows:
             if row.number < self.first:
                 continue
@@ -113,6 +116,13 @@ class Wandb(Mirror):
             for page in (path for path in paths if path.suffix == ".html"):
                 self.run.summary[kind] = library.Html(page.read_text(), inject=False)
         self.run.finish(exit_code=conclusion.code)
+        self._require_room()
+
+    def _require_room(self) -> None:
+        """OSError where the disk of W&B's files is full: it would lose what it cannot write, and say nothing."""
+        place = self.facts.folder / "wandb"
+        if self.offline and place.is_dir() and (reason := shortage(place)):
+            raise OSError(errno.ENOSPC, reason)
 
     def _wait_for_a_name(self, old: Sequence[Path]) -> None:
         """W&B names a folder by the second in which it is made."""
