@@ -43,7 +43,6 @@ QUICK = [
         starts=1,
         around=CappedMemory(0, 3, python=False),
     ),
-    Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
     Case("F9", "stop", 2, "ddp", (Fault("term", 1, "forward", 5),), ("PREEMPTED",), around=WrongClock(0, "jumps")),
     Case(
         "F10",
@@ -55,15 +54,17 @@ QUICK = [
         starts=1,
         output="2 times in a row",
     ),
-    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
     Case("F19", "strangers", 2, "ddp", around=Strangers("user", "pickle", 2)),
 ]
 # A kill of rank 1 that is mended by a second start, promised to be everything else.
 WRONG = Case(
     "F6", "wrong", 2, "ddp", (Fault("kill", 1, "backward", 5),), first=("HANG",), named=0, starts=1, output="never said"
 )  # fmt: skip
-# What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy.
+# What takes longer: a run in pulses, uneven shares compared with one process and with the other strategy; and what
+# tests of the supervisor see in less time.
 LONG = [
+    Case("F4", "error", 2, "ddp", (Fault("error", 1, "loss", 2),), ("CRASH",), named=1, phase="forward", starts=1),
+    Case("F15", "orphans", 2, "ddp", (Fault("orphan", 0, "data", 5),), ("KILLED",), around=ADDRESS),
     Case("F2", "no memory", 2, "ddp", (Fault("oom", 1, "loss", 5, times=99),), ("OOM",), named=1, phase="forward"),
     *(RECIPES["F7", name](random.Random(1), 2, "ddp") for name in ("pulses rank", "pulses supervisor", "crowded")),
     *(RECIPES["F8", "uneven"](random.Random(1), *kind) for kind in ((2, "ddp"), (2, "fsdp"), (4, "ddp"))),
