@@ -432,9 +432,9 @@ def test_a_large_file_is_sampled_and_said_to_be_touched_where_its_samples_are_th
     with path.open("wb") as file:
         file.truncate(size)
     folder, sentences = RunDir(tmp_path / "run"), list[str]()
-    began = time.monotonic()
+    began = time.process_time()
     Identity(folder, sentences.append).settle([path])
-    assert time.monotonic() - began < 5, "a second on an idle machine"
+    assert time.process_time() - began < 5, "a second, where all of it would take ten"
     assert json.loads(folder.data.read_text())["files"][str(path)].keys() == {"bytes", "sampled"}
     Identity(folder, sentences.append).require_unchanged()
     assert "only samples are hashed" in sentences.pop()
