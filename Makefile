@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
 # Compiled modules are kept whatever the environment says: else each of the many processes compiles all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -14,9 +15,11 @@ VASTAI := vastai==1.9.1
 demo: $(STAMP)
 	$(BIN)/ups demo
 
-# Four workers for two cores, as many tests wait for processes; the longest files first (tests/conftest.py), which
-# pytest-xdist would put last, for they have few tests.
-test: $(STAMP) lint $(BIN)/vastai
+# What must be there before the tests, at the same time: each of the three waits for a disk or the network, or has one
+# thread. Then four workers for two cores, as many tests wait for processes; the longest files first
+# (tests/conftest.py), which pytest-xdist would put last, for they have few tests.
+test: $(STAMP)
+	$(MAKE) -j lint $(COMPILED) $(BIN)/vastai
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
@@ -40,6 +43,11 @@ bench: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+# All modules and tests compiled, once: else each of the workers, which begin together, compiles all of them.
+$(COMPILED): $(STAMP) $(shell find src tests -name '*.py')
+	$(BIN)/pytest --collect-only > $(VENV)/collected.txt 2>&1 || { cat $(VENV)/collected.txt; exit 1; }
 	touch $@
 
 $(BIN)/vastai: Makefile | $(STAMP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import uuid
@@ -9,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from ranks import warm_up
 
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
@@ -28,8 +27,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what all test files have imported: each collection of garbage would look at it again, for 0.5 s
+
+
 @pytest.fixture(scope="session", autouse=True)
 def server() -> None:
+    from ranks import warm_up  # here, for it imports torch, which the process that hands out the tests does without
+
     warm_up()
 
 

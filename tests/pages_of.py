@@ -39,7 +39,7 @@ def entered(text: str, block: str) -> str:
 def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src/ups", "docs")) -> Path:
     """A copy of the house with everything added that a page adds."""
     for name in copied:
-        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, place / name)  # with what is compiled: to compile it anew takes seconds
     shutil.copy(ROOT / "pyproject.toml", place)
     (place / "configs").mkdir()
     room = ""

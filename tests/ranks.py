@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -18,7 +20,7 @@ ALL = ("pytest", *PRELOAD, *NEEDED)
 
 
 def run_ranks(
-    function: Callable[..., Any], world: int, *args: Any, timeout: float = 60, env: Mapping[str, str] = {}
+    function: Callable[..., Any], world: int, *args: Any, timeout: float = 150, env: Mapping[str, str] = {}
 ) -> list[Result]:
     """`function(*args)` in `world` processes with the environment that a launcher gives; their results by rank."""
     return run(function, world, *args, seconds=timeout, env={"OMP_NUM_THREADS": "1", **env}, preload=ALL)
@@ -36,10 +38,12 @@ def join_group(seconds: float = 30) -> None:
 
 
 def free_port() -> int:
-    """A port nobody uses, chosen by the kernel."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody uses, below those that the kernel gives to whoever asks for any: nobody gets it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(15_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def warm_up() -> None:

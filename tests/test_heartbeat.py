@@ -115,7 +115,7 @@ def test_a_reader_never_sees_half_a_beat_and_a_kill_leaves_one_readable(tmp_path
     finally:
         writer.send_signal(signal.SIGKILL)
         writer.wait()
-    assert beat_of(path).count >= last > 1000
+    assert beat_of(path).count >= last > 100
 
 
 def test_nothing_here_needs_torch() -> None:

@@ -22,7 +22,6 @@ from ups.run.load import load as load_simulator
 from ups.run.run import Run
 from ups.types import ConfigError, DataError
 
-pytest.importorskip("lightning.pytorch", reason="needs the `lightning` extra")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 STEPS = 50
@@ -37,6 +36,12 @@ model: {{codec: {{dim: 2}}, operator: {{width: 16, depth: 1, heads: 2}}}}
 codec: {{batch: 5, train: {{steps: {STEPS}, validate_every: 0, log_every: 1}}}}
 operator: {{batch: 5, train: {{steps: {STEPS}, validate_every: 0, log_every: 1}}}}
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def lightning() -> None:
+    """Imported by the one process that runs these tests, and not by all that read this file: it takes seconds."""
+    pytest.importorskip("lightning.pytorch", reason="needs the `lightning` extra")
 
 
 def settings(folder: Path, **changes: object) -> RunConfig:

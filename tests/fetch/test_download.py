@@ -125,7 +125,7 @@ def test_a_server_that_asks_for_hours_is_not_waited_for(liar: LyingServer, tmp_p
     began = time.monotonic()
     with pytest.raises(DataError, match="left alone for 7200 s"):
         plan([f"{liar.url}/down/later.bin"], tmp_path, lambda _: None, patience=HASTY).fetch()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 60
     assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
     assert retry_after("3") == 3.0
     assert retry_after("soon") == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -19,14 +20,14 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ups.cli import main
-from ups.config import load
+from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
 from ups.engine.memory import Ledger, fake, training_work
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.jobs import contention, making
 from ups.jobs import forecast as module
-from ups.jobs.estimate import WORKSPACES, StageCost, costs
+from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
 from ups.jobs.forecast import duration, forecast, number, size
 from ups.jobs.timing import Invented, ceilings
 from ups.run.check import Outline, new_simulator, outlines
@@ -48,6 +49,17 @@ def settings(data: dict[str, object], model: object = TINY, batch: int = 8, **tr
     return run_config().model_validate(
         {"data": data, "model": model, "codec": stage, "operator": stage, "device": "cpu"}
     )
+
+
+COUNTED: dict[str, Costs] = {}
+
+
+def counted(config: RunConfig) -> Costs:
+    """What a run takes on a CPU, counted once for all tests: it takes seconds."""
+    key = fingerprint(config)
+    if key not in COUNTED:
+        COUNTED[key] = costs(config, "cpu")
+    return COUNTED[key]
 
 
 class Real(Invented):
@@ -106,7 +118,7 @@ def peak_on_the_cpu(work: Callable[[], None]) -> int:
     ],
 )
 def test_the_peak_on_a_cpu_is_what_a_real_training_takes(config: RunConfig) -> None:
-    for said in costs(config, "cpu").stages:
+    for said in counted(config).stages:
         real = peak_on_the_cpu(lambda name=said.name: trained(config, name))  # type: ignore[misc]
         assert said.peak == pytest.approx(real, rel=0.2), said.name
 
@@ -158,7 +170,7 @@ def test_the_process_grows_by_the_peak_where_it_is_large() -> None:
 
 def test_parameters_are_counted_exactly() -> None:
     config = settings(LINE)
-    said = costs(config, "cpu").parameters
+    said = counted(config).parameters
     built = new_simulator(config, outlines(config.data))
     assert said["total"] == sum(p.numel() for p in built.parameters()) == said["codec"] + said["operator"]
     for network in ("codec", "operator"):
@@ -225,7 +237,7 @@ def test_less_at_once_takes_less_memory() -> None:
 def test_shards_hold_their_share_of_the_weights() -> None:
     alone = settings(LINE)
     four = alone.model_copy(update={"dist": dataclasses.replace(alone.dist, ranks=4, strategy="fsdp")})
-    known = costs(alone, "cpu")
+    known = counted(alone)
     kept = "average and best copy"
     one, part = known.stages[1].memory[kept], costs(four, "cpu", known=known).stages[1].memory[kept]
     assert part == pytest.approx(one / 4, rel=0.1)
@@ -248,14 +260,22 @@ def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pytest.MonkeyPatch) -> None:
     config = settings(LINE, batch=8)
-    whole, one = (found := costs(config, "cpu")).needed, costs(config, "cpu", 1, found).needed
+    found = counted(config)
+    in_parts = functools.cache(lambda microbatch: costs(config, "cpu", microbatch, found))
+
+    def once(_: RunConfig, __: str, microbatch: int | None = None, ___: Costs | None = None) -> Costs:
+        """The same costs, each counted once."""
+        return in_parts(microbatch) if microbatch else found
+
+    monkeypatch.setattr(module, "costs", once)
+    whole, one = found.needed, in_parts(1).needed
     monkeypatch.setattr(module, "free_memory", lambda device: (whole + one) // 2 + 1000)  # noqa: ARG005
     monkeypatch.setattr(module, "resident", lambda: 1000)
     monkeypatch.setattr(module, "making_seconds", lambda data: 0.0)  # noqa: ARG005  (what it times takes seconds)
     said = forecast(config)
     assert said.microbatch
     assert 2 <= said.microbatch < 8
-    assert costs(config, "cpu", said.microbatch, found).needed <= (whole + one) // 2
+    assert in_parts(said.microbatch).needed <= (whole + one) // 2
     assert f"train.microbatch {said.microbatch}" in said.lines()[-1]
     assert module._largest(config, "cpu", 1000, found) == 0
 

@@ -35,6 +35,10 @@ def small(task: str) -> dict[str, Any]:
     return SMALL.get(task, {"resolution": {1: 32, 2: 16, 3: 8}[EQUATIONS[task].task.ndim]})
 
 
+# Frames of tasks whose solution takes longest, where any number will do.
+FEW = {"cfd1d": 9, "cfd2d": 4, "cfd3d": 3, "diffsorp1d": 9, "nsincom2d": 4, "swe2d": 9}
+
+
 def settings(task: str = "burgers1d", **changes: Any) -> GenerateConfig:
     return GenerateConfig(task=task, **{"samples": 5, "batch": 2, "device": "cpu", **small(task), **changes})
 
@@ -62,14 +66,15 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("task", EQUATIONS)
 def test_every_task_comes_back_from_its_file_as_its_equation_says(task: str, tmp_path: Path) -> None:
-    path = make(tmp_path, task=task, samples=3)
+    frames = FEW.get(task, small(task).get("frames"))
+    path = make(tmp_path, task=task, samples=3, **({"frames": frames} if frames else {}))
     equation = EQUATIONS[task](**small(task).get("params", {}))
     with open_source(path, TASKS) as source:
         assert source.task == TASKS[task]
         assert source.problems == ()
         assert dict(source.params) == equation.params()
         assert source.domain.shape == equation.domain(small(task)["resolution"]).shape
-        assert np.allclose(source.times, equation.times()[: small(task).get("frames")], atol=1e-5)
+        assert np.allclose(source.times, equation.times()[:frames], atol=1e-5)
         sample = source[2]
         assert sample.values.shape == (len(source.times), *source.domain.shape, len(source.task.channels))
         assert np.isfinite(sample.values).all()

@@ -138,10 +138,10 @@ def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
 
 def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
-    path.write_text(TINY)
+    one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line)
+    path.write_text(one)
     more = tmp_path / "more.yaml"
     onward = "name: more\nstart_from: nowhere\nplan: [residual]\nresidual: {batch: 4, train: {steps: 4}}"
-    one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line)
     more.write_text(one.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
     (folder, first), (further, second) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
     report, drawn = first.report, second.report
@@ -152,7 +152,7 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     assert any("in the 90 % interval" in sentence for sentence in drawn.said())
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
-    assert len(report.headline()) == 3
+    assert len(report.headline()) == 2
 
 
 @pytest.mark.parametrize(("ranks", "cores", "started"), [(1, 2, 2), (3, 2, 3), (3, 1, 3), (1, 1, None)])

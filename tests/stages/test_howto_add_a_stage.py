@@ -43,7 +43,7 @@ for line in sys.stdin.read().splitlines():
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the house with the stage added as the page says, and a finished run of it on two ranks."""
     place = house_after("docs/howto-add-a-stage.md", tmp_path_factory.mktemp("house"))
-    python(place, *RUN, "--ranks", "2")
+    python(place, *RUN, "--ranks", "2", "--dist.launcher", "forked")
     return place
 
 
@@ -90,7 +90,6 @@ def test_alone_on_top_of_another_run_it_leaves_every_other_bit_and_mistakes_are_
     lines = (
         f"{run} --plan [codec,operator] --name other",
         f"{run} --plan [bias] --start_from runs/other --name with",
-        f"estimate {CONFIG} {tiny} --plan [bias] --start_from runs/other",
         f"estimate {CONFIG} {tiny} --plan [codec] --start_from runs/other",
         f"estimate {CONFIG} {tiny}",
         f"run {CONFIG} --plan [codec,operator,bais]",
@@ -99,14 +98,13 @@ def test_alone_on_top_of_another_run_it_leaves_every_other_bit_and_mistakes_are_
     )
     output = python(house, "-c", COMMANDS, given="\n".join(lines))
     parts = output.split("EXIT ")
-    assert [part[0] for part in parts[1:]] == ["0", "0", "0", "2", "0", "2", "2", "0"], output[-3000:]
-    columns = [line.split() for part in parts[2:5] for line in part.splitlines() if "bias" in line or "codec" in line]
+    assert [part[0] for part in parts[1:]] == ["0", "0", "2", "0", "2", "2", "0"], output[-3000:]
+    columns = [line.split() for part in parts[2:4] for line in part.splitlines() if "bias" in line or "codec" in line]
     assert ["codec", "operator", "bias"] in columns
-    assert ["bias"] in columns
     assert "'operator' of runs/other has learnt to work with the old one; add stage operator to the plan" in output
     assert "there is no stage 'bais'; did you mean 'bias'?" in output
     assert "stage bias needs the part 'codec'; put stage codec before it in plan" in output
-    assert "What every number begins at, in deviations of its channel." in parts[7]
+    assert "What every number begins at, in deviations of its channel." in parts[6]
     before, after = load_file(artifact(house, name="other")), load_file(artifact(house, name="with"))
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert [name for name in after.keys() - before.keys() if "shift" in name] == ["bias.shift.reacdiff1d"]

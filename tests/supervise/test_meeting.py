@@ -145,7 +145,7 @@ def test_a_point_that_is_closed_ends_every_conversation_and_gives_its_port_back(
 ) -> None:
     points.append(point := Point(tmp_path))
     channel = connect(point.address, read_secret(point.secret))
-    stranger = socket.create_connection(point.address, timeout=5)
+    stranger = socket.create_connection(point.address, timeout=30)
     point.meeting.close()
     assert not port_taken(f"127.0.0.1:{point.address[1]}")
     with pytest.raises(ConnectionError):
@@ -179,7 +179,7 @@ def test_without_the_secret_nobody_gets_a_word_in(tmp_path: Path, points: list[P
     with pytest.raises(ConnectionError):
         connect(point.address, SECRET).ask({"op": "join", "node": 0, "ranks": 1}, 5)
     for rubbish in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(4096), b"\0" * 96):
-        with socket.create_connection(point.address, timeout=5) as stranger:
+        with socket.create_connection(point.address, timeout=30) as stranger:
             with suppress(OSError):  # it may hang up before all is said
                 stranger.sendall(rubbish)
                 stranger.shutdown(socket.SHUT_WR)
@@ -190,10 +190,10 @@ def test_without_the_secret_nobody_gets_a_word_in(tmp_path: Path, points: list[P
 
 def test_a_crowd_that_says_nothing_keeps_nobody_out(tmp_path: Path, points: list[Point]) -> None:
     points.append(point := Point(tmp_path))
-    crowd = [socket.create_connection(point.address, timeout=5) for _ in range(STRANGERS + 40)]
+    crowd = [socket.create_connection(point.address, timeout=30) for _ in range(STRANGERS + 40)]
     nodes = [point.come(0), point.come(1)]
     until(lambda: all(node.group for node in nodes))
-    crowd += [socket.create_connection(point.address, timeout=5) for _ in range(STRANGERS)]
+    crowd += [socket.create_connection(point.address, timeout=30) for _ in range(STRANGERS)]
     channel = connect(point.address, read_secret(point.secret))
     assert channel.ask({"op": "check", "group": nodes[0].group["group"], "keys": ["a"]}, 5)["there"] is False
     channel.close()

@@ -201,7 +201,7 @@ def test_orphans_are_those_whose_supervisor_holds_nothing_whatever_number_it_had
     stranger = subprocess.Popen(["sleep", "100"], env={**os.environ, "UPS_TOKEN": "earlier"})
     try:
         assert supervise(tmp_path) == Ending.SUCCESS
-        assert orphan.wait(timeout=5) == -signal.SIGKILL
+        assert orphan.wait(timeout=60) == -signal.SIGKILL
         assert stranger.poll() is None, "it is not of this run"
         assert list(owned("UPS_TOKEN", "earlier")) == [stranger.pid]
     finally:
@@ -228,7 +228,7 @@ def test_what_another_user_runs_or_holds_is_neither_a_run_nor_its_supervisor() -
         try:
             until((theirs / "held").exists)
             assert supervise(home) == Ending.SUCCESS
-            assert orphan.wait(timeout=5) == -signal.SIGKILL
+            assert orphan.wait(timeout=60) == -signal.SIGKILL
             assert stranger.poll() is None
         finally:
             for process in (stranger, orphan):

@@ -23,8 +23,12 @@ from ups.sync.push import Receipt, receipt_of
 from ups.sync.remote_run import RemoteRun
 from ups.types import ConfigError, DataError
 
-pytest.importorskip("s3fs", reason="the extra `remote` is not installed")
-pytest.importorskip("moto.server", reason="moto[server] is not installed")
+
+@pytest.fixture(scope="module", autouse=True)
+def packages() -> None:
+    """Imported by the one process that runs these tests, and not by all that read this file."""
+    pytest.importorskip("s3fs", reason="the extra `remote` is not installed")
+    pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 
 def silent(_: Progress) -> None:

@@ -344,7 +344,7 @@ def test_a_hung_store_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("ups.sync.courier.push", lambda *_: time.sleep(60))
     began = time.monotonic()
     assert not one_pass(run, (tmp_path / "bucket").as_uri())
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
     assert "nothing was sent" in Receipt.read(receipt_of(run)).trouble
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import gc
 import importlib.util
 import inspect
 import multiprocessing
@@ -247,6 +248,7 @@ def _result(process: BaseProcess, answer: bytes | None, late: bool) -> Result:
 
 def _child(pipe: Connection, call: Callable[[], Any], env: dict[str, str], log: str) -> None:
     """All that a child does. Never returns, and leaves as a process of its own would."""
+    gc.freeze()  # a collection would look at, and so copy, every page of what the parent has imported
     die_with_parent(signal.SIGKILL, os.getppid())
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
