@@ -1,4 +1,4 @@
-"""FNO and UNO of the `neuralop` package as stages and predictors: as many parameters as ours, trained as they train it."""
+"""FNO and UNO of the `neuralop` package as stages and predictors: as many parameters as ours, its own recipe."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class Maker:
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
-        # On a finer grid than the file's, its cells are picked from the grid that the file was solved on, if they can be.
+        # A finer grid than the file's is picked from the one that the file was solved on, where that is possible.
         every = store.space
         if every > 1 and cells != trained:
             every = thinning(tuple(n * every for n in source.domain.shape), cells) or 1

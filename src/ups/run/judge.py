@@ -283,8 +283,8 @@ class Judge:
             shared = f", shared among the {count} tasks" if count > 1 else ""
             return (
                 f"{names} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
-                f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the {self.cost.seconds:.0f} s "
-                f"that ours was trained in all{shared}.",
+                f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
+                f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
             )
         missing = "" if available() else f"; it needs a package that is not installed: {INSTALL}"
         return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
