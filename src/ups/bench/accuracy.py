@@ -137,6 +137,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
         {
             "row": row.name,
             "kind": "short" if budget.short else "full",
+            "run": environment["run"],
             "seed": config.seed,
             "minutes": row.minutes_of(budget),
             "protocol": ours[0].protocol,
@@ -202,9 +203,7 @@ def require_gpu(row: Row, budget: Budget, say: Say) -> None:
         )
     if budget.device.startswith("cuda"):
         raise ConfigError(f"--device is {budget.device}, and there is no GPU here; use cpu.")
-    say(
-        f"{row.name}: is for a GPU; on {budget.device} its data may take hours, and it learns less in the same minutes."
-    )
+    say(f"{row.name}: is for a GPU; on {budget.device} its data may take hours, and minutes teach it less.")
 
 
 def require_room(config: RunConfig) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,14 +14,13 @@ from pydantic import ValidationError
 
 from ups.bench.rows import Published
 from ups.config import Config
+from ups.eval.results import encoded
 from ups.files import sum_of, write_named
 from ups.parsing import read_record
 from ups.types import DataError
 
 LEDGER = Path("benchmarks/accuracy.json")
-ABOUT = (
-    "Written by `ups bench accuracy`; a line for each run, which is never changed afterwards. docs/howto-benchmarks.md."
-)
+ABOUT = "Written by `ups bench accuracy`: a line for each run, never changed afterwards (docs/howto-benchmarks.md)."
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
 
@@ -64,12 +62,14 @@ class Data(Config):
 
 
 class Entry(Config):
-    """One run of a row. `kind`: full, or short for its short version. `recipe` is the fingerprint of the row's config,
-    `config` that of the run, with its seed and minutes; `source` that of the program's own files, where it is known;
-    `changed` whether the repository differed from `commit`. `sum` is the SHA-256 of all the rest."""
+    """One run of a row. `kind`: full, or short for its short version. `run` tells it from any other. `recipe` is the
+    fingerprint of the row's config, `config` that of the run, with its seed and minutes; `source` that of the program's
+    own files, where it is known; `changed` whether the repository differed from `commit`. `sum` is the SHA-256 of all
+    the rest."""
 
     row: str
     kind: Literal["full", "short"]
+    run: str
     seed: int
     minutes: float
     protocol: str
@@ -91,6 +91,11 @@ class Entry(Config):
     phases: dict[str, float]
     published: Published
     sum: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same for entries that say the same of one run."""
+        return self.row, self.kind, self.run, json.dumps(_plain(self.numbers))  # as text: a nan is not itself
 
     @property
     def label(self) -> str:
@@ -150,8 +155,8 @@ def append(path: Path, entries: Sequence[Entry]) -> list[Entry]:
     """Add entries to a ledger, those that it has already left out; those that were added. One process at a time."""
     with _alone(path):
         known = read(path)
-        sums = {entry.sum for entry in known}
-        new = [entry for entry in {entry.sum: entry for entry in entries}.values() if entry.sum not in sums]
+        keys = {entry.key for entry in known}
+        new = [entry for entry in {entry.key: entry for entry in entries}.values() if entry.key not in keys]
         if new or not path.exists():
             write_named(path, text_of([*known, *new]), "name another --ledger")
     return new
@@ -178,14 +183,10 @@ def _alone(path: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _plain(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON can say it, which has no word for what is not finite."""
-    return {key: _encoded(value) for key, value in entry.model_dump().items()}
-
-
-def _encoded(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """An entry, or a part of one, as results.json would say it."""
+    if isinstance(value, Config):
+        return _plain(value.model_dump())
     if isinstance(value, Mapping):
-        return {key: _encoded(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_encoded(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else encoded(value)

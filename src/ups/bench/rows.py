@@ -90,10 +90,10 @@ class Row:
 
     def run(self, budget: Budget, out: Path, name: str = "") -> RunConfig:
         """The config of one run of it. Minutes are shared among the stages as its file shares them."""
-        minutes = self.minutes_of(budget)
+        minutes, own = self.minutes_of(budget), self.minutes
         changes: dict[str, Any] = {"out": str(out), "seed": budget.seed, "name": name or self.folder_name(budget)}
         for stage, seconds in self._seconds().items():
-            changes[f"{stage}.train.seconds"] = seconds * minutes / self.minutes
+            changes[f"{stage}.train.seconds"] = seconds * minutes / own
         for stage, steps in budget.steps.items():
             changes |= {f"{stage}.train.seconds": None, f"{stage}.train.steps": steps}
         if budget.baselines:

@@ -119,7 +119,8 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         command = f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
         cells = (_cell(runs, "ups"), _cell(runs, "fno"), published, _over(runs, known.best), _cost(runs), command)
         lines.append((f"`{row.name}`", *cells))
-    return markdown(header, lines)
+    notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
+    return markdown(header, lines) + (f"\nTo know before comparing: {'; '.join(notes)}.\n" if notes else "")
 
 
 def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
