@@ -106,8 +106,8 @@ persistence = Persistence()
 
 @dataclass(frozen=True)
 class ModulePredictor:
-    """A network on its device as a predictor: windows are moved there, and frames come back to the CPU. `function(window,
-    steps)` is the rollout, for example `Simulator.simulate` with what it needs of the window."""
+    """A network on its device as a predictor: windows are moved there, and frames come back to the CPU. `function`
+    (window, steps) is the rollout, for example `Simulator.simulate` with what it needs of the window."""
 
     name: str
     device: torch.device | str
