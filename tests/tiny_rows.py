@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from ups.bench.accuracy import Way
 from ups.bench.ledger import Entry, sealed
 from ups.eval.report import Report
 from ups.pages import Page
@@ -25,15 +28,16 @@ operator: {batch: 8, loss: {increment: 0.0, latent: 1.0}, train: {seconds: 1, va
 """
 
 
-def in_this_process(config: RunConfig, resume: bool, until: str | None) -> Ending:
+def in_this_process(config: RunConfig, way: Way, until: str | None) -> Ending:
     """Without pictures, which take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "page", lambda self, rows=(): Page("no pictures", "", []))  # noqa: ARG005
-        return finish_alone(config, Screen.silent(), resume=resume, span=Span.of(None, until))[1].ending
+        start = partial(finish_alone, config, Screen.silent(), span=Span.of(None, until))
+        return start(resume=way == "resume", overwrite=way == "overwrite")[1].ending
 
 
-def never(config: RunConfig, resume: bool, until: str | None) -> Ending:
-    raise AssertionError((config.name, resume, until))
+def never(config: RunConfig, way: Way, until: str | None) -> Ending:
+    raise AssertionError((config.name, way, until))
 
 
 FACTS = {

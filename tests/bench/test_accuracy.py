@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tiny_rows import TINY, in_this_process, never
-from ups.bench import ledger
+from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, bench_accuracy
 from ups.bench.rows import Budget, Row, rows_in
 from ups.bench.verify import bench_verify, compared
@@ -106,6 +106,9 @@ def test_a_run_that_fails_is_named_and_the_next_row_goes_on(measured: Measured, 
     assert bench_accuracy(request, said.append, lambda *_: Ending.OOM) == Ending.OOM
     assert said[-1] == "not measured: tiny/second, seed 0 (OOM)."
     assert len(ledger.read(request.ledger)) == 2
+    stopped = dataclasses.replace(request, ledger=tmp_path / "none.json")
+    assert bench_accuracy(stopped, said.append, lambda *_: Ending.PREEMPTED) == Ending.PREEMPTED
+    assert ledger.read(stopped.ledger) == [], "who stops one run wants no other"
 
 
 def test_what_cannot_be_measured_is_said_before_anything_is_spent(
@@ -128,8 +131,14 @@ def test_what_cannot_be_measured_is_said_before_anything_is_spent(
     on_gpu = dataclasses.replace(measured.row, path=path)
     assert "is measured on a GPU, and there is none here" in refusal(rows=[on_gpu])
     assert "no GPU here; use cpu" in refusal(rows=[on_gpu], budget=Budget(device="cuda"))
+    monkeypatch.setattr(accuracy, "has_gpu", lambda: True)
+    with pytest.raises(AssertionError, match="tiny-first"):
+        bench_accuracy(dataclasses.replace(measured.request, rows=[on_gpu], out=tmp_path / "gpu"), str, never)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
-    assert "GB of the disk for its data, and only 0.0 GB are free" in refusal()
+    said: list[str] = []
+    request = dataclasses.replace(measured.request, out=tmp_path / "runs")
+    assert bench_accuracy(request, said.append, never) == Ending.USER
+    assert "GB of the disk for its data, and only 0.0 GB are free" in said[0]
 
 
 def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:
@@ -163,7 +172,10 @@ def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: 
     asked = (measured.row, Budget(), request.ledger, tmp_path, said.append)
     assert bench_verify(*asked, in_this_process) == 0
     assert "an earlier run had" in said[-1]
-    (entry,) = ledger.read(request.ledger)
+    again = dataclasses.replace(request, overwrite=True)
+    assert bench_accuracy(again, str, in_this_process) == Ending.SUCCESS
+    entry, other = ledger.read(request.ledger)
+    assert (entry.run != other.run, entry.config == other.config) == (True, True), "it was measured again"
     worse = entry.model_copy(update={"numbers": tuple(s.model_copy(update={"high": 0.0}) for s in entry.numbers)})
     (tmp_path / "worse.json").write_text(ledger.text_of([ledger.sealed(worse.model_dump())]))
     asked = (measured.row, Budget(), tmp_path / "worse.json", tmp_path, said.append)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ups.bench import ledger
 from ups.bench.rows import Budget, Row, check_budget
@@ -24,19 +26,22 @@ from ups.run.journal import Span
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError
-from ups.verdict import FINISHED, Ending
+from ups.types import ConfigError, DataError, UpsError
+from ups.verdict import FINISHED, Ending, classify
 
 Say = Callable[[str], None]
-# Carries out the run of a config, of which a part may be there, up to a phase or to its end; how it ended.
-Carry = Callable[[RunConfig, bool, str | None], Ending]
+Way = Literal["begin", "resume", "overwrite"]
+# Carries out the run of a config, in a folder that is new or holds it, up to a phase or to its end; how it ended.
+Carry = Callable[[RunConfig, Way, str | None], Ending]
+STOPPED = (Ending.PREEMPTED, Ending.INTERRUPTED)  # by somebody who wants no further run
 SPARE = 2**30  # bytes of the disk for checkpoints, logs and reports
 
 
-def carry_out(config: RunConfig, resume: bool, until: str | None) -> Ending:
+def carry_out(config: RunConfig, way: Way, until: str | None) -> Ending:
     """As `ups run` does it: in processes that are watched and started again."""
     os.environ[STARTED] = str(time.time())  # what came before is not the run's
-    return supervise(config, command="ups.cli.worker", resume=resume, last=True, span=Span.of(None, until))
+    start = partial(supervise, config, command="ups.cli.worker", last=True, span=Span.of(None, until))
+    return start(resume=way == "resume", overwrite=way == "overwrite")
 
 
 @dataclass(frozen=True)
@@ -60,24 +65,39 @@ def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Endi
     check_budget(request.budget, request.seeds)
     require_baselines(request.budget.baselines)
     ledger.read(request.ledger)  # a damaged one is known before hours are spent
-    endings: dict[str, Ending] = {}
     for row in request.rows:
         require_gpu(row, request.budget, say)
+    endings: dict[str, Ending] = {}
     for row in request.rows:
-        runs = [replace(request.budget, seed=request.budget.seed + n) for n in range(request.seeds)]
-        places: list[RunDir] = []
-        for budget in runs:
-            place, ending = Measurement(row, budget, request, say, carry).carried_out(places)
-            if ending not in FINISHED:
-                endings[f"{row.name}, seed {budget.seed}"] = ending
-                break
-            places.append(place)
-        if not request.keep_data:
-            for place in places:
-                shutil.rmtree(place.cache("data"), ignore_errors=True)
+        name, ending = _measured(row, request, say, carry)
+        if ending not in FINISHED:
+            endings[name] = ending
+        if ending in STOPPED:
+            break
     if endings:
         say(f"not measured: {'; '.join(f'{name} ({ending.name})' for name, ending in endings.items())}.")
     return next(iter(endings.values()), Ending.SUCCESS)
+
+
+def _measured(row: Row, request: Request, say: Say, carry: Carry) -> tuple[str, Ending]:
+    """All seeds of a row, up to the first that fails: the run that was the last, and how it ended."""
+    places: list[RunDir] = []
+    ending, name = Ending.SUCCESS, row.name
+    for seed in range(request.budget.seed, request.budget.seed + request.seeds):
+        name = f"{row.name}, seed {seed}"
+        try:
+            run = Measurement(row, replace(request.budget, seed=seed), request, say, carry)
+            place, ending = run.carried_out(places)
+        except UpsError as error:
+            say(str(error))
+            ending = classify(error).ending
+        if ending not in FINISHED:
+            break
+        places.append(place)
+    if not request.keep_data:
+        for place in places:
+            shutil.rmtree(place.cache("data"), ignore_errors=True)
+    return name, ending
 
 
 @dataclass
@@ -97,21 +117,19 @@ class Measurement:
     def carried_out(self, before: Sequence[RunDir]) -> tuple[RunDir, Ending]:
         """The folder of the run, and how it ended; `before` are those of the same data that have been made."""
         place = RunDir(Path(self.config.out) / self.config.name)
-        if self.request.overwrite and place.known() is not None:
-            shutil.rmtree(place.folder)
-        there = place.known() is not None
-        if there and place.is_of(self.config) and place.ended() in FINISHED:
+        way: Way = "begin" if place.known() is None else "overwrite" if self.request.overwrite else "resume"
+        if way == "resume" and place.is_of(self.config) and place.ended() in FINISHED:
             self.say(f"{place.folder}: is measured already, and taken as it is (--overwrite measures it again).")
             self._enter(place, source="")
             return place, Ending.SUCCESS
-        if not any(place.cache("data").glob("*")):
+        if way != "resume":
             require_room(self.config)
-        if not there and before:
-            if (ending := self.carry(self.config, False, "check")) not in (Ending.PAUSED, Ending.SUCCESS):
+        if way != "resume" and any(path.cache("data").is_dir() for path in before[:1]):
+            if (ending := self.carry(self.config, way, "check")) not in (Ending.PAUSED, Ending.SUCCESS):
                 return place, ending
             share_data(before[0], place)
-            there = True
-        ending = self.carry(self.config, there, None)
+            way = "resume"
+        ending = self.carry(self.config, way, None)
         if ending in FINISHED:
             self._enter(place, code()["source of ups"])
         return place, ending
@@ -147,7 +165,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "changed": git.get("changed"),
             "started": environment["started"],
             "command": environment["command"],
-            "hardware": environment["device"],
+            "hardware": hardware_of(environment["device"], ours[0].device),
             "device": ours[0].device,
             "cores": environment["cores"],
             "versions": environment["versions"],
@@ -193,8 +211,7 @@ def sentence(entry: ledger.Entry) -> str:
 
 def require_gpu(row: Row, budget: Budget, say: Say) -> None:
     """ConfigError where a row is for a GPU and there is none; only a remark where another device was asked for."""
-    wants = row.config.device.startswith("cuda")
-    if not wants or torch.cuda.device_count():  # asked of the driver's library, which leaves this process free to fork
+    if not row.config.device.startswith("cuda") or has_gpu():
         return
     if budget.device is None:
         raise ConfigError(
@@ -204,6 +221,20 @@ def require_gpu(row: Row, budget: Budget, say: Say) -> None:
     if budget.device.startswith("cuda"):
         raise ConfigError(f"--device is {budget.device}, and there is no GPU here; use cpu.")
     say(f"{row.name}: is for a GPU; on {budget.device} its data may take hours, and minutes teach it less.")
+
+
+def has_gpu() -> bool:
+    """Whether there is one; asked in ways that leave this process free to fork."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or torch.cuda.device_count() > 0
+
+
+def hardware_of(known: str, device: str) -> str:
+    """The name of what a run was carried out on; of a GPU that the run's environment does not name, its driver's."""
+    if not device.startswith("cuda") or "NVIDIA" in known.upper() or not (tool := shutil.which("nvidia-smi")):
+        return known
+    words = [tool, "--query-gpu=name", "--format=csv,noheader"]
+    answer = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False).stdout.splitlines()
+    return answer[0].strip() if answer else known
 
 
 def require_room(config: RunConfig) -> None:

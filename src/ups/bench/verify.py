@@ -33,10 +33,8 @@ def bench_verify(
     budget = replace(budget, short=True, steps=steps, minutes=last.minutes, baselines=())
     config = row.run(budget, out, name=f"verify-{row.name.replace('/', '-')}")
     place = RunDir(Path(config.out) / config.name)
-    if place.known() is not None:
-        shutil.rmtree(place.folder)
     require_room(config)
-    ending = carry(config, False, None)
+    ending = carry(config, "begin" if place.known() is None else "overwrite", None)
     if ending not in FINISHED:
         say(f"{row.name}: its short version did not come to its end ({ending.name}), so nothing is known of it.")
         return NOT_RUN
