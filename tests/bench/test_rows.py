@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from tiny_rows import in_this_process
+from ups.bench.accuracy import entry_of
 from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, check_budget, chosen, rows_in
+from ups.config import load
 from ups.run.check import outlines
+from ups.run.config import run_config
+from ups.rundir import RunDir
 from ups.types import ConfigError
+from ups.verdict import Ending
 
 HOME = Path(__file__).parents[2]
 # Of each family: cells, frames, frames that are given, trajectories.
@@ -49,6 +55,26 @@ def test_every_row_is_of_pdebenchs_sizes_and_says_its_command(rows: dict[str, Ro
             assert float(name.removeprefix(f"{task}/{OWN[task]}")) == data.params[OWN[task]]
         assert (row.minutes, config.device) == (2.0, "cuda")
         assert outline.disk < 16e9, f"{name}: its data would not fit beside others"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", rows_in(HOME / ROWS))
+def test_every_row_can_be_carried_out_in_small(name: str, rows: dict[str, Row], tmp_path: Path) -> None:
+    """Its protocol, split, boundary and channels on a coarse grid, with a small network and two steps."""
+    row, small = rows[name], {"width": 16, "depth": 1, "heads": 2, "modes": 4}
+    cells = 16 * max(data.store.space for data in row.config.data.values())
+    changes = {"out": str(tmp_path), "name": "small", "device": "cpu", "codec.train.steps": 2, "evaluation.ensemble": 0}
+    changes |= {"data.row.device": "cpu", "data.row.samples": 20, "data.row.resolution": cells}
+    changes |= {"operator.train.steps": 2, "operator.train.precision": "fp32"}
+    changes |= {f"model.operator.{key}": value for key, value in small.items()}
+    config = load(run_config(), row.path, changes)
+    assert in_this_process(config, "begin", None) == Ending.SUCCESS
+    entry = entry_of(RunDir(tmp_path / "small"), row, Budget(), {"source": ""})
+    given, score = row.config.context, entry.score()
+    assert score is not None
+    assert score.n == 2
+    steady = name.startswith("darcy2d")
+    assert entry.protocol == ("A (steady state)" if steady else "A" if given == 10 else "A (5 given, to the end)")
 
 
 def test_minutes_are_shared_among_the_stages_as_the_row_shares_them(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def bench_accuracy(
         from ups.bench.ledger import LEDGER
         from ups.bench.rows import PUBLISHED, ROWS, Budget, chosen, home, rows_in
 
-    known = rows_in(rows or home() / ROWS, home() / PUBLISHED)
+    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
     budget = Budget(minutes, seed, device, baselines, short)
     wanted = chosen(known, names, all_rows)
@@ -280,7 +280,8 @@ def bench_verify(
 
     budget = Budget(seed=seed, device=device)
     check_budget(budget, 1)
-    (wanted,) = chosen(rows_in(rows or home() / ROWS, home() / PUBLISHED), (row,), False)
+    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
+    (wanted,) = chosen(known, (row,), False)
     return job(wanted, budget, ledger or home() / LEDGER, out, _say)
 
 
@@ -304,7 +305,7 @@ def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | 
     new = append(place, [entry for file in files for entry in read(file, missing=False)])
     for entry in new:
         print(f"new: {entry.label}")
-    print(f"{place}: {len(new)} new entries; `ups bench tables` shows them in the documents.")
+    print(f"{place}: {len(new)} new; `ups bench tables` shows them in the documents.")
 
 
 @bench.command(name="tables")
