@@ -15,6 +15,8 @@ from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, bench_accuracy
 from ups.bench.rows import Budget, Row, rows_in
 from ups.bench.verify import bench_verify, compared
+from ups.data import open_source
+from ups.physics import TASKS
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
@@ -78,6 +80,19 @@ def test_data_are_made_once_for_all_seeds(measured: Measured) -> None:
     first, second = (next(place.cache("data").glob("*.hdf5")) for place in places(measured))
     assert first.stat().st_ino == second.stat().st_ino
     assert places(measured)[0].known() != places(measured)[1].known()
+
+
+def test_data_beyond_training_are_solved_on_the_grid_of_what_was_stored_in_part(measured: Measured) -> None:
+    """Stored are 32 of 64 cells: twice as many are those that were solved, and other parameters are stored alike."""
+    place = places(measured)[0]
+    splits = {row["split"] for row in json.loads(place.results.read_text())}
+    assert {"new trajectories, 64 cells (zero-shot)"} < splits
+    made = []
+    for path in place.cache("beyond").rglob("*.hdf5"):
+        with open_source(path, TASKS) as source:
+            identity = json.loads(str(source.attributes()["ups_identity"]))
+            made.append((source.params["beta"], identity["resolution"], source.domain.shape, len(source.times)))
+    assert sorted(made) == [(0.4, 64, (64,), 11), (0.7, 64, (32,), 11)]
 
 
 def test_what_is_measured_is_not_measured_again(measured: Measured, tmp_path: Path) -> None:
