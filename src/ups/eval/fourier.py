@@ -194,10 +194,11 @@ def library(room: str = "models") -> Any:
 
 def _network(kind: str, size: tuple[int, int], task: TaskSpec, channels_in: int, channels_out: int) -> nn.Module:
     grid, (width, modes) = None if all(task.periodic) else "grid", size
-    shared = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
+    shared: dict[str, Any] = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
     # The library counts positive and negative wavenumbers together.
     coarse, fine = [modes] * task.ndim, [2 * modes] * task.ndim
     if kind == "fno":
+        shared |= {"norm": "group_norm"} if task.steady else {"projection_channel_ratio": 4}  # as in those configs
         flat: nn.Module = library().FNO(n_modes=tuple(fine), n_layers=LAYERS, hidden_channels=width, **shared)
         return flat
     with contextlib.redirect_stdout(io.StringIO()):  # its constructor prints
