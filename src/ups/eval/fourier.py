@@ -20,8 +20,8 @@ INSTALL = "pip install 'universal-physics-stack[baselines]'"
 
 
 LAYERS = 4
-# Wavenumbers kept per axis, by the dimension of a task.
-MODES = {1: 16, 2: 12, 3: 8}
+# Wavenumbers kept per axis, by the dimension of a task; of a steady one at most so many, as in the library's config.
+MODES, STEADY_MODES = {1: 16, 2: 12, 3: 8}, 8
 THIN = 16  # hidden channels below which rather fewer wavenumbers are kept
 CLOSE = 0.05  # by how much its parameters may differ from those it is to match
 # How `neuraloperator` 2.0 trains in its own repository: config/darcy_config.py for steady tasks, and
@@ -62,7 +62,8 @@ class NeuralOpBaseline(nn.Module):
     def matched(cls, task: TaskSpec, context: int, kind: str, parameters: int) -> NeuralOpBaseline:
         """One with so many parameters, to within a twentieth: the usual wavenumbers, and hidden channels to fit; fewer
         wavenumbers where so few channels would be left that none fits."""
-        modes, candidates = MODES[task.ndim], list[NeuralOpBaseline]()
+        modes = min(MODES[task.ndim], STEADY_MODES) if task.steady else MODES[task.ndim]
+        candidates: list[NeuralOpBaseline] = []
         while modes >= 1 and not (candidates and candidates[-1].size[0] >= THIN):
             network = cls._nearest(task, context, kind, parameters, modes)
             if abs(network.parameter_count - parameters) <= CLOSE * parameters:
