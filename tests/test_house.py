@@ -28,7 +28,7 @@ FLOORS = {
     "doctor": {"provenance", "run", "engine", "supervise", "rundir", "heartbeat", "verdict", "host_memory", "types"},
     "lab": {"provenance", "run", "eval", "engine", "supervise", "models", "rundir", "config", "verdict", "types"},
     "bench": {"jobs", "run", "stages", "engine", "supervise", "eval", "models", "physics", "data", "pages"}
-    | {"heartbeat", "types"},
+    | {"rundir", "provenance", "config", "heartbeat", "verdict", "types"},
     "jobs": {"run", "eval", "engine", "models", "physics", "data", "pages", "rundir", "config", "heartbeat", "types"}
     | {"definition", "host_memory", "verdict"},
     "run": {"stages", "eval", "engine", "tracking", "supervise", "models", "physics", "data", "rundir", "config"}

@@ -25,6 +25,17 @@ def give_gradients(module: nn.Module, seed: int) -> None:
         p.grad = torch.randn(p.shape, generator=generator, dtype=p.dtype)
 
 
+def test_the_schedule_may_be_halved_instead_as_steplr_does() -> None:
+    """As torch's own: every 60 of 300 epochs."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(()))], lr=1.0)
+    theirs = torch.optim.lr_scheduler.StepLR(optimizer, 60, 0.5)
+    for epoch in range(300):
+        assert schedule((epoch + 0.5) / 300, 0.0, 0.01, 4) == theirs.get_last_lr()[0]
+        optimizer.step()
+        theirs.step()
+    assert schedule(1.0, 0.0, 0.01, 4) == 0.5**4
+
+
 def test_the_schedule_rises_in_a_line_and_falls_in_a_cosine_to_its_floor() -> None:
     assert schedule(0.0, 0.1, 0.01) == pytest.approx(0.01)
     assert schedule(0.05, 0.1, 0.01) == pytest.approx((1 + 0.01) / 2)

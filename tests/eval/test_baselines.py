@@ -12,8 +12,8 @@ from ups.run.config import EvalConfig
 from ups.types import ConfigError, TaskSpec
 
 
-def unmade(task: TaskSpec, context: int) -> None:
-    raise AssertionError((task, context))
+def unmade(task: TaskSpec, context: int, parameters: int) -> None:
+    raise AssertionError((task, context, parameters))
 
 
 def missing() -> None:

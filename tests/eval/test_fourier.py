@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from ups.eval.fourier import NeuralOpBaseline, available
 from ups.eval.rollout import EvalProtocol, evaluate
 from ups.physics import TASKS
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, DataError, TaskSpec
+from ups.types import ConfigError, DataError, Field, TaskSpec
 
 needs_package = pytest.mark.skipif(not available(), reason="needs the `baselines` extra")
 SMALL = (8, 4)
@@ -36,7 +37,7 @@ def test_without_the_package_one_sentence_says_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "neuralop.models", None)
     monkeypatch.setitem(sys.modules, "neuralop", None)
     with pytest.raises(ConfigError, match=r"pip install 'universal-physics-stack\[baselines\]'"):
-        NeuralOpBaseline(TASKS["burgers1d"], 2, "fno")
+        NeuralOpBaseline(TASKS["burgers1d"], 2, "fno", SMALL)
 
 
 @needs_package
@@ -71,12 +72,36 @@ def test_a_baseline_learns_and_serves_as_stage_and_predictor(kind: str, name: st
 
 
 @needs_package
+@pytest.mark.parametrize("kind", ["fno", "uno"])
+@pytest.mark.parametrize(("name", "parameters"), [("burgers1d", 8_676), ("darcy2d", 1_165_232), ("cfd2d", 900_000)])
+def test_a_baseline_has_the_parameters_that_it_is_to_match(kind: str, name: str, parameters: int) -> None:
+    model = NeuralOpBaseline.matched(TASKS[name], 10, kind, parameters)
+    assert model.parameter_count == pytest.approx(parameters, rel=0.05)
+
+
+@needs_package
+def test_parameters_that_no_network_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no fno of burgers1d has about 20 parameters"):
+        NeuralOpBaseline.matched(TASKS["burgers1d"], 10, "fno", 20)
+
+
+@needs_package
+def test_the_loss_leaves_cells_out_that_do_not_count() -> None:
+    task = dataclasses.replace(TASKS["burgers1d"], inputs=(Field.scalar("mask"),), mask="mask")
+    model, nowhere = NeuralOpBaseline(task, 2, "fno", SMALL), waves(task)
+    everywhere = dataclasses.replace(nowhere, inputs=torch.ones_like(nowhere.inputs))
+    model.fit([everywhere])
+    assert model.loss(nowhere)["h1"].item() == 0
+    assert model.loss(everywhere)["h1"].item() > 0.1
+
+
+@needs_package
 def test_the_loss_of_a_batch_is_the_mean_of_the_losses_of_its_samples() -> None:
     model = NeuralOpBaseline(TASKS["burgers1d"], 2, "fno", SMALL)
     window = waves(TASKS["burgers1d"])
     model.fit([window])
-    alone = torch.stack([model.loss(part)["nmse"] for part in window.split(1)])
-    assert model.loss(window)["nmse"].item() == pytest.approx(alone.mean().item(), rel=1e-5)
+    alone = torch.stack([model.loss(part)["h1"] for part in window.split(1)])
+    assert model.loss(window)["h1"].item() == pytest.approx(alone.mean().item(), rel=1e-5)
 
 
 @needs_package

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ups.bench.generate import provenance, timed, write_numbers
 from ups.engine.ranks.dist import device_of
-from ups.eval.fourier import SIZES, NeuralOpBaseline, available
+from ups.eval.fourier import NeuralOpBaseline, available
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
 from ups.models.ensembles import Draws
@@ -105,15 +105,11 @@ def solver_at(race: Race, error: float) -> tuple[int, float, Callable[[], Any]]:
 
 
 def fno_like(simulator: Simulator, task: TaskSpec, device: torch.device) -> NeuralOpBaseline | None:
-    """An FNO with at least as many parameters as the operator; None where its package is not installed."""
+    """An FNO with as many parameters as the operator; None where its package is not installed."""
     if not available():
         return None
-    wanted, (width, modes) = sum(p.numel() for p in simulator.operator.parameters()), SIZES[task.ndim]
-    fno = NeuralOpBaseline(task, simulator.context, "fno", (width, modes))
-    while fno.parameter_count < wanted:
-        width += 8
-        fno = NeuralOpBaseline(task, simulator.context, "fno", (width, modes))
-    return fno.to(device).eval()
+    parameters = sum(p.numel() for p in simulator.operator.parameters())
+    return NeuralOpBaseline.matched(task, simulator.context, "fno", parameters).to(device).eval()
 
 
 def bench_rollout(

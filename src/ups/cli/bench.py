@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from ups.cli.numbers import Whole
+from ups.screen import waiting
+from ups.types import ConfigError
 
-bench = App(name="bench", help="Measure speed, as ratios to a peer measured in the same run.")
+bench = App(name="bench", help="Measure accuracy, row by row into a ledger; and speed, as ratios to a peer.")
 
 
 @bench.command(name="generate")
@@ -168,3 +170,158 @@ def bench_rollout(
     from ups.bench.rollout import bench_rollout as job
 
     job(run, task, samples, device, rounds, json_out, say=print)
+
+
+@bench.command(name="accuracy")
+def bench_accuracy(
+    *names: Annotated[str, Parameter(name="ROW")],
+    all_rows: Annotated[bool, Parameter(name="--all")] = False,
+    minutes: float | None = None,
+    seeds: Whole = 1,
+    seed: Whole = 0,
+    fno: bool = False,
+    uno: bool = False,
+    short: bool = False,
+    ledger: Path | None = None,
+    out: Path = Path("runs/bench"),
+    rows: Path | None = None,
+    device: str | None = None,
+    commit: str | None = None,
+    overwrite: bool = False,
+    keep_data: bool = False,
+) -> int:
+    """Measure rows of the accuracy table: make the data in PDEBench's scheme, train, judge whole rollouts on its test
+    part, and append all of it to the ledger.
+
+    Each is an `ups run` of a config in `configs/rows`, in a folder of its own. The same command given again resumes
+    what was stopped, and enters what is finished. The exit code is 0 where every row was measured.
+
+    Parameters
+    ----------
+    names
+        Rows, such as darcy2d/beta1.
+    all_rows
+        Every row.
+    minutes
+        Minutes of training, shared among the stages as the row's config shares them; its own by default.
+    seeds
+        So many runs of each row, of this seed and those after it, on the same data.
+    seed
+        The first of them.
+    fno
+        Beside it, on the same data and for the same time, an FNO of as many parameters, by its library's own recipe.
+    uno
+        The same with a UNO.
+    short
+        The short version, for `ups bench verify`: a tenth of the data, 20 s of training unless --minutes says more.
+    ledger
+        Where entries go; `benchmarks/accuracy.json` by default. `ups bench merge` joins several.
+    out
+        Where run folders are made.
+    rows
+        Another folder of rows.
+    device
+        Another device than the row's own: cpu, cuda or cuda:N.
+    commit
+        The commit of this program, where there is no repository that says it.
+    overwrite
+        Measure again what is measured.
+    keep_data
+        Keep the data of a row when it is measured; they can be made again.
+    """
+    with waiting("getting ready"):
+        from ups.bench.accuracy import Request
+        from ups.bench.accuracy import bench_accuracy as job
+        from ups.bench.ledger import LEDGER
+        from ups.bench.rows import PUBLISHED, ROWS, Budget, chosen, home, rows_in
+
+    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
+    baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
+    budget = Budget(minutes, seed, device, baselines, short)
+    wanted = chosen(known, names, all_rows)
+    place = ledger or home() / LEDGER
+    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit), say=_say))
+
+
+@bench.command(name="verify")
+def bench_verify(
+    row: str,
+    *,
+    seed: Whole = 0,
+    ledger: Path | None = None,
+    out: Path = Path("runs/bench"),
+    rows: Path | None = None,
+    device: str | None = None,
+) -> int:
+    """Run the short version of a row again, for the steps that it took before, and hold it against the ledger.
+
+    Code 0 where its error is in the interval of earlier short versions, or better; 1 where it is worse; 3 where it did
+    not come to its end.
+
+    Parameters
+    ----------
+    row
+        A row, such as darcy2d/beta1.
+    seed
+        Of the training; the data are the same.
+    ledger
+        Where earlier short versions are; `benchmarks/accuracy.json` by default.
+    out
+        Where its run folder is made; it is replaced the next time.
+    rows
+        Another folder of rows.
+    device
+        Another device than the row's own: cpu, cuda or cuda:N.
+    """
+    with waiting("getting ready"):
+        from ups.bench.ledger import LEDGER
+        from ups.bench.rows import PUBLISHED, ROWS, Budget, check_budget, chosen, home, rows_in
+        from ups.bench.verify import bench_verify as job
+
+    budget = Budget(seed=seed, device=device)
+    check_budget(budget, 1)
+    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
+    (wanted,) = chosen(known, (row,), False)
+    return job(wanted, budget, ledger or home() / LEDGER, out, _say)
+
+
+@bench.command(name="merge")
+def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | None = None) -> None:
+    """Add the entries of other ledgers to the ledger; those that it has already are left out.
+
+    Parameters
+    ----------
+    files
+        Ledgers that `ups bench accuracy --ledger FILE` has written, for example on another machine.
+    ledger
+        That which they are added to; `benchmarks/accuracy.json` by default.
+    """
+    from ups.bench.ledger import LEDGER, append, read
+    from ups.bench.rows import home
+
+    if not files:
+        raise ConfigError("no ledger was named; write `ups bench merge FILE`.")
+    place = ledger or home() / LEDGER
+    new = append(place, [entry for file in files for entry in read(file, missing=False)])
+    for entry in new:
+        print(f"new: {entry.label}")
+    print(f"{place}: {len(new)} new; `ups bench tables` shows them in the documents.")
+
+
+@bench.command(name="tables")
+def bench_tables(*, check: bool = False) -> int:
+    """Write the tables of README.md and docs/benchmarks.md anew, from the ledger and from benchmarks/engine.json.
+
+    Parameters
+    ----------
+    check
+        Write nothing; code 1 where a table does not say what was measured.
+    """
+    from ups.bench.rows import home
+    from ups.bench.tables import bench_tables as job
+
+    return job(home(), check, say=print)
+
+
+def _say(words: str) -> None:
+    print(words, flush=True)

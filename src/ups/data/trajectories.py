@@ -53,6 +53,15 @@ class Reduction:
                 raise DataError(f"{where}: axis {axis} has {n} cells, which {self.space} does not divide.")
         return tuple(n // self.space for n in domain.shape)
 
+    def domain(self, domain: Domain) -> Domain:
+        """The cells that are left of a domain, each as wide as those it stands for."""
+        if self.space == 1:
+            return domain
+        kept = tuple(axis[:: self.space] for axis in domain.coordinates)
+        shift = [(self.space - 1) / 2 * width for width in domain.spacing]
+        bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
+        return Domain(kept, domain.periodic, bounds)
+
 
 def numbers_in(source: Source, row: int) -> list[float]:
     """The parameters of a sample that a network is told, in the order of its task, a word as its place among the

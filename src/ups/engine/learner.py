@@ -49,7 +49,7 @@ class Learner:
     def tune(self, progress: float) -> None:
         """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
         c = self.config
-        self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr))
+        self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr, c.halvings))
         self.ema.weight.fill_(self.ema.ramp(self.state.step))
 
     def whole_step(self, window: Window) -> None:

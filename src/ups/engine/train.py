@@ -37,6 +37,8 @@ class TrainConfig:
     """Part of the budget in which the learning rate rises."""
     min_lr: float = 0.01
     """The learning rate's floor, as a part of `lr`."""
+    halvings: int = 0
+    """In the place of the cosine that leads to the floor: the learning rate is halved so often, evenly; 0: never."""
     ema: float = 0.999
     """Decay of the averaged weights, which are those validated and kept; 0: no average."""
     clip: float = 1.0
@@ -91,6 +93,7 @@ class TrainConfig:
             "betas": (all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to below 1"),
             "warmup": (0 <= self.warmup < 1, "from 0 to below 1"),
             "min_lr": (0 <= self.min_lr <= 1, "from 0 to 1"),
+            "halvings": (self.halvings >= 0, "at least 0"),
             "ema": (0 <= self.ema < 1, "from 0 to below 1"),
             "clip": (self.clip >= 0, "at least 0"),
             "microbatch": (self.microbatch is None or self.microbatch >= 1, "at least 1"),

@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 class Baseline:
     """A network to compare with; its name is its key in `BASELINES`.
 
-    `make(task, context)` gives it untrained, for one task and so many given frames. `require` raises a ConfigError that
-    says what to install where that is missing; it is called before anything is trained.
+    `make(task, context, parameters)` gives it untrained, for one task and so many given frames, with as many parameters
+    as it is compared with. `require` raises a ConfigError that says what to install where that is missing; it is
+    called before anything is trained.
     """
 
-    make: Callable[[TaskSpec, int], Learner]
+    make: Callable[[TaskSpec, int, int], Learner]
     require: Callable[[], None]
 
 
 def _neuralop(kind: str) -> Baseline:
     """A network of the package neuraloperator."""
 
-    def make(task: TaskSpec, context: int) -> Learner:
+    def make(task: TaskSpec, context: int, parameters: int) -> Learner:
         from ups.eval.fourier import NeuralOpBaseline
 
-        return NeuralOpBaseline(task, context, kind)
+        return NeuralOpBaseline.matched(task, context, kind, parameters)
 
     def require() -> None:
         from ups.eval.fourier import library

@@ -1,4 +1,4 @@
-"""FNO and UNO of the `neuralop` package as stages and predictors: same data, same normalisation, same increment."""
+"""FNO and UNO of the `neuralop` package as stages and predictors: as many parameters as ours, its own recipe."""
 
 from __future__ import annotations
 
@@ -20,8 +20,21 @@ INSTALL = "pip install 'universal-physics-stack[baselines]'"
 
 
 LAYERS = 4
-# Hidden channels and wavenumbers kept per axis, by the dimension of a task.
-SIZES = {1: (64, 16), 2: (32, 12), 3: (16, 8)}
+# Wavenumbers kept per axis, by the dimension of a task; of a steady one at most so many, as in the library's config.
+MODES, STEADY_MODES = {1: 16, 2: 12, 3: 8}, 8
+THIN = 16  # hidden channels below which rather fewer wavenumbers are kept
+CLOSE = 0.05  # by how much its parameters may differ from those it is to match
+# How `neuraloperator` 2.0 trains in its own repository (config/darcy_config.py): StepLR halves the rate every 60 of 300
+# epochs. Its config/navier_stokes_config.py differs by a rate of 3e-4, which in minutes reaches less.
+RECIPE: Mapping[str, Any] = {
+    "lr": 5e-3,
+    "halvings": 4,
+    "weight_decay": 1e-4,
+    "betas": (0.9, 0.999),
+    "warmup": 0.0,
+    "ema": 0.0,
+    "clip": 0.0,
+}
 
 
 class NeuralOpBaseline(nn.Module):
@@ -38,21 +51,54 @@ class NeuralOpBaseline(nn.Module):
     param_shift: Tensor
     param_scale: Tensor
 
-    def __init__(self, task: TaskSpec, context: int, kind: str, size: tuple[int, int] | None = None) -> None:
-        """`kind`: fno, flat, or uno, U-shaped, half the resolution in the middle. `size`: as in `SIZES`."""
+    def __init__(self, task: TaskSpec, context: int, kind: str, size: tuple[int, int]) -> None:
+        """`kind`: fno, flat, or uno, U-shaped, half the resolution in the middle. `size`: hidden channels, and
+        wavenumbers kept per axis."""
         super().__init__()
-        self.task, self.context, self.name = task, context, kind
+        self.task, self.context, self.name, self.size = task, context, kind, size
         c, extra = len(task.channels), len(numbers_of(task)) + 1
         inputs = sum(len(f.channels) for f in task.inputs)
-        self.net = _network(kind, size or SIZES[task.ndim], task, c * context + inputs + extra, c)
+        self.net = _network(kind, size, task, c * context + inputs + extra, c)
         facts = {"shift": torch.zeros(c), "scale": torch.ones(c), "increment": torch.ones(c)}
         facts |= {"param_shift": torch.zeros(extra), "param_scale": torch.ones(extra)}
         for key, value in facts.items():
             self.register_buffer(key, value)
 
+    @classmethod
+    def matched(cls, task: TaskSpec, context: int, kind: str, parameters: int) -> NeuralOpBaseline:
+        """One with so many parameters, to within a twentieth: the usual wavenumbers, and hidden channels to fit; fewer
+        wavenumbers where so few channels would be left that none fits."""
+        modes = min(MODES[task.ndim], STEADY_MODES) if task.steady else MODES[task.ndim]
+        candidates: list[NeuralOpBaseline] = []
+        while modes >= 1 and not (candidates and candidates[-1].size[0] >= THIN):
+            network = cls._nearest(task, context, kind, parameters, modes)
+            if abs(network.parameter_count - parameters) <= CLOSE * parameters:
+                candidates.append(network)
+            modes //= 2
+        if not candidates:
+            raise ConfigError(f"no {kind} of {task.name} has about {parameters} parameters; compare a larger network.")
+        return max(candidates, key=lambda network: network.size[0])
+
+    @classmethod
+    def _nearest(cls, task: TaskSpec, context: int, kind: str, parameters: int, modes: int) -> NeuralOpBaseline:
+        """That with the hidden channels whose parameters are nearest: their number grows about with the square."""
+        width, tried = 32, dict[int, NeuralOpBaseline]()
+        while width not in tried:
+            tried[width] = cls(task, context, kind, (width, modes))
+            width = max(1, round(width * (parameters / tried[width].parameter_count) ** 0.5))
+        for other in (width - 1, width + 1):
+            if other > 0 and other not in tried:
+                tried[other] = cls(task, context, kind, (other, modes))
+        return min(tried.values(), key=lambda network: abs(network.parameter_count - parameters))
+
     @property
     def module(self) -> nn.Module:
         return self
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """What of a training is the library's own: keys of `TrainConfig`."""
+        return RECIPE
 
     @property
     def parameter_count(self) -> int:
@@ -105,18 +151,16 @@ class NeuralOpBaseline(nn.Module):
         return torch.stack(predicted, 1)
 
     def loss(self, window: Window) -> Losses:
-        """`nmse`: squared error over the truth's mean square, per sample, frame and channel; through the rollout."""
+        """`h1`: the library's relative Sobolev norm of the error of normalised frames; through the rollout. Cells that
+        do not count are right."""
         with torch.autocast(window.context.device.type, enabled=False):
-            predicted = self.predict(window, window.targets.shape[1])
-            gap, truth, mask = predicted - window.targets, window.targets.float(), window.mask
-            space = tuple(range(2, gap.ndim - 1))
-            if mask is None:
-                square, size = gap.square().mean(space), truth.square().mean(space)
-            else:
-                cells = mask[:, None, ..., None]
-                square, size = (torch.where(cells, x.square(), 0.0).sum(space) for x in (gap, truth))
-                size, square = (x / cells.sum(space).clamp_min(1) for x in (size, square))
-            return {"nmse": (square / size.clamp_min(1e-8)).mean()}
+            predicted, truth = self.predict(window, window.targets.shape[1]), window.targets.float()
+            if window.mask is not None:
+                predicted = torch.where(window.mask[:, None, ..., None], predicted, truth)
+            pair = [((frames - self.shift) / self.scale).flatten(0, 1).movedim(-1, 1) for frames in (predicted, truth)]
+            periodic = dict(zip(("periodic_in_x", "periodic_in_y", "periodic_in_z"), window.periodic, strict=False))
+            norm = library("losses").H1Loss(d=self.task.ndim, reduction="mean", **periodic)
+            return {"h1": norm(*pair)}
 
     def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (no curriculum)
         """All of a window is trained on throughout."""
@@ -147,20 +191,21 @@ def available() -> bool:
     return True
 
 
-def library() -> Any:
-    """The package with the networks; one sentence says what to install where it is missing."""
+def library(room: str = "models") -> Any:
+    """A part of the package with the networks; one sentence says what to install where it is missing."""
     try:
-        return importlib.import_module("neuralop.models")
+        return importlib.import_module(f"neuralop.{room}")
     except ModuleNotFoundError as missing:
         raise ConfigError(f"the baselines need a package that is not installed ({missing.name}): {INSTALL}.") from None
 
 
 def _network(kind: str, size: tuple[int, int], task: TaskSpec, channels_in: int, channels_out: int) -> nn.Module:
     grid, (width, modes) = None if all(task.periodic) else "grid", size
-    shared = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
+    shared: dict[str, Any] = {"in_channels": channels_in, "out_channels": channels_out, "positional_embedding": grid}
     # The library counts positive and negative wavenumbers together.
     coarse, fine = [modes] * task.ndim, [2 * modes] * task.ndim
     if kind == "fno":
+        shared |= {"norm": "group_norm"} if task.steady else {"projection_channel_ratio": 4}  # as in those two
         flat: nn.Module = library().FNO(n_modes=tuple(fine), n_layers=LAYERS, hidden_channels=width, **shared)
         return flat
     with contextlib.redirect_stdout(io.StringIO()):  # its constructor prints

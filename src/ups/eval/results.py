@@ -309,7 +309,7 @@ def times_of(e: Evaluation) -> Any:
 
 def rows_of(records: Sequence[Record]) -> list[dict[str, object]]:
     """Records as JSON can say them."""
-    return [{k: _encoded(v) for k, v in asdict(r).items()} for r in records]
+    return [{k: encoded(v) for k, v in asdict(r).items()} for r in records]
 
 
 def write_results(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
@@ -326,7 +326,7 @@ def read_results(path: Path) -> list[Record]:
         raise DataError(f"{path} is not a results.json of this version ({error}); evaluate the run again.") from error
 
 
-def _encoded(value: object) -> object:
+def encoded(value: object) -> object:
     """JSON has no infinity: such a number is written as a word that Python's `float` and JavaScript's `Number` read."""
     if not isinstance(value, float) or math.isfinite(value):
         return value

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -81,6 +81,8 @@ class Learner(Predictor, Protocol):
     def module(self) -> nn.Module: ...
     @property
     def parameter_count(self) -> int: ...
+    @property
+    def recipe(self) -> Mapping[str, Any]: ...  # keys of a TrainConfig that are its own
     def fit(self, windows: Iterable[Window]) -> None: ...
     def view(self, window: Window, progress: float) -> Window: ...
     def loss(self, window: Window) -> Losses: ...
@@ -104,10 +106,8 @@ persistence = Persistence()
 
 @dataclass(frozen=True)
 class ModulePredictor:
-    """A network on its device as a predictor: windows are moved there, and frames come back to the CPU.
-
-    `function(window, steps)` is the rollout, for example `Simulator.simulate` with what it needs of the window.
-    """
+    """A network on its device as a predictor: windows are moved there, and frames come back to the CPU. `function`
+    (window, steps) is the rollout, for example `Simulator.simulate` with what it needs of the window."""
 
     name: str
     device: torch.device | str

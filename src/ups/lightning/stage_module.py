@@ -93,7 +93,8 @@ class StageModule(LightningModule):
         engine = Optimizer(module, c.optimizer, c.lr, c.weight_decay, c.betas)
         optimizer = engine.members[0] if self._is_sharded else EngineOptimizer(engine)
         steps = c.steps or 1
-        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step / steps, c.warmup, c.min_lr))
+        shape = (c.warmup, c.min_lr, c.halvings)
+        rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: schedule(step / steps, *shape))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
     @property

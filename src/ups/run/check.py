@@ -124,9 +124,9 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
     """A data set that its equation will make."""
     equations = equations_of(data.generation())
     first = equations[0]
-    spec, domain = first.spec(), first.domain(data.resolution or first.task.resolution)
+    spec, domain = first.spec(), data.store.domain(first.domain(data.resolution or first.task.resolution))
     task = data.definition.applied(spec, TASKS, f"data.{name}")
-    times = np.asarray(first.times()[: data.frames])
+    times = np.asarray(first.times()[: data.frames])[data.store.frames]
     file = FileSpec(spec, first.params(), domain, times, data.samples, {})
     split = data.split
     try:

@@ -50,6 +50,9 @@ class GenerateConfig(Config):
     params: dict[str, Value] = Field(default_factory=dict)
     """Parameters of the equation, by name; its defaults otherwise. A list `[0.001, 0.01]` makes a file of `samples`
     for each value; a range `{low: 0.001, high: 1.0, scale: log}` one file, each sample with a value of its own."""
+    store: Reduction = Field(default_factory=Reduction)
+    """What of the solution is written: every n-th frame from `start` on, and every n-th cell of each axis. It is solved
+    whole, and the numbers are those that `reduce` would pick from a whole file; the file is as much smaller."""
 
     @property
     def equation(self) -> str | None:
@@ -98,6 +101,11 @@ class GenerateConfig(Config):
                 raise ValueError(f"{self.equation} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
             if self.scheme:
                 equations[0].check_scheme(self.scheme)
+            if self.store != Reduction():
+                domain = equations[0].domain(self.resolution or kind.task.resolution)
+                self.store.cells(domain, "store")
+                if self.store.start >= (count := min(most, self.frames or most)):
+                    raise ValueError(f"store.start is {self.store.start}, but {self.equation} has {count} frames.")
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self

@@ -143,22 +143,27 @@ class Maker:
         name = spec.equation
         if not name:
             raise ConfigError(f"{spec.name} has no equation here that could make new data; name a file with --file.")
-        trained = self.data.grid
+        trained, store = self.data.grid, data.config.store
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
+        # A finer grid than the file's is picked from the one that the file was solved on, where that is possible.
+        every = store.space
+        if every > 1 and cells != trained:
+            every = thinning(tuple(n * every for n in source.domain.shape), cells) or 1
         wanted = {
             **known,
             "task": name,
             "params": {**source.params_of(0), **params},
             "scheme": None if scheme is None else str(scheme),
-            "resolution": cells[0] * thin,
+            "resolution": cells[0] * thin * every,
+            "store": dataclasses.asdict(dataclasses.replace(store, space=every)),
             "samples": samples or self.config.evaluation.samples,
             "seed": data.config.seed + APART,
             "batch": None,
         }
         made = load(GenerateConfig, overrides=wanted)
-        found = tuple(n // thin for n in equation_of(made).domain(made.resolution or cells[0]).shape)
+        found = tuple(n // (thin * every) for n in equation_of(made).domain(made.resolution or cells[0]).shape)
         if found != cells:
             raise ConfigError(
                 f"{name} is solved on {cells_of(found)}, not on {cells_of(cells)}; choose such a resolution."

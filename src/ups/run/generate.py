@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name, spell
+from ups.data.trajectories import Reduction
 from ups.data.write import Writer, discard
 from ups.engine.preemption import Preempted
 from ups.engine.ranks.dist import device_of
@@ -35,6 +37,7 @@ CPU_BATCH, CUDA_BATCH = 2**28, 2**32
 # On a processor: most samples of a batch, and least where so many numbers of a frame are too many for its cache.
 CPU_SAMPLES, CPU_LEAST, CPU_NUMBERS = 128, 8, 2**16
 RESIDUAL = "equation residual"
+FITTED = 2  # trajectories that it is measured on
 # Seconds after which the time that a file takes is judged from what is done of it.
 JUDGED = 2.0
 # PDEBench computes in single precision; what is called accurate here shall not be limited by it.
@@ -78,18 +81,19 @@ def _make(config: GenerateConfig, params: FileParams, folder: Path, report: Repo
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)
     domain = equation.domain(config.resolution or equation.task.resolution)
-    path = folder / _name(config, params, equation, domain)
-    plan = _plan(config, params, domain, scheme)
+    path = folder / _name(config, params, equation, config.store.domain(domain))
+    plan = file_spec(config, params, domain, scheme)
     if overwrite:
         discard(path)
     elif path.exists():
         return _existing(path, plan)
-    batch = batch_of(config, len(plan.times), domain, len(plan.task.channels), device)
+    times = equation.times()[: config.frames]
+    batch = batch_of(config, len(times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
     with writer.open():
         tell = Telling(report, path.name, config.samples, writer)
         try:
-            _write_batches(writer, Job(0, batch, scheme, domain, device), params, config, tell)
+            _write_batches(writer, Job(0, batch, scheme, domain, times, device), params, config, tell)
         except (KeyboardInterrupt, Preempted):
             tell.interrupted()
             raise
@@ -161,7 +165,8 @@ class Job:
     first: int
     size: int
     scheme: str
-    domain: Domain
+    domain: Domain  # on which it is solved
+    times: Sequence[float]  # at which it is solved
     device: torch.device
 
 
@@ -177,25 +182,27 @@ def _solve(
     if params.ranges:
         drawn = params.drawn(config.seed, samples)
         rows = [{**params.shared, **{n: float(values[i]) for n, values in drawn.items()}} for i in range(job.size)]
-        solved = simulate_each(kind, rows, draw, job.domain, plan.times.tolist(), job.scheme)
+        solved = simulate_each(kind, rows, draw, job.domain, job.times, job.scheme)
         alone = [replace(draw, samples=[sample]) for sample in samples]
         given = torch.cat([kind(**row).inputs(one, job.domain) for row, one in zip(rows, alone, strict=True)])
     else:
-        solved = equation.simulate(draw, job.domain, plan.times.tolist(), job.scheme)
+        solved = equation.simulate(draw, job.domain, job.times, job.scheme)
         given = equation.inputs(draw, job.domain)
     frames, inputs = solved[keep].float(), given[keep].float()
-    _check_finite(frames, job.first, plan)
-    stored, told = frames.cpu().numpy(), inputs.cpu().numpy()
+    _check_finite(frames, job, config.task)
     measured = {law.name: float(law.residual(frames, job.domain).max()) for law in equation.laws()}
     if job.first == 0:
-        measured |= _residual(plan, stored, told)
-    return stored, told, measured
+        solution = replace(plan, domain=job.domain, times=np.asarray(job.times))
+        measured |= _residual(solution, frames[:FITTED].cpu().numpy(), inputs[:FITTED].cpu().numpy())
+    every = (slice(None, None, config.store.space),) * job.domain.ndim
+    stored = frames[(slice(None), config.store.frames, *every)].contiguous()
+    return stored.cpu().numpy(), inputs[(slice(None), *every)].contiguous().cpu().numpy(), measured
 
 
 def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
-    """What the first stored trajectories leave unexplained of their equation, 0 to 1, where its fields are stored."""
+    """What the first trajectories leave unexplained of their equation, 0 to 1, where its fields are stored."""
     few = []
-    for i in range(min(2, len(frames))):
+    for i in range(len(frames)):
         params = {**plan.params, **{name: float(values[i]) for name, values in plan.varying.items()}}
         few.append(Trajectory(str(i), plan.task, frames[i], plan.domain, plan.times, params, inputs[i]))
     together = [[sample] for sample in few] if plan.varying else [few]
@@ -212,7 +219,8 @@ def _name(config: GenerateConfig, params: FileParams, equation: Equation, domain
     return file_name(equation.task, known, domain.shape[0], config.seed, {*params.listed, *params.ranges})
 
 
-def _plan(config: GenerateConfig, params: FileParams, domain: Domain, scheme: str) -> FileSpec:
+def file_spec(config: GenerateConfig, params: FileParams, domain: Domain, scheme: str) -> FileSpec:
+    """What a file will hold whose solution is computed on `domain`."""
     equation = params.equation(EQUATIONS[config.task])
     times = np.asarray(equation.times()[: config.frames])
     shared = {name: value for name, value in equation.params().items() if name not in params.ranges}
@@ -227,8 +235,11 @@ def _plan(config: GenerateConfig, params: FileParams, domain: Domain, scheme: st
         "dtype": config.dtype or DTYPES[scheme],
         "version": __version__,
     }
+    if config.store != Reduction():  # files that are whole are those they were before this could be asked for
+        identity["store"] = asdict(config.store)
     varying = params.drawn(config.seed, range(config.samples))
-    return FileSpec(equation.spec(), shared, domain, times, config.samples, identity, varying)
+    kept, left = times[config.store.frames], config.store.domain(domain)
+    return FileSpec(equation.spec(), shared, left, kept, config.samples, identity, varying)
 
 
 def _existing(path: Path, plan: FileSpec) -> Path:
@@ -241,12 +252,12 @@ def _existing(path: Path, plan: FileSpec) -> Path:
     raise ConfigError(f"{path}: is there already, with {other}; choose another --out, or replace it with --overwrite.")
 
 
-def _check_finite(frames: Tensor, first: int, plan: FileSpec) -> None:
+def _check_finite(frames: Tensor, job: Job, task: str) -> None:
     bad = ~frames.flatten(2).isfinite().all(-1)
     if bool(bad.any()):
         sample, frame = (int(i) for i in bad.nonzero()[0])
         raise PhysicsError(
-            f"{plan.task.name}: sample {first + sample} became infinite at t = {plan.times[frame]:g}; use another "
+            f"{task}: sample {job.first + sample} became infinite at t = {job.times[frame]:g}; use another "
             f"resolution, scheme or parameter."
         )
 

@@ -264,15 +264,14 @@ class Judge:
         return Entry(evaluate(who, self._windows(exam), asked, exam.split, 0), Cost())
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
-        """A baseline trained on one task."""
-        network = BASELINES[kind].make(data.task, self.asked.context)
+        """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
+        network = BASELINES[kind].make(data.task, self.asked.context, self.cost.params)
         alone = Dist(device=self.device)
         settings = self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone)
         network.fit(whole(batches.train, self.asked.context))
-        train = dataclasses.replace(
-            settings.train, steps=None, seconds=self.seconds, lr=1e-3, optimizer="adamw", compile=False
-        )
+        own = {"optimizer": "adamw", "compile": False, **network.recipe}
+        train = dataclasses.replace(settings.train, steps=None, seconds=self.seconds, **own)
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
         network.module.to(self.device).eval()
@@ -283,8 +282,9 @@ class Judge:
             names, count = " and ".join(self.baselines), len(self.config.data)
             shared = f", shared among the {count} tasks" if count > 1 else ""
             return (
-                f"{names} (neuraloperator): a network for each task alone, each trained for {self.seconds:.0f} s, "
-                f"the {self.cost.seconds:.0f} s that ours was trained in all{shared}.",
+                f"{names} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
+                f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
+                f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
             )
         missing = "" if available() else f"; it needs a package that is not installed: {INSTALL}"
         return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)

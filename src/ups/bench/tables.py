@@ -1,0 +1,181 @@
+"""`ups bench tables`: the tables of README.md and docs/benchmarks.md, written from what was measured between marks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ups.bench import ledger
+from ups.bench.rows import PUBLISHED, ROWS, Row, rows_in
+from ups.files import write_atomic
+from ups.parsing import read_record, read_text
+from ups.types import DataError
+
+ENGINE = Path("benchmarks/engine.json")
+DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
+MARK = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end of table -->\n", re.DOTALL)
+COMMANDS = {"engine": "ups bench engine --json benchmarks/engine.json"}
+# The ratios of benchmarks/engine.json in words, and whether more is better.
+RATIOS = {
+    "engine over bare loop": ("a step of `Trainer` over a bare loop with the same mathematics", False),
+    "protections on over off": ("every protection on over off, two ranks", False),
+    "blocked over whole save": ("time the loop is held up by a save over the whole save", False),
+    "two ranks": ("two ranks with a core each over twice one rank", True),
+}
+
+
+def bench_tables(home: Path, check: bool, say: Callable[[str], None]) -> int:
+    """Write the tables of the documents in `home` anew, or only say which differ: 1 where any does."""
+    tables = tables_of(home)
+    differing = []
+    for name in DOCUMENTS:
+        path = home / name
+        old = document(path)
+        new = filled(path, old, tables)
+        if new != old:
+            differing.append(str(name))
+            if not check:
+                write_atomic(path, new)
+    if not differing:
+        say("every table says what was measured.")
+    elif check:
+        say(f"{' and '.join(differing)}: a table is not what was measured; `ups bench tables` writes it anew.")
+    else:
+        say(f"written: {', '.join(differing)}")
+    return int(check and bool(differing))
+
+
+def tables_of(home: Path) -> dict[str, str]:
+    """Every table by name, from the files of measurements in `home`."""
+    rows = rows_in(home / ROWS, home / PUBLISHED)
+    entries = ledger.read(home / ledger.LEDGER)
+    return {
+        "accuracy": accuracy_table(rows, entries),
+        "headlines": headline_table(rows, entries),
+        "engine": engine_table(home / ENGINE),
+    }
+
+
+def document(path: Path) -> str:
+    try:
+        return read_text(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); run the command in the repository.") from None
+
+
+def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
+    """A document with its tables; a DataError for a mark that names none, or is not closed."""
+    for name in re.findall(r"<!-- table (.*?) -->", text):
+        if name not in tables:
+            raise DataError(f"{path}: asks for a table '{name}'; there are {', '.join(tables)}.")
+    if len(MARK.findall(text)) != text.count("<!-- table "):
+        raise DataError(f"{path}: a table has no '<!-- end of table -->' behind it; put it back.")
+    return MARK.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}<!-- end of table -->\n", text)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def newest(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
+    """The newest full run of a row, and those of other seeds that differ from it by nothing else; the newest of each
+    seed. What is shown is the newest and not the best: who picks by the test error deceives himself."""
+    full = [entry for entry in entries if (entry.row, entry.kind) == (row.name, "full")]
+    if not full:
+        return []
+
+    def kin(entry: ledger.Entry) -> tuple[Any, ...]:
+        return entry.recipe, entry.minutes, entry.commit, entry.hardware, "fno" in entry.predictors
+
+    last = max(full, key=lambda entry: entry.started)
+    alike = sorted((entry for entry in full if kin(entry) == kin(last)), key=lambda entry: entry.started)
+    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+
+
+def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+    """Every row: ours, an FNO of as many parameters in the same time, what is published, and the command."""
+    header = (
+        "row",
+        "ours (95 %)",
+        "FNO, same run and time",
+        "re-tuned FNO",
+        "ours / that",
+        "training, steps",
+        "command",
+    )
+    lines = []
+    for row in rows.values():
+        runs, known = newest(entries, row), row.published
+        published = "–" if known.retuned is None else f"{known.retuned:.2e}"
+        if known.best is not None and known.best == known.paper and known.retuned is not None:
+            published += f" (paper {known.paper:.2e})"
+        if not runs:
+            lines.append((f"`{row.name}`", "not measured", "–", published, "–", "–", f"`{row.command(row.minutes)}`"))
+            continue
+        baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
+        command = f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+        cells = (_cell(runs, "ups"), _cell(runs, "fno"), published, _over(runs, known.best), _cost(runs), command)
+        lines.append((f"`{row.name}`", *cells))
+    notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
+    return markdown(header, lines) + (f"\nTo know before comparing: {'; '.join(notes)}.\n" if notes else "")
+
+
+def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+    """The rows that are measured, short; a sentence where there is none."""
+    lines = []
+    for row in rows.values():
+        if runs := newest(entries, row):
+            published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
+            words = (f"`{row.name}`", f"{runs[0].minutes:g} min", _cell(runs, "ups"), _cell(runs, "fno"), published)
+            lines.append((*words, _over(runs, row.published.best)))
+    if not lines:
+        return "No row is in the ledger yet.\n"
+    return markdown(("row", "training", "ours (95 %)", "FNO, same run and time", "re-tuned FNO", "ours / that"), lines)
+
+
+def engine_table(path: Path) -> str:
+    """The ratios of `ups bench engine`; one that misses its bar is bold."""
+    try:
+        numbers = read_record(path)
+        lines = []
+        for ratio in numbers["ratios"]:
+            words, more = RATIOS[ratio["name"]]
+            value, bar = float(ratio["ratio"]), float(numbers["bars"][ratio["name"]])
+            shown = f"{value:.3f}" if (value >= bar if more else value <= bar) else f"**{value:.3f}**"
+            lines.append((words, shown, f"{'≥' if more else '≤'} {bar:g}", str(ratio["detail"])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is not what `{COMMANDS['engine']}` writes ({error}); write it again.") from None
+    return markdown(("what", "ratio", "bar", "seen"), lines)
+
+
+def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:
+    return [score for run in runs if (score := run.score(predictor)) is not None]
+
+
+def _cell(runs: Sequence[ledger.Entry], predictor: str) -> str:
+    """An error with its interval; of several seeds their mean, and the widest interval."""
+    scores = _scores(runs, predictor)
+    if not scores:
+        return "not run"
+    mean = sum(score.value for score in scores) / len(scores)
+    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
+    return f"{mean:.2e} ({low:.2e} – {high:.2e}{seeds})"
+
+
+def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
+    scores = _scores(runs, "ups")
+    return "–" if best is None or not scores else f"{sum(s.value for s in scores) / len(scores) / best:.2f}"
+
+
+def _cost(runs: Sequence[ledger.Entry]) -> str:
+    """Seconds, steps and parameters of ours, then of the FNO's, of the first seed."""
+
+    def words(training: ledger.Training) -> str:
+        return f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
+
+    ours, fno = runs[0].predictors["ups"], runs[0].predictors.get("fno")
+    return words(ours) if fno is None else f"{words(ours)}; FNO {words(fno)}"

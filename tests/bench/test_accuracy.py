@@ -1,0 +1,212 @@
+"""`ups bench accuracy`: a ledger says what results.json says, data are made once, and nothing is spent in vain."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tiny_rows import TINY, in_this_process, never
+from ups.bench import accuracy, ledger
+from ups.bench.accuracy import Request, bench_accuracy
+from ups.bench.rows import Budget, Row, rows_in
+from ups.bench.verify import bench_verify, compared
+from ups.data import open_source
+from ups.physics import TASKS
+from ups.rundir import RunDir
+from ups.types import ConfigError, DataError
+from ups.verdict import Ending
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The tiny row, measured with two seeds."""
+
+    row: Row
+    request: Request
+    ending: Ending
+    said: list[str]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    home = tmp_path_factory.mktemp("bench")
+    (home / "rows" / "tiny").mkdir(parents=True)
+    (home / "rows" / "base.yaml").write_text(TINY)
+    (home / "rows" / "tiny" / "first.yaml").write_text("base: ../base.yaml\nname: tiny\n")
+    (home / "published.yaml").write_text("rows: {tiny/first: {paper: 0.5, retuned: 0.25, low: 0.2, high: 0.3}}\n")
+    (row,) = rows_in(home / "rows", home / "published.yaml").values()
+    said: list[str] = []
+    budget = Budget(minutes=0.005)
+    request = Request([row], budget, 2, home / "ledger.json", home / "runs", keep_data=True, commit="abc")
+    return Measured(row, request, bench_accuracy(request, said.append, in_this_process), said)
+
+
+def places(measured: Measured) -> list[RunDir]:
+    return [RunDir(measured.request.out / f"tiny-first-0.005min-seed{seed}") for seed in (0, 1)]
+
+
+def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> None:
+    entries = ledger.read(measured.request.ledger)
+    written = json.loads(measured.request.ledger.read_text())["entries"]
+    assert (measured.ending, len(entries)) == (Ending.SUCCESS, 2)
+    for seed, (entry, place) in enumerate(zip(entries, places(measured), strict=True)):
+        rows = [r for r in json.loads(place.results.read_text()) if (r["split"], r["mode"]) == ("test", "strict")]
+        rows = [{k: r[k] for k in ledger.Score.model_fields} for r in rows if not r["axis"]]
+        assert written[seed]["numbers"] == rows
+        assert {row["predictor"] for row in rows} == {"ups", "persistence", "reconstruction"} == {*entry.predictors}
+        stages = json.loads(place.stages.read_text())
+        assert {name: spent.steps for name, spent in entry.stages.items()} == {n: s["steps"] for n, s in stages.items()}
+        assert entry.predictors["ups"].steps == sum(s["steps"] for s in stages.values())
+        facts = json.loads(place.environment.read_text())
+        assert (entry.config, entry.run, entry.seed) == (facts["fingerprint"], facts["run"], seed)
+        assert (entry.recipe, entry.commit, entry.kind) == (measured.row.recipe, "abc", "full")
+        (data,) = entry.data
+        assert (data.train, data.valid, data.test, data.grid, data.frames) == (16, 2, 2, (32,), 11)
+        assert list(data.sha256.values()) == [
+            row["sha256"] for row in json.loads(place.data.read_text())["files"].values()
+        ]
+        assert entry.published.retuned == 0.25
+        ours = entry.score()
+        assert ours is not None
+        assert any(f"seed {seed}: nRMSE {ours.value:.3g}" in words for words in measured.said)
+
+
+def test_data_are_made_once_for_all_seeds(measured: Measured) -> None:
+    first, second = (next(place.cache("data").glob("*.hdf5")) for place in places(measured))
+    assert first.stat().st_ino == second.stat().st_ino
+    assert places(measured)[0].known() != places(measured)[1].known()
+
+
+def test_data_beyond_training_are_solved_on_the_grid_of_what_was_stored_in_part(measured: Measured) -> None:
+    """Stored are 32 of 64 cells: twice as many are those that were solved, and other parameters are stored alike."""
+    place = places(measured)[0]
+    splits = {row["split"] for row in json.loads(place.results.read_text())}
+    assert {"new trajectories, 64 cells (zero-shot)"} < splits
+    made = []
+    for path in place.cache("beyond").rglob("*.hdf5"):
+        with open_source(path, TASKS) as source:
+            identity = json.loads(str(source.attributes()["ups_identity"]))
+            made.append((source.params["beta"], identity["resolution"], source.domain.shape, len(source.times)))
+    assert sorted(made) == [(0.4, 64, (64,), 11), (0.7, 64, (32,), 11)]
+
+
+def test_what_is_measured_is_not_measured_again(measured: Measured, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert bench_accuracy(measured.request, said.append, never) == Ending.SUCCESS
+    assert len(ledger.read(measured.request.ledger)) == 2, "an entry is there once"
+    assert "is measured already" in said[0]
+    elsewhere = dataclasses.replace(measured.request, ledger=tmp_path / "other.json")
+    bench_accuracy(elsewhere, said.append, never)
+    ours, theirs = (ledger.read(path) for path in (measured.request.ledger, elsewhere.ledger))
+    assert [entry.key for entry in ours] == [entry.key for entry in theirs]
+
+
+def test_the_data_of_a_measured_row_are_deleted_unless_they_are_to_be_kept(measured: Measured, tmp_path: Path) -> None:
+    shutil.copytree(measured.request.out, tmp_path / "runs")
+    moved = dataclasses.replace(measured.request, out=tmp_path / "runs", keep_data=False, ledger=tmp_path / "l.json")
+    bench_accuracy(moved, str, never)
+    assert list((tmp_path / "runs").glob("*/cache/data/*")) == []
+    assert all(path.cache("data").is_dir() for path in places(measured))
+
+
+def test_a_run_that_fails_is_named_and_the_next_row_goes_on(measured: Measured, tmp_path: Path) -> None:
+    other = dataclasses.replace(measured.row, name="tiny/second")
+    request = dataclasses.replace(measured.request, rows=[other, measured.row], ledger=tmp_path / "l.json")
+    said: list[str] = []
+    assert bench_accuracy(request, said.append, lambda *_: Ending.OOM) == Ending.OOM
+    assert said[-1] == "not measured: tiny/second, seed 0 (OOM)."
+    assert len(ledger.read(request.ledger)) == 2
+    stopped = dataclasses.replace(request, ledger=tmp_path / "none.json")
+    assert bench_accuracy(stopped, said.append, lambda *_: Ending.PREEMPTED) == Ending.PREEMPTED
+    assert ledger.read(stopped.ledger) == [], "who stops one run wants no other"
+
+
+def test_what_cannot_be_measured_is_said_before_anything_is_spent(
+    measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(**changes: object) -> str:
+        request = dataclasses.replace(measured.request, out=tmp_path / "runs", **changes)  # type: ignore[arg-type]
+        with pytest.raises((ConfigError, DataError)) as refused:
+            bench_accuracy(request, str, never)
+        assert "\n" not in str(refused.value)
+        return str(refused.value)
+
+    assert "--minutes is 0" in refusal(budget=Budget(minutes=0))
+    assert "--seeds is 0" in refusal(seeds=0)
+    (tmp_path / "damaged.json").write_text(measured.request.ledger.read_text()[:-40])
+    assert "damaged.json: is damaged" in refusal(ledger=tmp_path / "damaged.json")
+    shutil.copytree(measured.row.path.parents[1], tmp_path / "rows")
+    path = tmp_path / "rows" / "tiny" / "first.yaml"
+    path.write_text(path.read_text() + "device: cuda\n")
+    on_gpu = dataclasses.replace(measured.row, path=path)
+    assert "is measured on a GPU, and there is none here" in refusal(rows=[on_gpu])
+    assert "no GPU here; use cpu" in refusal(rows=[on_gpu], budget=Budget(device="cuda"))
+    monkeypatch.setattr(accuracy, "has_gpu", lambda: True)
+    with pytest.raises(AssertionError, match="tiny-first"):
+        bench_accuracy(dataclasses.replace(measured.request, rows=[on_gpu], out=tmp_path / "gpu"), str, never)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    said: list[str] = []
+    request = dataclasses.replace(measured.request, out=tmp_path / "runs")
+    assert bench_accuracy(request, said.append, never) == Ending.USER
+    assert "GB of the disk for its data, and only 0.0 GB are free" in said[0]
+
+
+def test_a_short_version_is_as_before_better_or_worse(measured: Measured) -> None:
+    (entry, other) = ledger.read(measured.request.ledger)
+
+    def at(value: float) -> ledger.Entry:
+        score = ledger.Score(task="t", predictor="ups", metric="nrmse", value=value, low=value - 1, high=value + 1, n=9)
+        return entry.model_copy(update={"numbers": (score,)})
+
+    before = [at(5.0), at(5.5)]
+    assert compared(at(6.4), before)[0]
+    assert "had 4 – 6.5: as before" in compared(at(6.4), before)[1]
+    assert compared(at(3.9), before) == (True, compared(at(3.9), before)[1])
+    assert "better than before" in compared(at(3.9), before)[1]
+    for bad in (6.6, float("nan"), float("inf")):
+        passed, words = compared(at(bad), before)
+        assert not passed
+        assert words.endswith("WORSE than before.")
+    file, out = measured.request.ledger, measured.request.out
+    with pytest.raises(ConfigError, match="holds no short version of tiny/first; measure one with"):
+        bench_verify(measured.row, Budget(), file, out, str, never)
+    assert other.kind == "full"
+
+
+@pytest.mark.slow
+def test_a_short_version_is_recorded_and_verified(measured: Measured, tmp_path: Path) -> None:
+    short = Budget(minutes=0.01, short=True)
+    request = dataclasses.replace(measured.request, budget=short, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
+    assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
+    said: list[str] = []
+    asked = (measured.row, Budget(), request.ledger, tmp_path, said.append)
+    assert bench_verify(*asked, in_this_process) == 0
+    assert "an earlier run had" in said[-1]
+    again = dataclasses.replace(request, overwrite=True)
+    assert bench_accuracy(again, str, in_this_process) == Ending.SUCCESS
+    entry, other = ledger.read(request.ledger)
+    assert (entry.run != other.run, entry.config == other.config) == (True, True), "it was measured again"
+    worse = entry.model_copy(update={"numbers": tuple(s.model_copy(update={"high": 0.0}) for s in entry.numbers)})
+    (tmp_path / "worse.json").write_text(ledger.text_of([ledger.sealed(worse.model_dump())]))
+    asked = (measured.row, Budget(), tmp_path / "worse.json", tmp_path, said.append)
+    assert bench_verify(*asked, in_this_process) == 1
+    assert bench_verify(*asked, lambda *_: Ending.OOM) == 3
+
+
+@pytest.mark.slow
+def test_an_fno_beside_it_has_as_many_parameters_and_as_much_time(measured: Measured, tmp_path: Path) -> None:
+    pytest.importorskip("neuralop", reason="needs the `baselines` extra")
+    budget = Budget(minutes=0.02, baselines=("fno",))
+    request = dataclasses.replace(measured.request, budget=budget, seeds=1, out=tmp_path, ledger=tmp_path / "l.json")
+    assert bench_accuracy(request, str, in_this_process) == Ending.SUCCESS
+    (entry,) = ledger.read(request.ledger)
+    ours, fno = entry.predictors["ups"], entry.predictors["fno"]
+    assert fno.params == pytest.approx(ours.params, rel=0.05)
+    assert fno.seconds == pytest.approx(ours.seconds, rel=0.5)
+    assert fno.steps > 0
+    assert entry.score("fno") is not None

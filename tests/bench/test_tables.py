@@ -1,0 +1,91 @@
+"""The tables of the documents are what was measured, to the letter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tiny_rows import FACTS
+from ups.bench.ledger import LEDGER, Entry, append, sealed
+from ups.bench.rows import PUBLISHED, ROWS, Row, rows_in
+from ups.bench.tables import DOCUMENTS, ENGINE, bench_tables, filled, newest, tables_of
+from ups.types import DataError
+
+HOME = Path(__file__).parents[2]
+
+
+def test_every_table_of_the_documents_says_what_was_measured() -> None:
+    """`ups bench tables` writes them anew."""
+    tables = tables_of(HOME)
+    for name in DOCUMENTS:
+        text = (HOME / name).read_text()
+        assert "<!-- table " in text
+        assert filled(HOME / name, text, tables) == text, f"{name}: run `ups bench tables`"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The documents and what they are made from, to be changed."""
+    shutil.copytree(HOME / ROWS, tmp_path / ROWS)
+    for name in (*DOCUMENTS, ENGINE, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        if (HOME / name).exists():
+            shutil.copy(HOME / name, tmp_path / name)
+    return tmp_path
+
+
+def measured(row: Row, value: float = 1.2e-2, **changes: object) -> Entry:
+    score = {**FACTS["numbers"][0], "value": value, "low": 0.9 * value, "high": 1.1 * value}  # type: ignore[index,dict-item]
+    facts = {"row": row.name, "recipe": row.recipe, "numbers": [score], "run": repr(changes), **changes}
+    return sealed({**FACTS, **facts})
+
+
+def test_a_document_or_a_number_that_was_changed_is_found(copy: Path) -> None:
+    said: list[str] = []
+    assert bench_tables(copy, True, said.append) == 0
+    page = copy / "docs/benchmarks.md"
+    page.write_text(page.read_text().replace("| not measured |", "| 1.0e-9 |", 1))
+    assert bench_tables(copy, True, said.append) == 1
+    assert said[-1].startswith("docs/benchmarks.md: a table is not what was measured")
+    assert bench_tables(copy, False, said.append) == 0
+    assert page.read_text() == (HOME / "docs/benchmarks.md").read_text(), "it is written anew"
+    numbers = json.loads((copy / ENGINE).read_text())
+    numbers["ratios"][1]["ratio"] = 1.5
+    (copy / ENGINE).write_text(json.dumps(numbers))
+    assert bench_tables(copy, True, said.append) == 1
+    (copy / ENGINE).write_text("{}")
+    with pytest.raises(DataError, match=r"engine\.json: is not what `ups bench engine"):
+        bench_tables(copy, True, said.append)
+
+
+def test_a_measured_row_is_in_both_documents_with_its_command(copy: Path) -> None:
+    rows = rows_in(copy / ROWS, copy / PUBLISHED)
+    row = rows["darcy2d/beta1"]
+    seeds = [measured(row, value, seed=seed, started=f"2099-01-0{seed + 1}") for seed, value in enumerate((1e-2, 2e-2))]
+    append(copy / LEDGER, seeds)
+    bench_tables(copy, False, str)
+    for name in DOCUMENTS:
+        assert "1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds)" in (copy / name).read_text()
+    line = next(li for li in (copy / DOCUMENTS[1]).read_text().splitlines() if li.startswith("| `darcy2d/beta1`"))
+    assert "| 2.77e-02 | 0.54 |" in line, "of the re-tuned FNO's error"
+    assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --seeds 2`" in line
+
+
+def test_the_newest_is_shown_and_not_the_best() -> None:
+    row = rows_in(HOME / ROWS)["swe2d"]
+    old = measured(row, 1e-4, started="2099-01-01")
+    new = [measured(row, 1e-2, seed=seed, started=f"2099-02-0{seed + 1}", minutes=4.0) for seed in (0, 1)]
+    again = measured(row, 3e-2, seed=0, started="2099-03-01", minutes=4.0)
+    short = measured(row, 1e-5, kind="short", started="2099-04-01")
+    assert newest([again, old, *new, short], row) == [again, new[1]]
+    assert newest([short], row) == []
+
+
+def test_a_mark_that_cannot_be_filled_is_named() -> None:
+    with pytest.raises(DataError, match="asks for a table 'speed'"):
+        filled(Path("x.md"), "<!-- table speed -->\n<!-- end of table -->\n", {"engine": ""})
+    with pytest.raises(DataError, match="has no '<!-- end of table -->' behind it"):
+        filled(Path("x.md"), "<!-- table engine -->\n| 1 |\n", {"engine": ""})
