@@ -92,7 +92,7 @@ class _Gelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
+        slope: Tensor = ctx.saved_tensors[0]
         return dy * slope
 
 
