@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import functional
 
 from ups.models import cpu_ops
@@ -52,6 +52,19 @@ def test_gelu_and_its_slope_are_those_of_the_library() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
     both = (torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted))
     torch.testing.assert_close(*both, rtol=1e-6, atol=1e-6)
+
+
+def test_second_derivatives_are_those_of_the_library() -> None:
+    x = torch.linspace(-5, 5, 101, requires_grad=True)
+    curvatures = []
+    for function in (cpu_ops.gelu, functional.gelu):
+        (slope,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        curvatures.append(torch.autograd.grad(slope.sum(), x)[0])
+    torch.testing.assert_close(*curvatures, rtol=1e-5, atol=1e-5)
+    space = Space((4, 3), (True, False))
+    taps = torch.randn(2, 5, 2, dtype=torch.float64, requires_grad=True)
+    field = torch.randn(2, 4, 3, 2, dtype=torch.float64, requires_grad=True)
+    assert gradgradcheck(lambda f, t: cpu_ops.axis_conv(f, t, space), (field, taps))
 
 
 def test_products_with_small_matrices_have_the_gradient_of_products() -> None:

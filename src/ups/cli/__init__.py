@@ -65,13 +65,13 @@ app.command(estimate, usage="Usage: ups estimate CONFIG [OPTIONS] [--KEY.OF.CONF
 
 
 @app.command
-def demo(*, out: Path = Path("runs/demo"), config: Path | None = None, ensemble: bool = False) -> int:
+def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
     """From nothing to a trained simulator of three tasks, judged and shown: minutes on a laptop.
 
     Makes Burgers, advection and 2D reaction-diffusion data, checks them and shows them on a page
     (`<out>-data/data.html`); trains one simulator on all three, on two ranks where there are two cores; judges it on
-    unseen trajectories beside persistence; holds it against its gates; writes the report. Code 0 only if every gate is
-    passed.
+    unseen trajectories beside persistence; holds it against its gates; writes the report. Then it learns what that
+    simulator misses of Burgers, and judges ensembles (`<out>-ensemble`). Code 0 only if every gate is passed.
 
     Parameters
     ----------
@@ -79,9 +79,6 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None, ensemble:
         The run's folder; a demo that is there is replaced.
     config
         A YAML file with another demo than the built-in one.
-    ensemble
-        Then learn what the built-in demo's simulator misses of Burgers too, and judge ensembles (`<out>-ensemble`): a
-        minute more.
     """
     with waiting("getting ready"):
         from ups.cli.demo import on_ranks
@@ -89,7 +86,7 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None, ensemble:
         from ups.run.datasets import Screen
 
     with following() as report:
-        runs = job(out, config, Screen(print, report, training()), ensemble, start=on_ranks)
+        runs = job(out, config, Screen(print, report, training()), start=on_ranks)
     for folder, end in runs:
         if end.report is not None:  # a rank has shown what it judged
             show(end.table, end.remarks, folder.report)

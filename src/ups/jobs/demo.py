@@ -1,4 +1,4 @@
-"""The demo: three small data sets made from nothing and checked, one simulator of all, on request ensembles of one."""
+"""The demo: three small data sets made from nothing and checked, one simulator trained on all, an ensemble of one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from ups.run.datasets import Screen
 from ups.run.generate import equation_of, generate
 from ups.run.run import Run, finish_alone
 from ups.rundir import RunDir
-from ups.types import ConfigError
 from ups.verdict import FINISHED
 
 Carried = tuple[RunDir, Finish]
@@ -33,19 +32,18 @@ class Start(Protocol):
 
 
 def demo(
-    out: Path, config: Path | None, screen: Screen, ensemble: Path | bool = False, start: Start = finish_alone
+    out: Path, config: Path | None, screen: Screen, ensemble: Path | None = None, start: Start = finish_alone
 ) -> list[Carried]:
     """Make the data of the config (the demo's own by default) beside `out`, check them, train, and write both pages;
-    then the same for the run of `ensemble`, which goes on from the first: a config, or the demo's own.
+    then the same for the run of `ensemble`, which goes on from the first.
 
     Where the extra `baselines` is installed, an FNO of each task is trained beside it, for the same time in all.
     `start` carries out the first of the runs; one that did not come to its end is not followed by the second.
     """
     name = {"out": str(out.parent), "name": out.name}
-    if ensemble is True and config is not None:
-        raise ConfigError("--ensemble goes on from the built-in demo, and --config is another; leave one of them out.")
-    more = _own("demo-ensemble.yaml") if ensemble is True else ensemble or None
-    settings = load(run_config(), config or _own("demo.yaml"), name)
+    if config is None:
+        config, ensemble = _own("demo.yaml"), ensemble or _own("demo-ensemble.yaml")
+    settings = load(run_config(), config, name)
     Run.open(settings, overwrite=True).folder.close()  # what cannot be trained there is refused before data are made
     began = time.monotonic()
     page, files = make_data(settings, out.with_name(f"{out.name}-data"), screen)
@@ -57,9 +55,9 @@ def demo(
         judged["baselines"] = judged["baselines"] or ("fno",)
     settings = run_config().model_validate({**settings.model_dump(), "data": filled, "evaluation": judged})
     runs = [start(settings, screen, overwrite=True, before=("data", made))]
-    if more is not None and runs[0][1].ending in FINISHED:
+    if ensemble is not None and runs[0][1].ending in FINISHED:
         name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
-        onward = load(run_config(), more, name)
+        onward = load(run_config(), ensemble, name)
         kept = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
         onward = run_config().model_validate({**onward.model_dump(), "data": kept})
         screen.say("")

@@ -87,12 +87,14 @@ class _Gelu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         below = torch.erf(x * 0.5**0.5).add_(1).mul_(0.5)
-        ctx.save_for_backward(torch.exp(x * x * -0.5).mul_(x).mul_(1 / math.sqrt(2 * math.pi)).add_(below))
+        ctx.save_for_backward(x, torch.exp(x * x * -0.5).mul_(x).mul_(1 / math.sqrt(2 * math.pi)).add_(below))
         return below.mul_(x)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
-        slope: Tensor = ctx.saved_tensors[0]
+        x, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():  # the gradient is to be differentiated again, and the kept slope cannot be
+            slope = torch.special.ndtr(x) + x * torch.exp(x * x * -0.5) / math.sqrt(2 * math.pi)
         return dy * slope
 
 
