@@ -92,6 +92,8 @@ class _Gelu(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Tensor:
+        x: Tensor
+        slope: Tensor
         x, slope = ctx.saved_tensors
         if torch.is_grad_enabled():  # the gradient is to be differentiated again, and the kept slope cannot be
             slope = torch.special.ndtr(x) + x * torch.exp(x * x * -0.5) / math.sqrt(2 * math.pi)
