@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
+from ups.models.cpu_ops import gelu
 from ups.models.encoders import GridEncoder
 from ups.models.grids import Space, pad_axis, sub_cells, unpatch
 from ups.models.layers import AXES, LocalMix, fourier_features, rms_norm
@@ -184,7 +184,7 @@ class PointDecoder(nn.Module):
         shape = products(rel, self.patch[ndim - 1])
         coefficients = torch.unflatten(self.linear[task.name](z), -1, (channels, -1))
         direct = torch.einsum("bnci,pi->bnpc" if shared else "bnci,bni->bnc", coefficients, shape.to(z.dtype))
-        correction: Tensor = self.leave[task.name](functional.gelu(attended * (1 + gate)))
+        correction: Tensor = self.leave[task.name](gelu(attended * (1 + gate)))
         return (direct if shared else direct.unsqueeze(2)) + correction
 
     def _features(self, rel: Tensor) -> Tensor:

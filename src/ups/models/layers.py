@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ups.models import cpu_ops
 from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space, pad_axis
 from ups.tensors import table
@@ -66,7 +68,7 @@ class Mlp(nn.Module):
         self.leave = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.leave(functional.gelu(self.enter(x)))
+        y: Tensor = self.leave(cpu_ops.gelu(self.enter(x)))
         return y
 
 
@@ -83,8 +85,9 @@ class AxisConv(nn.Module):
         self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
-        if usable(x):
-            return axis_conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
+        if x.is_cpu or usable(x):
+            conv = cpu_ops.axis_conv if x.is_cpu else axis_conv
+            return conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
         half = self.kernel.shape[1] // 2
         total = None
         for axis, wraps in enumerate(space.periodic):
@@ -139,8 +142,19 @@ class FourierMixing(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             y = x.float()
+            if x.is_cpu:
+                return functools.reduce(torch.add, (self._on_cpu(y, axis, space) for axis in range(space.ndim))).to(
+                    x.dtype
+                )
             parts = [self._along(y, axis, space) * self.gain[axis] for axis in range(space.ndim)]
             return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
+
+    def _on_cpu(self, x: Tensor, axis: int, space: Space) -> Tensor:
+        n, wraps = space.shape[axis], space.periodic[axis]
+        modes = min(self.modes, n // 2 + 1 if wraps else n)
+        gain = torch.unflatten(self.gain[axis], 0, (self.heads, 1, -1))
+        matrices = self.real[:modes] * gain, self.imaginary[:modes] * gain
+        return cpu_ops.mix_waves(x, axis, _waves(n, modes, wraps, x.device), matrices, sines=wraps)
 
     def _along(self, x: Tensor, axis: int, space: Space) -> Tensor:
         n, wraps = space.shape[axis], space.periodic[axis]
