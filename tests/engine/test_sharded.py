@@ -504,7 +504,9 @@ def from_meta(offload: bool) -> tuple[dict[str, Tensor], dict[str, Tensor], list
     return weights, {"scale": module.scale}, list(module.state_dict())
 
 
-@pytest.mark.parametrize(("world", "offload"), [(2, False), (2, True), (4, False), (1, False)])
+@pytest.mark.parametrize(
+    ("world", "offload"), [(2, False), (2, True), pytest.param(4, False, marks=pytest.mark.slow), (1, False)]
+)
 def test_a_module_on_meta_gets_the_first_ranks_weights_and_buffers(world: int, offload: bool) -> None:
     expected = toy().state_dict()
     for weights, buffers, names in values(run_ranks(from_meta, world, offload)):
@@ -537,7 +539,7 @@ def held_while_built() -> tuple[int, int, int]:
     return held.peak, sum(sizes), max(sizes)
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_only_the_first_rank_ever_holds_the_module_whole(world: int) -> None:
     (first, whole, largest), *others = values(run_ranks(held_while_built, world))
     assert whole > 10 * largest, "one tensor more or less is seen"
