@@ -64,6 +64,16 @@ def test_the_command_prints_writes_and_draws_what_it_timed(
     assert Image.open(picture).size[0] > 500
 
 
+def test_a_size_that_could_not_be_timed_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(growth, "timed_stage", lambda *arguments: Timed(arguments[3], 0, 0))
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "growth", "--axis", "samples", "--device", "cpu", "--seconds", "3"])
+    assert ended.value.code != 0
+    assert "steps of 8 samples take longer than --seconds 3; give more" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [(["--axis", "ranks"], "nothing grows along 'ranks'"), (["--rounds", "0"], "measure nothing")],

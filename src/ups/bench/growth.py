@@ -95,8 +95,10 @@ def measure(
     configs: list[RunConfig] = [run_config().model_validate(settings_of(core, **axis.settings(n))) for n in sizes]
     times: list[list[float]] = [[] for _ in sizes]
     for _ in range(rounds):
-        for row, config in zip(times, configs, strict=True):
+        for size, row, config in zip(sizes, times, configs, strict=True):
             row.append(timed_stage(config, "operator", device, seconds).seconds)
+            if row[-1] >= seconds:  # what is told where not a single step could be timed
+                raise ConfigError(f"steps of {size} {axis.unit} take longer than --seconds {seconds:g}; give more.")
     best = tuple(min(row) for row in times)
     spread = statistics.median(max(row) / min(row) for row in times)
     found = Measured(axis.name, core, tuple(map(float, sizes)), best)

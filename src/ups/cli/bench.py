@@ -73,7 +73,7 @@ def bench_growth(
     axis: list[str] | None = None,
     core: list[Literal["transformer", "unet"]] | None = None,
     device: str = "auto",
-    seconds: float = 4.0,
+    seconds: float = 60.0,
     rounds: Whole = 2,
     json_out: Annotated[Path | None, Parameter(name="--json")] = None,
     plot: Path | None = None,
