@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
-import threading
 from collections import Counter
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
+
+from loopback import LoopbackServer, answering
 
 TOKEN = "hf_planted-hub-token"
 LARGE = 1 << 20  # bytes above which a file is not kept in git itself
@@ -18,11 +18,9 @@ LARGE = 1 << 20  # bytes above which a file is not kept in git itself
 REFUSALS = {"private": (401, "RepoNotFound"), "gated": (403, "GatedRepo"), "missing": (404, "RepoNotFound")}
 
 
-class HubServer(ThreadingHTTPServer):
+class HubServer(LoopbackServer):
     """Data sets `me/BEHAVIOUR`, each with the same files. `cut`, `short`: the first answers are, and `short` says it is
     all. `ignores`: ranges are not known. `busy`: the first answers are 503. `private` is open to TOKEN alone."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -30,23 +28,9 @@ class HubServer(ThreadingHTTPServer):
         self.count: Counter[str] = Counter()
         self.seen: list[tuple[str, str]] = []
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is none."""
-
-
-@contextlib.contextmanager
-def serving_hub() -> Iterator[HubServer]:
-    server = HubServer()
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+def serving_hub() -> AbstractContextManager[HubServer]:
+    return answering(HubServer())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -3,21 +3,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
 
+from loopback import LoopbackServer, answering
 
-class LyingServer(ThreadingHTTPServer):
+
+class LyingServer(LoopbackServer):
     """Files by name; `/BEHAVIOUR/NAME` is the file with that behaviour. `seen` are the requests, with their headers."""
-
-    daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -30,24 +29,9 @@ class LyingServer(ThreadingHTTPServer):
         self.slow = 0.0
         self.lock = threading.Lock()
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is none."""
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[LyingServer]:
-    server = LyingServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
+def serving() -> AbstractContextManager[LyingServer]:
+    return answering(LyingServer())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ import pytest
 from tiny_rows import FACTS
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import PUBLISHED, ROWS, Row, rows_in
-from ups.bench.tables import DOCUMENTS, ENGINE, bench_tables, filled, newest, tables_of
+from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, bench_tables, filled, newest, tables_of
 from ups.types import DataError
 
 HOME = Path(__file__).parents[2]
@@ -30,7 +30,7 @@ def test_every_table_of_the_documents_says_what_was_measured() -> None:
 def copy(tmp_path: Path) -> Path:
     """The documents and what they are made from, to be changed."""
     shutil.copytree(HOME / ROWS, tmp_path / ROWS)
-    for name in (*DOCUMENTS, ENGINE, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
+    for name in (*DOCUMENTS, ENGINE, GROWTH, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         if (HOME / name).exists():
             shutil.copy(HOME / name, tmp_path / name)
@@ -59,6 +59,12 @@ def test_a_document_or_a_number_that_was_changed_is_found(copy: Path) -> None:
     (copy / ENGINE).write_text("{}")
     with pytest.raises(DataError, match=r"engine\.json: is not what `ups bench engine"):
         bench_tables(copy, True, said.append)
+    shutil.copy(HOME / ENGINE, copy / ENGINE)
+    numbers = json.loads((copy / GROWTH).read_text())
+    numbers["growth"][0]["exponent"] = 2.0
+    (copy / GROWTH).write_text(json.dumps(numbers))
+    assert bench_tables(copy, True, said.append) == 1
+    assert "**2.00**" in tables_of(copy)["growth"], "what misses its bar is bold"
 
 
 def test_a_measured_row_is_in_both_documents_with_its_command(copy: Path) -> None:

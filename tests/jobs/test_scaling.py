@@ -105,7 +105,10 @@ def test_the_command_times_the_shares_and_says_whether_a_second_device_pays(
     assert rows[1]["talk"]["bytes"] > 0
 
 
-@pytest.mark.parametrize(("device", "ranks", "why"), [("cpu", 1, "more than one"), ("cuda", 2, "no cuda device")])
+@pytest.mark.parametrize(
+    ("device", "ranks", "why"),
+    [("cpu", 1, "more than one"), ("cpu", 9, "cannot share a batch of 8"), ("cuda", 2, "no cuda device")],
+)
 def test_a_question_without_an_answer_is_refused(device: str, ranks: int, why: str) -> None:
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a GPU here")

@@ -121,7 +121,7 @@ MAKERS: dict[str, Callable[[int, torch.Generator], Window]] = {
 }
 
 
-def train(steps: int = 350) -> Simulator:
+def train(steps: int = 700) -> Simulator:
     """A small simulator of the four tasks, trained through the stage's loss for some seconds."""
     simulator = build(
         [DRIFT, SPREAD, FORCED, ROD],
@@ -173,11 +173,11 @@ def forecast(simulator: Simulator, given: Window) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_few_seconds_of_training_beat_no_change_fivefold_on_every_task(simulator: Simulator, kind: str) -> None:
+def test_a_few_seconds_of_training_beat_no_change_tenfold_on_every_task(simulator: Simulator, kind: str) -> None:
     given = unseen(kind)
     ours = nrmse(forecast(simulator, given), given.targets).mean()
     still = nrmse(given.state.unsqueeze(1).expand_as(given.targets), given.targets).mean()
-    assert ours < 0.2 * still
+    assert ours < 0.1 * still
 
 
 def shuffled(given: Window, what: str) -> Window:
@@ -214,7 +214,7 @@ def test_a_steady_solution_follows_its_input_and_not_only_the_mean_of_all_soluti
     mean = given.targets.mean(0, keepdim=True).expand_as(given.targets)
     ours = nrmse(found.unsqueeze(1), given.targets).mean()
     assert found.shape == given.targets[:, 0].shape
-    assert ours < 0.6 * nrmse(mean, given.targets).mean()
+    assert ours < 0.4 * nrmse(mean, given.targets).mean()
 
 
 def test_a_steady_solution_is_found_on_a_grid_that_was_not_trained(simulator: Simulator) -> None:

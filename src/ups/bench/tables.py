@@ -13,10 +13,13 @@ from ups.files import write_atomic
 from ups.parsing import read_record, read_text
 from ups.types import DataError
 
-ENGINE = Path("benchmarks/engine.json")
+ENGINE, GROWTH = Path("benchmarks/engine.json"), Path("benchmarks/growth.json")
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
 MARK = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end of table -->\n", re.DOTALL)
-COMMANDS = {"engine": "ups bench engine --json benchmarks/engine.json"}
+COMMANDS = {
+    "engine": "ups bench engine --json benchmarks/engine.json",
+    "growth": "ups bench growth --json benchmarks/growth.json",
+}
 # The ratios of benchmarks/engine.json in words, and whether more is better.
 RATIOS = {
     "engine over bare loop": ("a step of `Trainer` over a bare loop with the same mathematics", False),
@@ -55,6 +58,7 @@ def tables_of(home: Path) -> dict[str, str]:
         "accuracy": accuracy_table(rows, entries),
         "headlines": headline_table(rows, entries),
         "engine": engine_table(home / ENGINE),
+        "growth": growth_table(home / GROWTH),
     }
 
 
@@ -149,6 +153,22 @@ def engine_table(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is not what `{COMMANDS['engine']}` writes ({error}); write it again.") from None
     return markdown(("what", "ratio", "bar", "seen"), lines)
+
+
+def growth_table(path: Path) -> str:
+    """The exponents of `ups bench growth`; one that misses its bar is bold."""
+    try:
+        numbers, lines = read_record(path), []
+        for row in numbers["growth"]:
+            bar, exponent = float(numbers["bars"][row["axis"]]), float(row["exponent"])
+            shown = f"{exponent:.2f}" if exponent <= bar else f"**{exponent:.2f}**"
+            steps = " – ".join(f"{1e3 * float(row['seconds'][i]):.0f}" for i in (0, -1))
+            what = "cells, in as many tokens" if row["axis"] == "cells" else str(row["axis"])
+            sizes = " – ".join(f"{float(row['sizes'][i]):g}" for i in (0, -1))
+            lines.append((f"{what} (`{row['core']}`)", sizes, steps, shown, f"≤ {bar:g}"))
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise DataError(f"{path}: is not what `{COMMANDS['growth']}` writes ({error}); write it again.") from None
+    return markdown(("what grows", "from – to", "milliseconds", "exponent", "bar"), lines)
 
 
 def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:

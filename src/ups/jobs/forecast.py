@@ -19,7 +19,7 @@ from ups.host_memory import resident
 from ups.jobs.contention import BUSY, Contention
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.making import making_seconds
-from ups.jobs.scaling import Scaling, longest, scaling
+from ups.jobs.scaling import Scaling, scaling
 from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
@@ -184,6 +184,9 @@ def forecast(
     if ranks is not None and (ranks < 2 or here is None):
         why = f"there is no {kind} device here to time steps on" if here is None else "it asks for more than one"
         raise ConfigError(f"--ranks is {ranks}, but {why}; leave it out, or change it.")
+    least = min(config.stage(name).batch for name in config.plan)
+    if ranks is not None and ranks > least:
+        raise ConfigError(f"--ranks is {ranks}, and so many cannot share a batch of {least}; ask for fewer.")
     activity(f"{config.name}: counting memory and FLOPs")
     bill = costs(config, kind)
     free = free_memory(here) if here is not None else None
@@ -215,7 +218,7 @@ def forecast(
         evaluation = roof.seconds(bill.judging) * slower
     more = None
     if ranks is not None:
-        stage = longest([(name, time.seconds) for name, time in times.items()])
+        stage = max(times, key=lambda name: times[name].seconds)
         activity(f"{config.name}: {stage} on up to {ranks} devices")
         more = scaling(config, bill, ranks, here, roof, bool(taken), PATIENCE / 2, stage)
     activity(f"{config.name}: timing the making of the data")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -175,8 +175,3 @@ def scaling(
 def _shard(dist: DistConfig, ranks: int) -> int | None:
     """The config's shard where so many ranks can be cut by it."""
     return dist.shard if dist.shard is not None and ranks % dist.shard == 0 else None
-
-
-def longest(times: Sequence[tuple[str, float]]) -> str:
-    """The stage whose training takes longest."""
-    return max(times, key=lambda pair: pair[1])[0]

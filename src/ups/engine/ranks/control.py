@@ -61,7 +61,7 @@ class Control:
     def __init__(self, group: dist.ProcessGroup | None, rank: int, world: int) -> None:
         if (group is None) is not (world == 1):
             raise ValueError("a group for several ranks, and none for one")
-        self.group, self.rank, self.world, self.alone = group, rank, world, world == 1
+        self.group, self.rank, self.world = group, rank, world
         self._mine = torch.zeros(BALLOT, dtype=torch.int64)
         self._everyone = torch.zeros(world, BALLOT, dtype=torch.int64)
         self._rows = list(self._everyone.unbind())
@@ -75,7 +75,7 @@ class Control:
 
         Returns if every rank is about to launch `op`; raises PeerFailed if one has failed, DesyncError if they differ.
         """
-        if not self.alone:
+        if self.world > 1:
             self._vote(GATE, op)
 
     def finish(self, word: Word) -> list[Word]:
@@ -83,7 +83,7 @@ class Control:
 
         A rank that failed waits here while the others meet its failure at their next gate and come too.
         """
-        if self.alone:
+        if self.world == 1:
             return [word]
         self._draining = False
         while True:
@@ -94,7 +94,7 @@ class Control:
     def gather(self, value: T) -> list[T]:
         """Every rank's value, by rank. It travels as JSON, so that nothing a peer sends can be code: tuples arrive as
         lists, and names of a mapping are text."""
-        if self.alone:
+        if self.world == 1:
             return [value]
         mine = to_json(value)
         sizes = [ballot[7] for ballot in self._vote(GATHER, "gather", extra=len(mine))]
@@ -102,7 +102,7 @@ class Control:
 
     def agree(self, value: float) -> float:
         """Rank 0's number."""
-        if self.alone:
+        if self.world == 1:
             return value
         ballots = self._vote(AGREE, "agree", extra=_bits(value))
         return _float(ballots[0][7])
