@@ -74,6 +74,41 @@ def test_windows_read_from_the_file_equal_those_from_memory(source: Source, monk
     assert kept.ids == read.ids
 
 
+@pytest.mark.parametrize("resident", [0, 2**30], ids=["from the file", "from memory"])
+def test_windows_of_data_that_are_kept_elsewhere_are_the_same_windows(
+    source: Source, monkeypatch: pytest.MonkeyPatch, resident: int
+) -> None:
+    monkeypatch.setattr(module, "CHUNK", 400)  # bytes: a sample at a time
+    train, valid = (Trajectories(source, ids, Reduction(2), resident) for ids in (source.ids[:4], source.ids[4:]))
+    there, plain = (Windows([train], [valid], 3, context=2, targets=1, ranks=ALONE) for _ in range(2))
+    device, both = torch.device("cpu"), train.size + valid.size
+    assert there.keep(device, both, steps=2) == 0, "for two steps, which draw less than there is, nothing is moved"
+    assert there.keep(device, train.size - 1, steps=None) == valid.size
+    assert there.keep(device, both, steps=100) == both
+    assert there.train[0] is not train
+    monkeypatch.setattr(Trajectories, "_read", None)  # the file is not needed any more
+    kept = [*map(there.batch, range(8)), *there.validation(0)]
+    monkeypatch.undo()
+    for window, same in zip(kept, [*map(plain.batch, range(8)), *plain.validation(0)], strict=True):
+        assert torch.equal(window.context, same.context)
+        assert torch.equal(window.targets, same.targets)
+        assert torch.equal(window.dt, same.dt)
+        assert window.ids == same.ids
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_windows_of_data_that_are_kept_on_a_gpu_are_made_there_of_the_same_numbers(source: Source) -> None:
+    part = Trajectories(source, source.ids, Reduction())
+    there, plain = (Windows([part], [part], 3, context=2, targets=1, ranks=ALONE) for _ in range(2))
+    assert there.keep(torch.device("cuda"), 2 * part.size, steps=None) == part.size
+    for step in range(4):
+        window, same = there.batch(step), plain.batch(step)
+        for name in ("context", "targets", "inputs", "params", "dt"):
+            assert getattr(window, name).is_cuda, name
+            assert torch.equal(getattr(window, name).cpu(), getattr(same, name)), name
+
+
 def test_every_window_comes_exactly_once_per_epoch_and_batches_depend_on_their_number_alone(source: Source) -> None:
     part = Trajectories(source, source.ids, Reduction())
     windows = Windows([part], [part], batch=6, context=2, targets=1, seed=3, ranks=ALONE)

@@ -111,6 +111,10 @@ class Loader:
     def frames(self) -> tuple[int, int]:
         return self.windows.frames()
 
+    def keep(self, device: torch.device, room: int, steps: int | None) -> int:  # noqa: ARG002
+        """Nothing: workers read, and none of them has a GPU."""
+        return 0
+
     def validation(self, step: int) -> Iterable[Window]:
         return self.windows.validation(step)
 

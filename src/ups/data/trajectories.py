@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import threading
@@ -21,6 +22,8 @@ from ups.types import Array, DataError, Domain, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
+# Bytes that are read before they are copied to a GPU.
+CHUNK = 2**28
 # Threads that read trajectories at once; more do not help, for the memory is the limit.
 THREADS = 8
 
@@ -162,8 +165,8 @@ class Trajectories:
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
         self.clock = Clock.of(times)
         self.times, self.lengths = self.clock.times, self.clock.lengths
-        size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)
-        self._fits = size <= (RESIDENT if resident is None else resident)
+        self.size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)  # in bytes
+        self._fits = self.size <= (RESIDENT if resident is None else resident)
         self._frames: Tensor | None = None
         self._reading = threading.Lock()
         known = [numbers_in(source, row) for row in self.rows]
@@ -200,8 +203,19 @@ class Trajectories:
         if self._frames is None and self._fits:
             with self._reading:
                 if self._frames is None:
-                    self._frames = self._read_all()
+                    self._frames = self._read_rows(range(len(self.ids)))
         return self._frames
+
+    def on(self, device: torch.device) -> Trajectories:
+        """These trajectories, kept in the memory of a GPU, whose windows are made there; the same numbers."""
+        kept, held = copy.copy(self), self._resident
+        kept._frames = torch.empty(len(self.ids), len(self.times), *self.shape, len(self.task.channels), device=device)
+        step = max(1, CHUNK * len(self) // self.size)
+        for rows in (range(first, min(first + step, len(self))) for first in range(0, len(self), step)):
+            here = slice(rows.start, rows.stop)
+            kept._frames[here].copy_(self._read_rows(rows) if held is None else held[here])
+        kept.inputs, kept.params = self.inputs.to(device), self.params.to(device)
+        return kept
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -214,17 +228,17 @@ class Trajectories:
             values = values.take(range(0, values.shape[axis], step), axis) if step > 1 else values
         return np.ascontiguousarray(values, dtype=np.float32)
 
-    def _read_all(self) -> Tensor:
-        """Every trajectory, `(N, T, *S, C)`: read by several threads, each sample straight to its place."""
-        values = torch.empty(len(self.ids), len(self.times), *self.shape, len(self.task.channels))
+    def _read_rows(self, rows: range) -> Tensor:
+        """Some trajectories, `(N, T, *S, C)`: read by several threads, each sample straight to its place."""
+        values = torch.empty(len(rows), len(self.times), *self.shape, len(self.task.channels))
         places = values.numpy()
 
         def read(i: int) -> None:
-            length = self.lengths[i]
-            places[i, :length] = self._read(i, self.reduction.frames)
+            length = self.lengths[rows[i]]
+            places[i, :length] = self._read(rows[i], self.reduction.frames)
             places[i, length:] = places[i, length - 1]
 
-        _in_threads(read, len(self.ids))
+        _in_threads(read, len(rows))
         return values
 
     def _read(self, sample: int, frames: slice) -> Array:
@@ -234,9 +248,10 @@ class Trajectories:
 
     def frames(self, samples: Sequence[int], first: Sequence[int], count: int) -> Tensor:
         """`(B, count, *S, C)`: `count` frames of each sample from its `first` on."""
-        if self._resident is not None:
+        if (held := self._resident) is not None:
             rows = torch.as_tensor(samples).unsqueeze(1)
-            return self._resident[rows, torch.as_tensor(first).unsqueeze(1) + torch.arange(count)]
+            at = torch.as_tensor(first).unsqueeze(1) + torch.arange(count)
+            return held[rows.to(held.device), at.to(held.device)]
         start, every = self.reduction.start, self.reduction.time
         picked = [slice(start + f * every, start + (f + count - 1) * every + 1, every) for f in first]
         read = [self._read(s, p) for s, p in zip(samples, picked, strict=True)]
@@ -253,14 +268,14 @@ class Trajectories:
             values = values[:, : context + targets]
         else:
             values = self.frames(samples, first, context + targets)
-        rows = torch.as_tensor(samples)
+        rows = torch.as_tensor(samples, device=self.inputs.device)
         return Window(
             task=self.task,
             context=values[:, :context],
             targets=values[:, context:],
             inputs=self.inputs[rows],
             params=self.params[rows],
-            dt=self.clock.step(samples, first, context, targets),
+            dt=self.clock.step(samples, first, context, targets).to(rows.device),
             periodic=self.domain.periodic,
             box=self.domain.lengths,
             ids=tuple(self.ids[s] for s in samples),

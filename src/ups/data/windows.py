@@ -12,6 +12,7 @@ import numpy as np
 from ups.data.draw_checksum import DrawChecksum
 from ups.data.sampler import Mix, Sampler, Validations
 from ups.data.trajectories import Trajectories
+from ups.later import torch
 from ups.tensors import Window
 from ups.types import Array, ConfigError, DataError, TaskSpec
 
@@ -135,6 +136,19 @@ class Windows:
         part = self.train[which]
         targets = 1 if part.task.steady else self.targets
         return part.window(*self.places[which].of(chosen), self.context, targets)
+
+    def keep(self, device: torch.device, room: int, steps: int | None) -> int:
+        """Keep what fits into `room` bytes of a GPU there, for so many steps to come, where these draw more frames than
+        there are: windows are then made where they are used, of the same numbers. The bytes that are kept."""
+        taken, parts = 0, dict[int, Samples]()
+        drawn = math.inf if steps is None else steps * self.size * (self.context + self.targets) // self.world
+        if drawn < sum(len(part) * len(part.times) for part in self.train):
+            return 0
+        for part in (*self.train, *self.valid):
+            if isinstance(part, Trajectories) and part.size <= room - taken and id(part) not in parts:
+                parts[id(part)], taken = part.on(device), taken + part.size
+        self.train, self.valid = (tuple(parts.get(id(p), p) for p in some) for some in (self.train, self.valid))
+        return taken
 
     def count(self, step: int) -> int:  # noqa: ARG002
         """Samples of all ranks in batch `step`."""

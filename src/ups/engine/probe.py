@@ -21,7 +21,7 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     """Run every kind of window forward and backward, on all ranks alike; weights, moments and generators stay.
 
     The moments exist already, so the peak is that of training. On the host memory is not limited by an allocator that
-    could say no, and nothing is probed.
+    could say no, and nothing is probed. What is left at the peak is offered to the data.
     """
     device = learner.dist.device
     if device.type != "cuda":
@@ -31,15 +31,37 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     states = generators(device)
     torch.cuda.synchronize(device)
     with torch.cuda.stream(stream):
-        _every_kind(learner, batches, consensus)
+        peak = _every_kind(learner, batches, consensus)
     torch.cuda.synchronize(device)
     learner.optimizer.zero_grad()
     set_generators(states, device)
     torch.cuda.empty_cache()
+    _keep_data(learner, batches, consensus, peak)
 
 
-def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> None:
-    device, seen = learner.dist.device, set()
+def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: int) -> None:
+    """Offer the data half of what ranks that share a GPU leave of it: graphs and validations take some of the rest."""
+    keep = getattr(batches, "keep", None)
+    if keep is None:
+        return
+    device, dist = learner.dist.device, learner.dist
+    free, _ = torch.cuda.mem_get_info(device)
+    mine = str(torch.cuda.get_device_properties(device).uuid)
+    sharing = dist.gather(mine).count(mine)
+    room = int(((1 - SPARE) * (free + torch.cuda.memory_reserved(device)) - peak * sharing) / 2 / sharing)
+    dist.barrier()  # what others take now must not be taken for used
+    steps, kept = learner.config.steps, 0
+    try:
+        kept = keep(device, room, None if steps is None else steps - learner.state.step) if room > 0 else 0
+    except torch.OutOfMemoryError:  # somebody else took it meanwhile; windows come from the host as before
+        torch.cuda.empty_cache()
+    if kept:
+        consensus.say(f"{kept / 1e9:.1f} GB of data are kept on the GPU.")
+
+
+def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> int:
+    """The most memory that any took."""
+    device, seen, peak = learner.dist.device, set(), 0
     for ahead in range(LOOKED_AT):
         window = learner.stage.view(batches.batch(learner.state.step + ahead).to(device), ALL_OF_IT)
         if signature(window) in seen:
@@ -53,6 +75,8 @@ def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> Non
 
         consensus.repeated(fits, moved=lambda: False)
         learner.parallel.recover()
+        peak = max(peak, torch.cuda.max_memory_reserved(device))
+    return peak
 
 
 def _spare(device: torch.device) -> None:

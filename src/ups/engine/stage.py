@@ -40,7 +40,10 @@ class Batches(Protocol):
     """The data of one rank. `batch` is a pure function of the step, safe to call from another thread; so a resumed run
     sees what the uninterrupted one would have seen. `count` is the samples of all ranks in a step, the rank's own
     being its share of them. `validation` gives whole windows to measure after `step` steps, and the trainer takes its
-    rows of each. `frames` are the target frames of all samples in a step and in a validation: what each costs."""
+    rows of each. `frames` are the target frames of all samples in a step and in a validation: what each costs.
+
+    Batches may have a `keep(device, room, steps)` too: told, before the first of so many steps (None where seconds end
+    the training), how many bytes of a GPU nobody needs, they may keep data there, and say how many bytes of them."""
 
     def batch(self, step: int) -> Window: ...
     def count(self, step: int) -> int: ...

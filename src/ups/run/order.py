@@ -13,6 +13,7 @@ from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.eval.results import Drawn
+from ups.later import torch
 from ups.rundir import RunDir
 from ups.tensors import Window
 from ups.types import ConfigError
@@ -58,6 +59,9 @@ class Proven:
 
     def count(self, step: int) -> int:
         return self.batches.count(step)
+
+    def keep(self, device: torch.device, room: int, steps: int | None) -> int:
+        return self.batches.keep(device, room, steps)
 
     def frames(self) -> tuple[int, int]:
         return self.batches.frames()

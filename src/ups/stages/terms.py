@@ -27,8 +27,14 @@ def without(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def share(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Square of `gap` over that of the truth: a faint field counts as much as a strong one, as in nRMSE."""
+    """Square of `gap` over that of the truth: a faint sample counts as much as a strong one."""
     return square(gap, mask) / square(truth, mask).clamp_min(NOTHING)
+
+
+def shares(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The same of each field of `(B, *S, C)` by itself, `(B, C)`: a faint field counts as much as a strong one, as in
+    nRMSE."""
+    return torch.stack([share(gap[..., [c]], truth[..., [c]], mask) for c in range(gap.shape[-1])], -1)
 
 
 def raised(error: Tensor, power: float) -> Tensor:
