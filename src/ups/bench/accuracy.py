@@ -47,7 +47,7 @@ def carry_out(config: RunConfig, way: Way, until: str | None) -> Ending:
 @dataclass(frozen=True)
 class Request:
     """What is asked of `ups bench accuracy`: which rows, how, and where runs and entries go. `commit` is that of the
-    program where no repository says it; `keep_data`: not deleted once a row is measured."""
+    program where no repository says it; `keep_data`: not deleted once a row is measured; `note`: of every entry."""
 
     rows: Sequence[Row]
     budget: Budget
@@ -57,6 +57,7 @@ class Request:
     overwrite: bool = False
     keep_data: bool = False
     commit: str | None = None
+    note: str = ""
 
 
 def bench_accuracy(request: Request, say: Say, carry: Carry = carry_out) -> Ending:
@@ -136,7 +137,7 @@ class Measurement:
 
     def _enter(self, place: RunDir, source: str) -> None:
         commit = {"commit": self.request.commit} if self.request.commit else {}
-        entry = entry_of(place, self.row, self.budget, {"source": source, **commit})
+        entry = entry_of(place, self.row, self.budget, {"source": source, "note": self.request.note, **commit})
         new = ledger.append(self.request.ledger, [entry])
         self.say(f"{sentence(entry)} {self.request.ledger}{'' if new else ' has it already'}.")
 

@@ -64,8 +64,8 @@ class Data(Config):
 class Entry(Config):
     """One run of a row. `kind`: full, or short for its short version. `run` tells it from any other. `recipe` is the
     fingerprint of the row's config, `config` that of the run, with its seed and minutes; `source` that of the program's
-    own files, where it is known; `changed` whether the repository differed from `commit`. `sum` is the SHA-256 of all
-    the rest."""
+    own files, where it is known; `changed` whether the repository differed from `commit`; `note` what else to know of
+    it. `sum` is the SHA-256 of all the rest."""
 
     row: str
     kind: Literal["full", "short"]
@@ -90,6 +90,7 @@ class Entry(Config):
     numbers: tuple[Score, ...]
     phases: dict[str, float]
     published: Published
+    note: str = ""
     sum: str = ""
 
     @property

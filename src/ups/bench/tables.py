@@ -92,7 +92,7 @@ def newest(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
         return []
 
     def kin(entry: ledger.Entry) -> tuple[Any, ...]:
-        return entry.recipe, entry.minutes, entry.commit, entry.hardware, "fno" in entry.predictors
+        return entry.recipe, entry.minutes, entry.commit, entry.hardware, entry.note, "fno" in entry.predictors
 
     last = max(full, key=lambda entry: entry.started)
     alike = sorted((entry for entry in full if kin(entry) == kin(last)), key=lambda entry: entry.started)
@@ -198,4 +198,5 @@ def _cost(runs: Sequence[ledger.Entry]) -> str:
         return f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
 
     ours, fno = runs[0].predictors["ups"], runs[0].predictors.get("fno")
-    return words(ours) if fno is None else f"{words(ours)}; FNO {words(fno)}"
+    both = words(ours) if fno is None else f"{words(ours)}; FNO {words(fno)}"
+    return f"{both}; {runs[0].note}" if runs[0].note else both

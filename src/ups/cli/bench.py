@@ -187,6 +187,7 @@ def bench_accuracy(
     rows: Path | None = None,
     device: str | None = None,
     commit: str | None = None,
+    note: str = "",
     overwrite: bool = False,
     keep_data: bool = False,
 ) -> int:
@@ -224,6 +225,8 @@ def bench_accuracy(
         Another device than the row's own: cpu, cuda or cuda:N.
     commit
         The commit of this program, where there is no repository that says it.
+    note
+        What else to know of these runs, for example that they shared the GPU; it is shown in the table.
     overwrite
         Measure again what is measured.
     keep_data
@@ -240,7 +243,7 @@ def bench_accuracy(
     budget = Budget(minutes, seed, device, baselines, short)
     wanted = chosen(known, names, all_rows)
     place = ledger or home() / LEDGER
-    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit), say=_say))
+    return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=_say))
 
 
 @bench.command(name="verify")
