@@ -133,7 +133,8 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
     for row in rows.values():
         if runs := newest(entries, row):
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
-            words = (f"`{row.name}`", f"{runs[0].minutes:g} min", _cell(runs, "ups"), _cell(runs, "fno"), published)
+            spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
+            words = (f"`{row.name}`", spent, _cell(runs, "ups"), _cell(runs, "fno"), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"
