@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 from ups.engine.graph import Graphs
@@ -26,19 +28,16 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     device = learner.dist.device
     if device.type != "cuda":
         return
-    # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
-    stream = graph.stream if graph else torch.cuda.current_stream()
     states = generators(device)
     torch.cuda.synchronize(device)
-    with torch.cuda.stream(stream):
-        _every_kind(learner, batches, consensus)
+    _every_kind(learner, batches, consensus, graph)
     torch.cuda.synchronize(device)
     learner.optimizer.zero_grad()
     set_generators(states, device)
     torch.cuda.empty_cache()
 
 
-def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> None:
+def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> None:
     device, seen = learner.dist.device, set()
     for ahead in range(LOOKED_AT):
         window = learner.stage.view(batches.batch(learner.state.step + ahead).to(device), ALL_OF_IT)
@@ -48,10 +47,12 @@ def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> Non
 
         def fits(window: Window = window) -> None:
             torch.cuda.reset_peak_memory_stats(device)
-            learner.compute(window)
+            # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
+            with graph.recorder.aside(window) if graph else nullcontext():
+                learner.compute(window)
             _spare(device)
 
-        consensus.repeated(fits, moved=lambda: False)
+        consensus.repeated(fits)
         learner.parallel.recover()
 
 
