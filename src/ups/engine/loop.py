@@ -242,7 +242,7 @@ class Trainer:
 
         def mine() -> dict[str, tuple[float, float]]:
             windows = self.batches.validation(state.step)
-            return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse)
+            return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse, self._say)
 
         sums = self.dist.sums(self.consensus.together("validate", mine, RETRIES))
         if self.timetable.timed:
