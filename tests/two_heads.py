@@ -18,7 +18,7 @@ from ups.engine.randomness import generators, set_generators
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.replicated import Replicated
 from ups.engine.train import Progress, TrainConfig
-from ups.heartbeat import Pulse
+from ups.heartbeat import Fire, Pulse
 from ups.tensors import Losses, Window
 
 NAMES = ("first", "second")
@@ -173,11 +173,12 @@ class Noting(Trainer):
 
 def train(
     dist: Dist,
-    stage: Any = None,
+    stage: tuple[int, int] = (12, 1),
     faults: tuple[Any, ...] = (),
     failures: Mapping[int, Exception] | None = None,
     must: bool = False,
     stale_at: int | None = None,
+    fire: Fire = lambda phase, step: None,  # noqa: ARG005
     **changes: Any,
 ) -> dict[str, Any]:
     """One rank of it; with `failures` of captures by number (none: {}) its steps are recorded without a GPU."""
@@ -187,19 +188,19 @@ def train(
     batches = InTurn(dist, changes.pop("sizes", (10, 14)))
     recorder: Closures | None = None
 
-    def fire(phase: str, step: int) -> None:
-        for plan in plans:
+    def strike(phase: str, step: int) -> None:
+        for plan in (*plans, fire):
             plan(phase, step)
         if recorder is not None and phase == "data" and step == stale_at:
             recorder.out_of_date = True
 
     trainer = Noting(
         TrainConfig(**{**settings, "microbatch": 4, "drift_every": 5, **changes}),
-        stage or TwoHeads(),
+        TwoHeads(*stage),
         batches,
         dist,
         report=notes.append,
-        pulse=Pulse(None, dist.rank, fire),
+        pulse=Pulse(None, dist.rank, strike),
     )
     if failures is not None:
         assert isinstance(trainer.parallel, Replicated)
