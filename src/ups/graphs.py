@@ -50,18 +50,19 @@ def record(work: Callable[[], Made], pool: Any, stream: torch.cuda.Stream) -> tu
     """The graph of some work, which is not done yet, and what it will have made; RuntimeError where it is no graph.
 
     After an error the pool must not be captured into again unless a graph of it is kept."""
-    graph, worked = torch.cuda.CUDAGraph(), False
+    graph, began, worked = torch.cuda.CUDAGraph(), False, False
     try:
         # The outer context: one that cannot be ended leaves its stream as the current one.
         with (
             torch.cuda.stream(torch.cuda.current_stream()),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
         ):
+            began = True
             made = work()
             worked = True
     except RuntimeError as error:
         # Where the work alone has failed, the capture was ended in good order.
-        _recover(pool, spoilt=worked or error.__context__ is not None)
+        _recover(pool, spoilt=worked or not began or error.__context__ is not None)
         raise
     return graph, made
 

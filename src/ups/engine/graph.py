@@ -191,7 +191,7 @@ class Graphs:
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError as error:  # most likely a host decision inside the step: nothing has moved yet
-                    self._give_up(key, window, error)
+                    self._give_up(key, window, cause_of(error))
             set_generators(states, device)
             learner.compute(window)
 
@@ -200,22 +200,23 @@ class Graphs:
         if key in self.eager or self.seen.get(key, 0) < WARM:
             return None
         if len(self.captured) >= MOST:
-            self._give_up(key, window, RuntimeError(f"there are {MOST} graphs already"))
+            self._give_up(key, window, f"there are {MOST} graphs already")
             return None
         self.learner.pulse.beat("forward")
         states = generators(self.learner.dist.device)
         try:
             with QUIET, self.recorder.aside(window), self.learner.silent():
                 self.captured[key] = ready = self._capture(window)
+            return ready
         except RuntimeError as error:  # nothing has run
-            self._forget()
-            set_generators(states, self.learner.dist.device)
-            if not (self.must and out_of_memory(error)):  # else smaller microbatches are tried
-                self._give_up(key, window, error)
-            if out_of_memory(error):  # for all ranks to vote on
-                raise torch.OutOfMemoryError(cause_of(error)) from error
-            return None
-        return ready
+            short, cause = out_of_memory(error), cause_of(error)
+        self._forget()  # here, where the error's frames no longer refer to what was captured
+        set_generators(states, self.learner.dist.device)
+        if not (self.must and short):  # else smaller microbatches are tried
+            self._give_up(key, window, cause)
+        if short:  # for all ranks to vote on
+            raise torch.OutOfMemoryError(cause)
+        return None
 
     def _capture(self, window: Window) -> _Captured:
         learner, replicated = self.learner, self.replicated
@@ -236,10 +237,10 @@ class Graphs:
         self.replicated.recover()
         self.recorder.forget()
 
-    def _give_up(self, key: Hashable, window: Window, error: BaseException) -> None:
-        what = f"the step of task '{window.task.name}' cannot be captured as a CUDA graph ({cause_of(error)})"
+    def _give_up(self, key: Hashable, window: Window, cause: str) -> None:
+        what = f"the step of task '{window.task.name}' cannot be captured as a CUDA graph ({cause})"
         if self.must:
-            raise ConfigError(f"{what}; mend the stage, or set graph to auto or off.") from error
+            raise ConfigError(f"{what}; mend the stage, or set graph to auto or off.")
         self.eager.add(key)
         self.say(f"{what}; it runs step by step instead, which is slower.")
 
