@@ -37,31 +37,61 @@ def fill(static: Mapping[str, Tensor], window: Window) -> None:
     torch._foreach_copy_(list(static.values()), [given[name] for name in static])
 
 
+_LOST = [0]
+
+
+def lost_generators() -> int:
+    """How often a failed capture has cost the GPU's generator its state: graphs from before that go on drawing from the
+    old one, which nobody sets or saves any more."""
+    return _LOST[0]
+
+
 def record(work: Callable[[], Made], pool: Any, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Made]:
-    """The graph of some work, which is not done yet, and what it will have made; RuntimeError where it is no graph."""
-    graph = torch.cuda.CUDAGraph()
+    """The graph of some work, which is not done yet, and what it will have made; RuntimeError where it is no graph.
+
+    After an error the pool must not be captured into again unless a graph of it is kept."""
+    graph, began, worked = torch.cuda.CUDAGraph(), False, False
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        # The outer context: one that cannot be ended leaves its stream as the current one.
+        with (
+            torch.cuda.stream(torch.cuda.current_stream()),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"),
+        ):
+            began = True
             made = work()
-    except RuntimeError:
-        _recover(pool)
+            worked = True
+    except RuntimeError as error:
+        # Where the work alone has failed, the capture was ended in good order.
+        _recover(pool, spoilt=worked or not began or error.__context__ is not None)
         raise
     return graph, made
 
 
-def _recover(pool: Any) -> None:
-    """Undo what a failed capture leaves: a generator and an allocator that believe it is still going on."""
+def _recover(pool: Any, spoilt: bool) -> None:
+    """Undo what a failed capture leaves: an allocator and, of a `spoilt` one that could not be ended, a generator that
+    believe it is still going on."""
     device = torch.cuda.current_device()
-    generator = torch.cuda.default_generators[device]
-    generator.graphsafe_set_state(generator.clone_state())
+    if spoilt:
+        generator = torch.cuda.default_generators[device]
+        generator.graphsafe_set_state(generator.clone_state())
+        _LOST[0] += 1
     with suppress(RuntimeError, AttributeError):  # where torch has ended the allocation itself
         torch._C._cuda_endAllocateToPool(device, pool)
 
 
+def _chain(error: BaseException) -> list[BaseException]:
+    """What failed, the last first: ending a spoilt capture fails too."""
+    return [error, *(_chain(error.__context__) if error.__context__ is not None else [])]
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a capture failed for want of memory."""
+    return any(isinstance(link, torch.OutOfMemoryError) for link in _chain(error))
+
+
 def cause_of(error: BaseException) -> str:
-    """Why a capture failed, in a line."""
-    while error.__context__ is not None:  # ending a spoilt capture fails too; the first failure is the cause
-        error = error.__context__
+    """Why a capture failed, in a line: what failed first."""
+    error = _chain(error)[-1]
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 

@@ -17,6 +17,7 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.ranks.drift import as_real, digests
+from ups.engine.ranks.replicated import Replicated
 from ups.engine.train import TrainConfig
 from ups.heartbeat import Pulse
 
@@ -62,9 +63,11 @@ def trained(dist: Dist, plan: Plan, on_drift: str) -> dict[str, Any]:
             if trainer is None or (rank, at) != (dist.rank, step):
                 continue
             if what == "gradient" and phase == "reduce":  # this rank's own, before all are added up
-                grad = trainer.parallel.parameters["leave.weight"].grad
-                assert grad is not None
-                flip(grad, 20)
+                assert isinstance(trainer.parallel, Replicated)
+                assert trainer.parallel.packed is not None
+                packed = dict(zip(trainer.parallel.parameters, trainer.parallel.packed.gradients, strict=True))
+                assert packed["leave.weight"] is not None
+                flip(packed["leave.weight"], 20)
             elif what in FAULTS and phase == "data":
                 flip(FAULTS[what][0](trainer), FAULTS[what][2])
 

@@ -83,6 +83,7 @@ class TestOnAGpu:
             found.append([p.detach().clone() for p in module.parameters()])
             if graph:
                 assert isinstance(trainer.graph, Graphs)
+                assert trainer.graph.captured.keys() == trainer.graph.seen.keys()
                 assert len(trainer.graph.captured) == 2
         close = 1e-5 if (optimizer, precision) == ("adamw", "fp32") else 5e-3  # bf16 rounds, and Muon works in it
         for a, b in zip(*found, strict=True):
@@ -113,7 +114,9 @@ class TestOnAGpu:
             TrainConfig(steps=8, graph=True), toy.Regression(module), toy.Lines(), Dist(device=torch.device("cuda", 0))
         )
         for step in range(8):
-            trainer.graph(toy.Lines().batch(step).to("cuda"))
+            window = toy.Lines().batch(step).to("cuda")
+            trainer.graph.compute(window)
+            trainer.graph.commit(window)
             drawn.append(tuple(module.noise.tolist()))
         assert len(set(drawn)) == 8
 

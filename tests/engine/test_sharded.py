@@ -191,7 +191,9 @@ class Flat:
 
     def begin(self, last: bool) -> None: ...
 
-    def collect(self) -> None:
+    def pack(self) -> None: ...
+
+    def reduce(self) -> None:
         touched = [p for p in self.parameters.values() if p.grad is not None]
         flat = torch.cat([p.grad.flatten() for p in touched])
         if self.world > 1:
@@ -262,7 +264,8 @@ def train(parallel: Any, c: Control, module: nn.Module, loss: Any, micro: int = 
                 break
             parallel.recover()
             end.retries += 1
-        parallel.collect()
+        parallel.pack()
+        parallel.reduce()
         gradients = {name: p.grad for name, p in parallel.parameters.items() if p.grad is not None}
         norm = parallel.norm(gradients)
         torch._foreach_mul_(list(gradients.values()), (CLIP / (norm + 1e-6)).clamp(max=1.0))

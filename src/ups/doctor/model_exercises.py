@@ -130,7 +130,8 @@ def _back(loss: Tensor, parallel: Parallel, trace: ModuleTrace) -> float:
     trace.phase("backward")
     loss.backward()  # type: ignore[no-untyped-call]
     trace.phase("reduce")
-    parallel.collect()
+    parallel.pack()
+    parallel.reduce()
     gradients = {name: p.grad for name, p in parallel.parameters.items() if p.grad is not None}
     norm = float(parallel.norm(gradients))
     for name, gradient in gradients.items():

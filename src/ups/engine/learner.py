@@ -24,7 +24,11 @@ from ups.tensors import Window
 
 class Learner:
     """`compute` may fail and be repeated; `commit` moves the weights and cannot. `count` gives the samples of all ranks
-    in a step."""
+    in a step.
+
+    Neither `compute` nor `move`, a part of `commit`, waits for the device or a peer or decides by a tensor's value:
+    each can be a CUDA graph (see `Graphs`).
+    """
 
     def __init__(
         self,
@@ -44,18 +48,12 @@ class Learner:
         self.meter = Meter(dist.device)
         self.best: dict[str, Tensor] = {}  # the averaged weights of the best score; none before a validation
         self.terms: dict[str, Tensor] = {}  # of the loss of this step
-        self.moved = False  # whether the step under way has begun to change weights
 
     def tune(self, progress: float) -> None:
         """Tell the step its learning rate and the weight of its average, through tensors a graph can read."""
         c = self.config
         self.optimizer.lr.fill_(c.lr * schedule(progress, c.warmup, c.min_lr, c.halvings))
         self.ema.weight.fill_(self.ema.ramp(self.state.step))
-
-    def whole_step(self, window: Window) -> None:
-        """Nothing here waits for the device or decides by a tensor's value: a graph can hold it."""
-        self.compute(window)
-        self.commit(window)
 
     def compute(self, window: Window) -> None:
         """This rank's gradient of the mean loss over the samples of all ranks, a microbatch at a time.
@@ -73,6 +71,7 @@ class Learner:
             for i, (part, weight) in enumerate(parts):
                 self.parallel.begin(last=i == len(parts) - 1)
                 self._microbatch(part, weight)
+        self.parallel.pack()
 
     def _microbatch(self, part: Window, weight: float) -> None:
         """Add the gradient and the terms of some samples, which count by `weight`."""
@@ -92,18 +91,34 @@ class Learner:
 
     def commit(self, window: Window) -> None:
         """Reduce the gradients and move the weights: the activations are gone, and a failure cannot be repeated."""
+        self.reduce()
+        self.move(window)
+
+    def reduce(self) -> None:
+        """The gradients of all ranks become their mean."""
         self.pulse.beat("reduce")
-        self.parallel.collect()
+        self.parallel.reduce()
+
+    def move(self, window: Window) -> None:
+        """Clip the gradients, move the weights and their average, and note the losses."""
         gradients = self.optimizer.gradients()
         norm = self.parallel.norm(gradients)
         self.pulse.beat("step")
-        self.moved = True
         if self.config.clip:
             clip(list(gradients.values()), norm, self.config.clip)
         ok = torch.isfinite(norm)
         self.optimizer.step(ok)
         self.ema.update(ok)
         self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Inside, no heart beats and no planned fault strikes: work is recorded, not done."""
+        pulse, self.pulse = self.pulse, Pulse(None, self.dist.rank)
+        try:
+            yield
+        finally:
+            self.pulse = pulse
 
     def lasting(self) -> dict[str, Tensor]:
         """What every step builds on, by name: weights, moments, averages."""

@@ -66,8 +66,7 @@ class Trainer:
         self.parallel = parallelize(stage.module, config, self.dist)
         self.learner = Learner(config, stage, self.parallel, self.dist, self.state, self.pulse, batches.count)
         self.pace = Pace(device)
-        alone = self.dist.world == 1 and self.dist.config.strategy == "ddp" and config.activations == "keep"
-        self.graph: Graphs | None = graphed(self.learner.whole_step, config.graph, device, alone, self._say)
+        self.graph: Graphs | None = graphed(self.learner, config.graph, self._say)
         self.limits = (config.microbatch, limit)
         self.state.take_at_most(*self.limits)
         self.consensus = Consensus(
@@ -160,22 +159,20 @@ class Trainer:
     def _step(self, windows: Prefetch, progress: float) -> bool:
         """One optimizer step by all ranks or by none: repeated on the same batch until each got through it.
 
-        True if a rank was asked to stop. A failure after the weights began to move cannot be repeated.
+        True if a rank was asked to stop. A failure after that, when the weights move, cannot be repeated.
         """
-        state, learner = self.state, self.learner
+        state, learner = self.state, self.graph or self.learner
         batch: list[Window] = []  # the same window in every attempt
 
         def attempt() -> None:
-            learner.moved = False
             self.pulse.beat("data", state.step)
             if not batch:
                 batch.append(self._next(windows, progress))
             with self.stragglers.clock:
-                self.graph(batch[0]) if self.graph else learner.compute(batch[0])
+                learner.compute(batch[0])
 
-        stop = self.consensus.repeated(attempt, lambda: learner.moved)
-        if not self.graph:
-            learner.commit(batch[0])
+        stop = self.consensus.repeated(attempt)
+        learner.commit(batch[0])
         self.pace.step()
         state.step += 1
         state.samples += self.batches.count(state.step - 1)
@@ -245,7 +242,7 @@ class Trainer:
 
         def mine() -> dict[str, tuple[float, float]]:
             windows = self.batches.validation(state.step)
-            return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse)
+            return measure(self.stage, windows, self.learner.ema, self.dist, self.pulse, self._say)
 
         sums = self.dist.sums(self.consensus.together("validate", mine, RETRIES))
         if self.timetable.timed:

@@ -215,8 +215,9 @@ def batches_memory(windows: Sequence[Window], config: TrainConfig, device: str, 
 
 
 def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
-    alone = ranks.world == 1 and ranks.strategy == "ddp" and config.activations == "keep"
-    return device == "cuda" and config.graph is not False and alone
+    """Whether steps are replayed as CUDA graphs."""
+    able = ranks.strategy == "ddp" and config.activations == "keep"
+    return device == "cuda" and config.graph is not False and able
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
 from ups.engine.graph import Graphs
@@ -26,12 +28,9 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     device = learner.dist.device
     if device.type != "cuda":
         return
-    # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
-    stream = graph.stream if graph else torch.cuda.current_stream()
     states = generators(device)
     torch.cuda.synchronize(device)
-    with torch.cuda.stream(stream):
-        peak = _every_kind(learner, batches, consensus)
+    peak = _every_kind(learner, batches, consensus, graph)
     torch.cuda.synchronize(device)
     learner.optimizer.zero_grad()
     set_generators(states, device)
@@ -59,7 +58,7 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
         consensus.say(f"{kept / 1e9:.1f} GB of data are kept on the GPU.")
 
 
-def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> int:
+def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> int:
     """The most memory that any took."""
     device, seen, peak = learner.dist.device, set(), 0
     for ahead in range(LOOKED_AT):
@@ -70,10 +69,12 @@ def _every_kind(learner: Learner, batches: Batches, consensus: Consensus) -> int
 
         def fits(window: Window = window) -> None:
             torch.cuda.reset_peak_memory_stats(device)
-            learner.compute(window)
+            # Where the steps will run: each stream that multiplies matrices keeps a workspace for good.
+            with graph.recorder.aside(window) if graph else nullcontext():
+                learner.compute(window)
             _spare(device)
 
-        consensus.repeated(fits, moved=lambda: False)
+        consensus.repeated(fits)
         learner.parallel.recover()
         peak = max(peak, torch.cuda.max_memory_reserved(device))
     return peak

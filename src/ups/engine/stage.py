@@ -17,7 +17,8 @@ class Stage(Protocol):
     sample alone, so that microbatches and ranks add up to the whole batch. It decides nothing by the value of a
     tensor and changes no state. `evaluate` gives per-sample values `(B,)` in physical space, by name, and `score` of
     their means is what "best" means, lower being better. A stage that judges by more than one plain rollout says as how
-    many its `rollouts` count.
+    many its `rollouts` count. One whose `evaluate` runs more networks than its module has a context `at_rest`, given a
+    function for remarks, in which none of them is in training; without it that is so of its module.
     """
 
     @property

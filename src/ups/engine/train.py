@@ -48,7 +48,8 @@ class TrainConfig:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     """On a GPU, tf32: matrix products round their factors to 10 bits; bf16: autocast; weights and moments stay fp32."""
     graph: Literal["auto"] | bool = "auto"
-    """On a GPU the step as a CUDA graph: if possible, always (on), never (off)."""
+    """On a GPU the step as CUDA graphs, on any number of ranks with strategy ddp: if possible, always (on), never
+    (off)."""
     compile: bool = False
     """torch.compile of the module, minutes at first."""
     activations: Literal["keep", "recompute"] = "keep"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
+from torch import nn
 
 from ups.engine.optim import Ema
 from ups.engine.ranks.dist import Dist
@@ -63,24 +65,39 @@ class Timetable:
 
 @torch.no_grad()
 def measure(
-    stage: Stage, windows: Iterable[Window], ema: Ema, dist: Dist, pulse: Pulse
+    stage: Stage,
+    windows: Iterable[Window],
+    ema: Ema,
+    dist: Dist,
+    pulse: Pulse,
+    say: Callable[[str], None] = lambda sentence: None,  # noqa: ARG005
 ) -> dict[str, tuple[float, float]]:
-    """Per name the sum over this rank's rows of every validation window, and their count."""
-    modes = [(m, m.training) for m in stage.module.modules()]
-    stage.module.eval()
+    """Per name the sum over this rank's rows of every validation window, and their count. What makes it slow is said.
+
+    The average is swapped in place, so whatever has noted where the weights are finds the average there.
+    """
+    at_rest: Callable[..., AbstractContextManager[None]] | None = getattr(stage, "at_rest", None)
     sums: dict[str, tuple[float, float]] = {}
+    with at_rest(say) if at_rest else resting(stage.module), ema.swapped():
+        for window in windows:
+            first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
+            # A rank without a row runs one all the same: in a sharded model all must take part.
+            part = window.rows(first, last) if last > first else window.rows(0, 1)
+            pulse.beat("validate")
+            for name, values in stage.evaluate(part.to(dist.device)).items():
+                total, count = sums.get(name, (0.0, 0.0))
+                rows = values.double()[: last - first]
+                sums[name] = (total + float(rows.sum()), count + len(rows))
+    return sums
+
+
+@contextmanager
+def resting(module: nn.Module) -> Iterator[None]:
+    """Inside, a module is not in training; afterwards each of its parts is in the mode it had before."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
     try:
-        with ema.swapped():
-            for window in windows:
-                first, last = (len(window) * rank // dist.world for rank in (dist.rank, dist.rank + 1))
-                # A rank without a row runs one all the same: in a sharded model all must take part.
-                part = window.rows(first, last) if last > first else window.rows(0, 1)
-                pulse.beat("validate")
-                for name, values in stage.evaluate(part.to(dist.device)).items():
-                    total, count = sums.get(name, (0.0, 0.0))
-                    rows = values.double()[: last - first]
-                    sums[name] = (total + float(rows.sum()), count + len(rows))
+        yield
     finally:  # also where memory ran out: it is done again
         for m, mode in modes:
             m.training = mode
-    return sums

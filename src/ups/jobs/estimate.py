@@ -192,7 +192,9 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     reserved = max(sum(memory.values()), validation)
     if captured:  # a graph keeps its memory to itself, beside what a validation or another task's first steps take
         others = sorted(work.peak for work in steps)[-2:-1]
-        reserved = sum(memory.values()) + max(held.best + checked, *others, 0)
+        # One rank alone keeps the gradients of each task's graph apart; several have one buffer for all.
+        apart = held.gradients * (len(steps) - 1) if ranks.world == 1 else 0
+        reserved = sum(memory.values()) + apart + max(held.best + checked, *others, 0)
     return StageCost(
         name=name,
         part=stage.makes,

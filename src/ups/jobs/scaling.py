@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ups.engine.memory import captures
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.units import units_of
 from ups.jobs.estimate import Costs, StageCost, costs
@@ -75,7 +74,6 @@ class Scaling:
     """A stage on one device, and on more."""
 
     stage: str
-    captured: bool  # the one device replays its step as a graph, and the many do not
     rows: tuple[Scaled, ...]  # the first is one device
     links: tuple[Link, ...] = LINKS
 
@@ -99,15 +97,14 @@ class Scaling:
         count = "a second device" if two.ranks == 2 else f"{two.ranks} devices"
         if shared >= PAYS:
             return f"{count} would pay: {self.stage} would take its steps {shared:.2f} times as fast ({link.name})."
-        graph = ", for only one device alone replays its whole step as a graph" if self.captured else ""
         if larger >= PAYS:
             return (
                 f"{count} would pay with a larger batch alone: {shared:.2f} times the steps of {self.stage} at this "
-                f"batch, {larger:.2f} times the samples at {two.ranks} times the batch ({link.name}){graph}."
+                f"batch, {larger:.2f} times the samples at {two.ranks} times the batch ({link.name})."
             )
         return (
             f"{count} would not pay: {shared:.2f} times the steps of {self.stage}, {larger:.2f} times the samples at "
-            f"{two.ranks} times the batch ({link.name}){graph}; use it for another run (`ups sweep --jobs 2`)."
+            f"{two.ranks} times the batch ({link.name}); use it for another run (`ups sweep --jobs 2`)."
         )
 
 
@@ -168,8 +165,7 @@ def scaling(
             whole = compute(dist, cost, settings.batch)
         talk = talk_of(dist, numbers, units, max(1, -(-share // cost.microbatch)))
         rows.append(Scaled(count, share, step, step if whole is None else whole, talk, cost.reserved))
-    alone = DistConfig(strategy=config.dist.strategy)
-    return Scaling(stage, captures(settings.train, device.type, alone), tuple(rows))
+    return Scaling(stage, tuple(rows))
 
 
 def _shard(dist: DistConfig, ranks: int) -> int | None:

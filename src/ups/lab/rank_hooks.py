@@ -53,7 +53,11 @@ def install(around: Disturbance) -> Callable[[], None]:
         plan(point, step)
 
     class Watched(Trainer):
-        """The real trainer, around a stage whose samples are recorded and whose steps may be struck."""
+        """The real trainer, around a stage whose samples are recorded and whose steps may be struck.
+
+        No step is a CUDA graph: replayed, it would pass by the places inside of a loss and of a block, or strike there
+        every time. Ranks with graphs and without give the same bits.
+        """
 
         def __init__(self, config: Any, stage: Stage, batches: Any, dist: Any, store: Any, *rest: Any, **more: Any):
             records = Records(stage.name, dist.rank)
@@ -62,6 +66,7 @@ def install(around: Disturbance) -> Callable[[], None]:
             vault = getattr(store, "store", store)  # within one that says which data it was trained on
             vault.at = lambda point: at(point, getattr(self, "step", 0))
             super().__init__(config, watched, batches, dist, store, *rest, **more)
+            self.graph = None
 
     names: Any = training
     names.Trainer = Watched

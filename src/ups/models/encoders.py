@@ -50,7 +50,7 @@ def _apart(dim: int, fields: int, cells: int) -> Tensor:
         return isometry(dim, fields * cells)
     sizes = [each + (i < dim % fields) for i in range(fields)]
     whole = torch.zeros(dim, fields, cells)
-    for field, part in enumerate(whole.split(sizes)):
+    for field, part in enumerate(torch.split(whole, sizes)):
         part[:, field] = isometry(len(part), cells)
     return whole.flatten(1)
 

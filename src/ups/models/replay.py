@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ups.graphs import QUIET, fill, record, signature, tensors_of
+from ups.graphs import QUIET, cause_of, fill, record, signature, tensors_of
 from ups.models.ensembles import Draws
 from ups.models.part import Part
 from ups.models.stepping import Parts, Stepping
@@ -27,7 +28,6 @@ FREE = 0.25  # part of a GPU's memory that must be free for a capture: what it t
 class Module(Parts, Protocol):
     """Whose rollouts are replayed: a simulator."""
 
-    training: bool
     idle: frozenset[str]
 
     def parameters(self) -> Iterable[nn.Parameter]: ...
@@ -39,13 +39,21 @@ class Module(Parts, Protocol):
 
 def replayable(simulator: Module, window: Window) -> bool:
     """Whether steps after a window may be replayed: plain tensors on a GPU, networks at rest, nobody watching."""
-    if not window.context.is_cuda or simulator.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if not window.context.is_cuda or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return False
+    if not at_rest(simulator, window.task):
         return False
     if torch.cuda.is_current_stream_capturing() or torch.cuda.get_sync_debug_mode():  # part of somebody's own graph
         return False
     # Counters of FLOPs and of memory must see every operation; shards of weights are gathered by the host.
     plain = type(window.context) is Tensor and _get_current_dispatch_mode() is None
     return plain and window.mask is None and all(type(p) is nn.Parameter for p in simulator.parameters())
+
+
+def at_rest(simulator: Module, task: TaskSpec) -> bool:
+    """Whether no network that takes part in a rollout is in training or compiled; the others may be."""
+    parts = {simulator.codec, simulator.operator, *simulator.awake(task)}
+    return not any(m.training or m._compiled_call_impl is not None for part in parts for m in part.modules())
 
 
 def key_of(simulator: Module, window: Window, points: Tensor | None, drawn: bool) -> Hashable:
@@ -65,6 +73,10 @@ class Replays:
         self.captured: dict[Hashable, _Replay] = {}
         self.steps: dict[Hashable, int] = {}
         self.refused: set[Hashable] = set()
+        self.emptied: set[Hashable] = set()  # for these, what torch kept of the GPU's memory was given back
+        self.said: set[str] = set()
+        self.say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
+        self.stream: torch.cuda.Stream | None = None  # one for all: each keeps a workspace for good
         self.lock = threading.Lock()
 
     def __deepcopy__(self, memo: Any) -> Replays:
@@ -101,32 +113,74 @@ class Replays:
             self.captured[key] = ready = self.captured.pop(key)  # the last used is the last to go
             return ready
         self.steps[key] = self.steps.get(key, 0) + steps
-        free, total = torch.cuda.mem_get_info(given.context.device)
-        if key in self.refused or self.steps[key] < FEWEST or free < FREE * total:
+        if key in self.refused or self.steps[key] < FEWEST or not self._room(key, given):
             return None
         while len(self.captured) >= MOST:
             del self.captured[next(iter(self.captured))]
         try:
-            self.captured[key] = ready = _Replay(simulator, given, points, draw)
-        except torch.OutOfMemoryError:
+            if self.stream is None or self.stream.device != given.context.device:
+                self.stream = torch.cuda.Stream(given.context.device)  # type: ignore[no-untyped-call]
+            self.captured[key] = ready = _Replay(simulator, given, points, draw, self.stream)
+        except torch.OutOfMemoryError as error:
             self.captured.clear()  # an ordinary rollout needs no more than its own
-            self.refused.add(key)
+            self._refuse(key, given, error)
             return None
-        except RuntimeError:  # a step that the host takes part in is no graph
-            self.refused.add(key)
+        except RuntimeError as error:  # a step that the host takes part in is no graph
+            self._refuse(key, given, error)
             return None
         return ready
+
+    def _room(self, key: Hashable, given: Window) -> bool:
+        """Whether a capture leaves memory to others. What torch keeps for later counts, once it is given back."""
+        free, total = torch.cuda.mem_get_info(given.context.device)
+        if free < FREE * total and key not in self.emptied:
+            self.emptied.add(key)
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info(given.context.device)
+            if free < FREE * total:
+                self._tell(given, f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, less than a quarter")
+        return free >= FREE * total
+
+    def _refuse(self, key: Hashable, given: Window, error: BaseException) -> None:
+        self.refused.add(key)
+        self._tell(given, cause_of(error))
+
+    def _tell(self, given: Window, cause: str) -> None:
+        """Say once why a rollout is slower than it could be."""
+        sentence = f"a rollout of task '{given.task.name}' is not replayed as CUDA graphs ({cause}), which is slower."
+        if sentence not in self.said:
+            self.said.add(sentence)
+            self.say(sentence)
+
+    @contextmanager
+    def lent(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Inside, why a rollout cannot be replayed is said by `say`; afterwards nothing captured is left, nor its
+        memory."""
+        before, self.say = self.say, say
+        try:
+            yield
+        finally:
+            self.say = before
+            with self.lock:
+                held = bool(self.captured)
+                self.captured.clear()
+                self.steps.clear()
+                self.emptied.clear()
+            if held:
+                torch.cuda.empty_cache()
 
 
 class _Replay:
     """One captured rollout: a graph from a window to the first tokens, and one from tokens to the next and a frame."""
 
-    def __init__(self, simulator: Module, given: Window, points: Tensor | None, draw: Draws | None) -> None:
+    def __init__(
+        self, simulator: Module, given: Window, points: Tensor | None, draw: Draws | None, stream: torch.cuda.Stream
+    ) -> None:
         self.window = given.clone()
         self.inputs = {name: t for name, t in tensors_of(self.window).items() if t.numel()}
         self.points = None if points is None else points.clone()
         self.noise: Tensor | None = None
-        stream, pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()  # type: ignore[no-untyped-call]
+        pool = torch.cuda.graph_pool_handle()
         here = torch.cuda.current_stream()
         stream.wait_stream(here)
         with QUIET, tables_kept() as self.tables:

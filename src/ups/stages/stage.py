@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -102,6 +103,18 @@ class Stage(ABC):
     @abstractmethod
     def loss(self, window: Window) -> Losses:
         """Named, weighted terms, each a mean over samples of a value that depends on that sample alone."""
+
+    @contextmanager
+    def at_rest(self, say: Callable[[str], None]) -> Iterator[None]:
+        """Around a validation: no part of the simulator is in training, so that on a GPU its rollouts are replayed.
+
+        What they have captured is let go of at the end: memory belongs to training, whose microbatch was chosen
+        without it. Why a rollout cannot be replayed is said once.
+        """
+        from ups.engine.validation import resting
+
+        with resting(self.simulator), self.simulator.replays.lent(say):
+            yield
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""

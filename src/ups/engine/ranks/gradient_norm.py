@@ -24,10 +24,9 @@ def square_sums(gradients: Sequence[Tensor], count: int) -> Tensor:
     """
     cut = [part for g in gradients for part in pieces(g, count)]
     full = [_aligned(part) for part in cut if part.numel()]
-    sums = torch.stack(torch._foreach_norm(full, 2)) if full else gradients[0].new_zeros(0)
-    if len(full) < len(cut):
-        there = torch.tensor([part.numel() > 0 for part in cut], device=sums.device)
-        sums = sums.new_zeros(len(cut)).masked_scatter_(there, sums)
+    norms, nothing = iter(torch._foreach_norm(full, 2) if full else ()), gradients[0].new_zeros(())
+    # Which pieces are empty the host knows: no copy from it to the device, which a CUDA graph could not hold.
+    sums = torch.stack([next(norms) if part.numel() else nothing for part in cut])
     return sums.square_().view(len(gradients), count).T
 
 

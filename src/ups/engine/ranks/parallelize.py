@@ -23,8 +23,9 @@ class Parallel(Protocol):
     @property
     def gated(self) -> bool: ...  # whether a failing rank finds the others at a vote, and not inside a collective
     def begin(self, last: bool) -> None: ...  # before each microbatch of a step; after the last, gradients are reduced
-    def mark(self) -> int: ...  # a digest of what `collect` will reduce: equal on all ranks, or they would mix it up
-    def collect(self) -> None: ...  # after a common yes: `.grad` of `parameters` is the mean over ranks
+    def pack(self) -> None: ...  # after the last microbatch, before the vote: all that can fail of the reduction
+    def mark(self) -> int: ...  # a digest of what `reduce` will reduce: equal on all ranks, or they would mix it up
+    def reduce(self) -> None: ...  # after a common yes: `.grad` of `parameters` is the mean over ranks
     def recover(self) -> None: ...  # after a common no: as if the attempt had not been
     def release(self) -> None: ...  # after training: a replicated module as it was before, its weights apart
     def norm(self, gradients: Mapping[str, Tensor]) -> Tensor: ...  # of the whole gradient, the same bits on all ranks

@@ -107,11 +107,14 @@ class Sharded:
         root.set_requires_gradient_sync(last)
         root.set_is_last_backward(last)
 
+    def pack(self) -> None:
+        """Nothing: the gradients are where they belong."""
+
     def mark(self) -> int:
         """A digest of which parameters have a gradient."""
         return zlib.crc32(" ".join(n for n, p in self._trained.items() if p.grad is not None).encode())
 
-    def collect(self) -> None:
+    def reduce(self) -> None:
         """The mean over ranks is here already, reduced during backward; the pieces' `.grad` now hold it."""
         for name, p in self._trained.items():
             gradient = p.grad

@@ -116,11 +116,10 @@ class Consensus:
             set_generators(states, self.dist.device)
             self.say(f"{where}; once more.")
 
-    def repeated(self, work: Callable[[], None], moved: Callable[[], bool]) -> bool:
+    def repeated(self, work: Callable[[], None]) -> bool:
         """Do the work of a step until each rank got through it, in smaller microbatches if memory stays short.
 
-        True if a rank was asked to stop. Rank 0's clock becomes everyone's. Work that has `moved` weights cannot be
-        repeated.
+        True if a rank was asked to stop. Rank 0's clock becomes everyone's. The work moves no weights.
         """
         states, tries = generators(self.dist.device), 0
         while True:
@@ -131,7 +130,7 @@ class Consensus:
             self.state.seconds = words[0].clock
             if all(word.ok for word in words):
                 return any(word.stop for word in words)
-            self._clear(words, attempt, last=moved())
+            self._clear(words, attempt, last=False)
             tries = self._shrink(words, tries + 1)
             set_generators(states, self.dist.device)
 
