@@ -144,12 +144,13 @@ class Place:
         return captures(self.config.stage(stage).train, self.device, self.config.dist)
 
     def workspaces(self, stages: int) -> int:
-        """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph."""
+        """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph, one
+        on that of replayed validations (where all stages have graphs, one that is never used makes up for it)."""
         if self.device != "cuda":
             return 0
         graphs = [self.captured(name) for name in self.config.plan[:stages]]
         old = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] < 9
-        return WORKSPACES[old] * ((1 if all(graphs) else 2) + 2 * sum(graphs))
+        return WORKSPACES[old] * ((1 if all(graphs) else 3) + 2 * sum(graphs))
 
 
 def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline]) -> StageCost:
