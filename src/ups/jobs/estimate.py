@@ -144,8 +144,8 @@ class Place:
         return captures(self.config.stage(stage).train, self.device, self.config.dist)
 
     def workspaces(self, stages: int) -> int:
-        """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph, one
-        on that of replayed validations (where all stages have graphs, one that is never used makes up for it)."""
+        """Bytes of cuBLAS after so many stages: two threads on the ordinary stream, two on the stream of each graph,
+        one on that of replayed validations (where all stages have graphs, one that is never used makes up for it)."""
         if self.device != "cuda":
             return 0
         graphs = [self.captured(name) for name in self.config.plan[:stages]]

@@ -134,10 +134,9 @@ class OperatorConfig(NetworkConfig):
 
     context: int = 1
     """Frames of context the operator sees."""
-    gauge: Literal["task", "sample", "field"] = "task"
+    gauge: Literal["task", "sample"] = "task"
     """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
-    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities); `field` looks at
-    each number of the tokens by itself, for fields of which some decay and others do not."""
+    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

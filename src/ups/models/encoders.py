@@ -42,24 +42,11 @@ def isometry(dim: int, values: int) -> Tensor:
     return turned
 
 
-def _apart(dim: int, fields: int, cells: int) -> Tensor:
-    """`(dim, fields · cells)`: an isometry of each field to a part of the numbers, of all together where these are
-    too few."""
-    each = dim // fields
-    if each < cells:
-        return isometry(dim, fields * cells)
-    sizes = [each + (i < dim % fields) for i in range(fields)]
-    whole = torch.zeros(dim, fields, cells)
-    for field, part in enumerate(torch.split(whole, sizes)):
-        part[:, field] = isometry(len(part), cells)
-    return whole.flatten(1)
-
-
 class GridEncoder(nn.Module):
     """`(B, *S, C)` → `(B, *G, D)`, G = S / patch: one linear map per task, then shared residual local mixing.
 
     A token sees its patch and `halo` cells around it. It starts as an isometry of the patch alone, which loses nothing
-    as long as D ≥ C · patch^n, each field in numbers of its own; wider patches than that are compressed.
+    as long as D ≥ C · patch^n; wider patches than that are compressed.
     """
 
     def __init__(self, tasks: Sequence[TaskSpec], dim: int, patch: Sequence[int], halo: int, blocks: int) -> None:
@@ -74,7 +61,7 @@ class GridEncoder(nn.Module):
         with torch.no_grad():
             window = torch.zeros(dim, c, *(p + 2 * h,) * n)
             inner = (slice(None), slice(None), *(slice(h, h + p),) * n)
-            window[inner] = _apart(dim, c, p**n).reshape(dim, c, *(p,) * n)
+            window[inner] = isometry(dim, c * p**n).reshape(dim, c, *(p,) * n)
             layer.weight.copy_(window.reshape(dim, -1))
             layer.bias.zero_()
         return layer

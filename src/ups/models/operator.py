@@ -20,34 +20,30 @@ GAUGE_WAVES = 3
 
 
 class Gauge(nn.Module):
-    """How far the states of a batch are from rest, and what a network is told of it.
+    """How far the states of a batch are from rest, `(B,)`, and what a network is told of it.
 
     A state at rest is uniform and does not change. Where states decay towards it, changes shrink with them; measured in
-    this, they stay of order one, and so does what is left of the state. Sizes are `(B, *1, 1)`, or `(B, *1, D)` where
-    each number of the tokens has `its own`.
+    this, they stay of order one, and so does what is left of the state.
     """
 
-    def __init__(self, dim: int, width: int, condition: int, its_own: bool = False) -> None:
+    def __init__(self, dim: int, width: int, condition: int) -> None:
         super().__init__()
-        self.its_own = its_own
         self.uneven = nn.Linear(dim, width, bias=False)
-        self.told = nn.Linear((2 * GAUGE_WAVES + 1) * (dim if its_own else 1), condition, bias=False)
+        self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
 
     def measure(self, z: Tensor, scale: Tensor) -> Tensor:
         """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`."""
-        axes = tuple(range(1, z.ndim - 2 if self.its_own else z.ndim - 1))
-        uneven = _deviation(z[:, -1]).square().mean(axes, keepdim=True)
-        if z.shape[1] > 1:
-            uneven = uneven + (z[:, -1] - z[:, -2]).div(scale).square().mean(axes, keepdim=True)
-        return (uneven + STILL**2).sqrt()
+        uneven = _deviation(z[:, -1]).flatten(1).square().mean(1)
+        moving = (z[:, -1] - z[:, -2]).div(scale).flatten(1).square().mean(1) if z.shape[1] > 1 else 0.0
+        return (uneven + moving + STILL**2).sqrt()
 
     def features(self, last: Tensor, size: Tensor) -> Tensor:
         """What tokens `(B, *G, D)` are beside their mean, in units of `size`, as `(B, *G, width)`."""
-        y: Tensor = self.uneven(_deviation(last) / size)
+        y: Tensor = self.uneven(_deviation(last) / size.reshape(-1, *(1,) * (last.ndim - 1)))
         return y
 
     def condition(self, size: Tensor) -> Tensor:
-        y: Tensor = self.told(fourier_features(size.flatten(1).log() / 4, GAUGE_WAVES).flatten(1))
+        y: Tensor = self.told(fourier_features(size.log() / 4, GAUGE_WAVES))
         return y
 
 
@@ -59,8 +55,8 @@ class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
-    order one whatever dt is; with another gauge than the task's times each sample's own `Gauge`, unless the task is
-    steady. An untrained operator predicts no change.
+    order one whatever dt is; with `gauge: sample` times each sample's own `Gauge`, unless the task is steady. An
+    untrained operator predicts no change.
     """
 
     Config: ClassVar[type] = OperatorConfig
@@ -77,11 +73,10 @@ class LatentOperator(TokenNetwork):
     ) -> None:
         super().__init__(config, config.context, dim, tasks, patch, grids)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
-        if config.gauge != "task":  # last: the weights of all else are those of an operator without it
-            width = config.shape.width
-            self.gauge = Gauge(dim, width * config.streams, width, its_own=config.gauge == "field")
+        if config.gauge == "sample":  # last: the weights of all else are those of an operator without it
+            self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
         # A steady task has one step, from nothing: there is no state to measure.
-        self.gauged = frozenset(task.name for task in tasks if config.gauge != "task" and not task.steady)
+        self.gauged = frozenset(task.name for task in tasks if config.gauge == "sample" and not task.steady)
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
@@ -96,7 +91,7 @@ class LatentOperator(TokenNetwork):
         last, c = z[:, -1], self.conditioner(condition)
         if gauged := condition.task in self.gauged:
             size = self.gauge.measure(z, scale)
-            c, scale = c + self.gauge.condition(size), scale * size
+            c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
             features = self.gauge.features(last, size)
         past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
         delta = self.network((last, *past), c, condition, features)
