@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ups.bench import ledger
+from ups.bench.beyond import scores_beyond
 from ups.bench.rows import Budget, Row, check_budget
 from ups.config import Config, fingerprint, load
 from ups.eval.baselines import require as require_baselines
@@ -152,10 +153,11 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
         raise DataError(f"{place.results}: holds no error of the simulator on its test part; --overwrite the run.")
     git = environment.get("git") or {}
     stages = place.read(place.stages)
+    further = scores_beyond(place, config, records) if row.beyond else []
     return ledger.sealed(
         {
             "row": row.name,
-            "kind": "short" if budget.short else "full",
+            "kind": row.kind(budget),
             "run": environment["run"],
             "seed": config.seed,
             "minutes": row.minutes_of(budget),
@@ -173,9 +175,11 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "data": data_of(config, place),
             "stages": {name: {"steps": s["steps"], "seconds": s["seconds"]} for name, s in stages.items()},
             "predictors": {r.predictor: _picked(r, ledger.Training) for r in test},
-            "numbers": [_picked(r, ledger.Score) for r in test],
+            "numbers": [*(_picked(r, ledger.Score) for r in test), *further],
             "phases": place.read(place.phases),
             "published": row.published.model_dump(),
+            "trajectories": budget.trajectories,
+            "start_from": None if config.start_from is None else Path(config.start_from).name,
             **facts,
         }
     )
