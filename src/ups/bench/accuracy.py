@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ups.bench import ledger
-from ups.bench.beyond import scores_beyond
+from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, scores_beyond
 from ups.bench.rows import Budget, Row, check_budget
 from ups.config import Config, fingerprint, load
 from ups.eval.baselines import require as require_baselines
@@ -205,12 +205,20 @@ def sentence(entry: ledger.Entry) -> str:
     ours, fno, best = entry.score(), entry.score("fno"), entry.published.retuned
     assert ours is not None
     words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({ours.low:.3g} – {ours.high:.3g})"
+    if entry.trajectories is not None:
+        words += f" from {entry.trajectories} trajectories"
+        words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""
     cost = entry.predictors[OURS]
     words += f" after {cost.seconds:.0f} s, {cost.steps} steps"
     if fno is not None:
         theirs = entry.predictors["fno"]
         words += f"; FNO {fno.value:.3g} after {theirs.seconds:.0f} s, {theirs.steps} steps"
         words += f" ({theirs.params} parameters beside our {cost.params})"
+    for s in entry.numbers:
+        if s.predictor == OURS and s.metric in (OVER_GRID, OVER_NEIGHBOURS):
+            words += f"; {s.task}, {s.split}: {s.value:.2f} times {s.metric.removeprefix('nrmse over ')}"
+        elif s.predictor == OURS and s.metric.endswith("x bounded"):
+            words += f"; {s.task}, {s.metric.partition('x')[0]} times as long: {100 * s.value:.3g} % stay bounded"
     return words + (f"; re-tuned FNO {best:.3g}." if best is not None else ".")
 
 

@@ -102,7 +102,7 @@ def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             fno = cell(_found(runs, task, split, OVER_GRID, "fno"), ".2f")
             error = cell(_found(runs, task, split, "nrmse"))
             lines.append((f"`{row.name}`", split, error, ours, f"≤ {bar:g}", fno, _command(row, runs)))
-    return markdown(header, lines)
+    return markdown(header, _once(lines))
 
 
 def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -118,7 +118,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             fno = cell(_found(runs, task, split, OVER_NEIGHBOURS, "fno"), ".2f")
             error, at = cell(_found(runs, task, split, "nrmse")), split.split(", ", 1)[1].partition(" (")[0]
             lines.append((f"`{row.name}`", at, error, ours, f"≤ {BETWEEN:g}", fno, _command(row, runs)))
-    return markdown(header, lines)
+    return markdown(header, _once(lines))
 
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -141,7 +141,7 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             ]
             words = "; ".join(f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in laws) or "it has none"
             lines.append((f"`{row.name}`", f"`{task}`", times[:-1], bounded, size, words, _command(row, runs)))
-    return markdown(header, lines)
+    return markdown(header, _once(lines))
 
 
 def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -156,8 +156,7 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
         share = runs[0].minutes / len(sets)
         for task, split, params in sets:
             scores = _found(runs, task, split, "nrmse")
-            single = alone(rows, entries, task, params, share)
-            name, known = ("–", []) if single is None else (f"`{single[0].name}`", single[1])
+            name, known = alone(rows, entries, task, params, share)
             own = [score for entry in known if (score := entry.score()) is not None]
             ratio = "–"
             if own and scores:
@@ -168,8 +167,8 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
                 ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
             spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
             cells = (cell(scores), cell(own) if own else "not measured", ratio, spent, _command(row, runs))
-            lines.append((f"`{row.name}`", name if single else f"`{task}`", *cells))
-    return markdown(header, lines)
+            lines.append((f"`{row.name}`", f"`{name}`" if name else f"`{task}`, {split}", *cells))
+    return markdown(header, _once(lines))
 
 
 def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:
@@ -187,14 +186,14 @@ def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:
 
 def alone(
     rows: Mapping[str, Row], entries: Sequence[Entry], task: str, params: Mapping[str, float | str], minutes: float
-) -> tuple[Row, list[Entry]] | None:
-    """The row of the table with these parameters, and its newest runs of about so many minutes."""
+) -> tuple[str, list[Entry]]:
+    """The name of the row of the table with these parameters, and its newest runs of about so many minutes."""
     for row in rows.values():
         if [(t, p) for t, _, p in sets_of(row)] == [(task, params)]:
             known = [entry for entry in entries if (entry.row, entry.kind) == (row.name, "full")]
             near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
-            return row, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
-    return None
+            return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
+    return "", []
 
 
 def few_table(entries: Sequence[Entry]) -> str:
@@ -208,10 +207,16 @@ def few_table(entries: Sequence[Entry]) -> str:
     lines = []
     for (row, count, minutes), pair in sorted(groups.items()):
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = f"{anew[0].value / further[0].value:.2f}" if further and anew else "–"
+        ratio = _ratio(anew[0], further[0]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
     return markdown(header, lines)
+
+
+def _ratio(above: Score, below: Score) -> str:
+    """One number over another of other runs, from the least to the most that their intervals allow."""
+    ends = above.low / below.high, above.high / below.low
+    return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
 
 
 def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
@@ -253,3 +258,9 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
 def _command(row: Row, runs: Sequence[Entry]) -> str:
     baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
     return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+
+
+def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Lines whose last cell, a command, is said once where it serves several in a row."""
+    pairs = zip(lines, [("",), *lines], strict=False)
+    return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]
