@@ -119,7 +119,8 @@ def by_parameters(data: DataSet) -> Iterator[Exam]:
         found += [(dict(k), part) for k, ids in sets.items() for part in alike(entry.source, ids, entry.config.reduce)]
     if len(found) > 1:
         labels = labels_of([params for params, _ in found])
-        yield from (Exam(label, part) for label, (_, part) in zip(labels, found, strict=True))
+        for label, (_, part) in zip(labels, found, strict=True):
+            yield Exam(label if labels.count(label) == 1 else f"{label}, {cells_of(part.shape)}", part)
 
 
 def labels_of(sets: Sequence[Params]) -> list[str]:
