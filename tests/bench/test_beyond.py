@@ -139,6 +139,7 @@ def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], f
     numbers = [score("nrmse", 0.01), *(score("nrmse", 0.02, split) for split in (*finer, between))]
     numbers += [score(OVER_GRID, 1.4, finer[0]), score(OVER_GRID, 2.6, finer[1]), score(OVER_NEIGHBOURS, 1.6, between)]
     numbers += [score("10x size", 0.97), score("10x bounded", 1.0), score("10x law mass", 1e-7)]
+    numbers += [score("10x size", 9.0, predictor="fno"), score("10x bounded", 0.5, predictor="fno")]
     one = measured("beyond/burgers1d", "beyond", numbers, minutes=3.0)
     tables = tables_beyond(table, further, [one])
     assert (
@@ -147,7 +148,10 @@ def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], f
     )
     assert "| **2.60** (2.34 – 2.86) | ≤ 2.5 | not run | the same |" in tables["resolution"]
     assert "| nu = 0.006 | 2.00e-02 (1.80e-02 – 2.20e-02) | **1.60** (1.44 – 1.76) | ≤ 1.5 |" in tables["between"]
-    assert "| `burgers1d` | 10 | yes | 0.97 (0.873 – 1.07) | mass 1.0e-07 |" in tables["horizon"]
+    assert (
+        "| `burgers1d`, 10 times | yes | 0.97 (0.873 – 1.07) | mass 1.0e-07 | **no**: 50.0 % of 64, 9 ("
+        in tables["horizon"]
+    )
     wild = measured("beyond/burgers1d", "beyond", [score("10x bounded", 0.75), score("10x size", 3.0)])
     assert "| **no**: 75.0 % of 64 |" in tables_beyond(table, further, [wild])["horizon"]
 

@@ -34,7 +34,7 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "horizon": horizon_table(beyond, entries),
         "many": many_table(rows, beyond, entries),
         "few": few_table(entries),
-        "compute": compute_table(entries),
+        "compute": compute_table(rows, entries),
     }
 
 
@@ -123,7 +123,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Rollouts many times as long as the trained ones: how large they become, and how they keep their laws."""
-    header = ("row", "task", "times as long", "bounded", "largest size over the truth's", "laws broken by", "command")
+    header = ("row", "task", "bounded", "largest size over the truth's", "laws broken by", "the FNO's", "command")
     lines: list[tuple[str, ...]] = []
     for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.horizon, len(header)):
         if isinstance(runs, tuple):
@@ -131,17 +131,22 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             continue
         times = f"{row.config.evaluation.horizon}x"
         for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
-            share = _found(runs, task, "test", f"{times} bounded")
-            kept = min(s.value for s in share)
-            bounded = "yes" if kept == 1 else f"**no**: {100 * kept:.1f} % of {share[0].n}"
-            size = cell(_found(runs, task, "test", f"{times} size"), ".3g")
-            prefix = f"{times} law "
-            laws = [
-                s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups") and s.metric.startswith(prefix)
-            ]
-            words = "; ".join(f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in laws) or "it has none"
-            lines.append((f"`{row.name}`", f"`{task}`", times[:-1], bounded, size, words, _command(row, runs)))
+            (kept, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
+            prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
+            laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
+            words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
+            lines.append((f"`{row.name}`", f"`{task}`, {times[:-1]} times", *words, _command(row, runs)))
     return markdown(header, _once(lines))
+
+
+def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
+    """Whether the long rollouts of a predictor stay bounded, and how large they become; nothing where it has none."""
+    shares = _found(runs, task, "test", f"{times} bounded", predictor)
+    if not shares:
+        return "", ""
+    least = min(s.value for s in shares)
+    bounded = "yes" if least == 1 else f"**no**: {100 * least:.1f} % of {shares[0].n}"
+    return bounded, cell(_found(runs, task, "test", f"{times} size", predictor), ".3g")
 
 
 def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -227,13 +232,13 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     return {row: [runs[m] for m in sorted(runs)] for row, runs in sorted(found.items()) if len(runs) > 1}
 
 
-def compute_table(entries: Sequence[Entry]) -> str:
+def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Error against seconds of training, ours and the FNO's."""
     lines = []
-    for row, runs in spent(entries).items():
-        for run in runs:
+    for name, runs in spent(entries).items():
+        for run in runs if name in rows else ():
             ours, fno = (cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
-            lines.append((f"`{row}`", f"{run.minutes:g}", ours, fno, f"`{run.command}`"))
+            lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, _command(rows[name], [run])))
     if not lines:
         return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
     picture = f"\n![Error against seconds of training](images/{PICTURE.name})\n"
