@@ -13,6 +13,7 @@ import pytest
 from tiny_rows import TINY, in_this_process, never
 from ups.bench import accuracy, ledger
 from ups.bench.accuracy import Request, bench_accuracy
+from ups.bench.beyond import OVER_GRID
 from ups.bench.rows import Budget, Row, rows_in
 from ups.bench.verify import bench_verify, compared
 from ups.data import open_source
@@ -56,7 +57,7 @@ def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> No
     assert (measured.ending, len(entries)) == (Ending.SUCCESS, 2)
     for seed, (entry, place) in enumerate(zip(entries, places(measured), strict=True)):
         rows = [r for r in json.loads(place.results.read_text()) if (r["split"], r["mode"]) == ("test", "strict")]
-        rows = [{k: r[k] for k in ledger.Score.model_fields} for r in rows if not r["axis"]]
+        rows = [{k: r[k] for k in ledger.Score.model_fields if k != "split"} for r in rows if not r["axis"]]
         assert written[seed]["numbers"] == rows
         assert {row["predictor"] for row in rows} == {"ups", "persistence", "reconstruction"} == {*entry.predictors}
         stages = json.loads(place.stages.read_text())
@@ -74,6 +75,25 @@ def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> No
         ours = entry.score()
         assert ours is not None
         assert any(f"seed {seed}: nRMSE {ours.value:.3g}" in words for words in measured.said)
+
+
+def test_a_row_beyond_the_table_has_the_numbers_of_every_part_and_their_ratios(measured: Measured) -> None:
+    """The same run, as that of a row in a folder `beyond`; its finer grid is of other trajectories than the test."""
+    place, row = places(measured)[0], dataclasses.replace(measured.row, name="beyond/first")
+    entry = accuracy.entry_of(place, row, Budget(), {"source": ""})
+    finer = "new trajectories, 64 cells (zero-shot)"
+    known = {(s.split, s.metric): s.value for s in entry.numbers if s.predictor == "ups"}
+    assert entry.kind == "beyond"
+    assert known[finer, OVER_GRID] == pytest.approx(known[finer, "nrmse"] / known["test", "nrmse"])
+    assert ("new trajectories, beta = 0.7 (outside the trained range)", "nrmse") in known
+    assert known["test", "2x size"] > 0
+    assert known["test", "2x law mass"] < 1e-5, "they are kept so far ahead too"
+    ours = entry.score()
+    assert ours is not None
+    assert ours.value == known["test", "nrmse"], "other parts are not in the row's own number"
+    words = accuracy.sentence(entry)
+    assert f"{finer}: {known[finer, OVER_GRID]:.2f} times the trained grid's" in words
+    assert "2 times as long: " in words
 
 
 def test_data_are_made_once_for_all_seeds(measured: Measured) -> None:

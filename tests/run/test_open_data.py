@@ -21,7 +21,7 @@ from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, open_files, open_sets
-from ups.run.exams import by_length
+from ups.run.exams import by_length, by_parameters
 from ups.run.judge import predictor_of
 from ups.run.run import run_alone
 from ups.types import ConfigError, DataError
@@ -146,6 +146,16 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
         assert {s for p in data.parts(part) for s in p.params.flatten().tolist()} == set(
             np.array([0.2, 0.9], np.float32).tolist()
         )
+    alone = {
+        exam.split: (exam.count, exam.part.shape, set(exam.part.params.flatten().tolist()))
+        for exam in by_parameters(data)
+    }
+    slow, fast = np.array([0.2, 0.9], np.float32).tolist()
+    assert alone == {
+        "test, speed = 0.2": (1, (16,), {slow}),
+        "test, speed = 0.9, 16 cells": (1, (16,), {fast}),
+        "test, speed = 0.9, 32 cells": (1, (32,), {fast}),
+    }
     folder, report = run_alone(settings, SCREEN)
     splits = {r.split for r in report.records if r.mode == "strict"}
     assert len(splits) == 3, "two lengths on one grid, and another grid"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ups.bench import ledger
+from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, scores_beyond
 from ups.bench.rows import Budget, Row, check_budget
 from ups.config import Config, fingerprint, load
 from ups.eval.baselines import require as require_baselines
@@ -152,10 +153,11 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
         raise DataError(f"{place.results}: holds no error of the simulator on its test part; --overwrite the run.")
     git = environment.get("git") or {}
     stages = place.read(place.stages)
+    further = scores_beyond(place, config, records) if row.beyond else []
     return ledger.sealed(
         {
             "row": row.name,
-            "kind": "short" if budget.short else "full",
+            "kind": row.kind(budget),
             "run": environment["run"],
             "seed": config.seed,
             "minutes": row.minutes_of(budget),
@@ -173,9 +175,11 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "data": data_of(config, place),
             "stages": {name: {"steps": s["steps"], "seconds": s["seconds"]} for name, s in stages.items()},
             "predictors": {r.predictor: _picked(r, ledger.Training) for r in test},
-            "numbers": [_picked(r, ledger.Score) for r in test],
+            "numbers": [*(_picked(r, ledger.Score) for r in test), *further],
             "phases": place.read(place.phases),
             "published": row.published.model_dump(),
+            "trajectories": budget.trajectories,
+            "start_from": None if config.start_from is None else Path(config.start_from).name,
             **facts,
         }
     )
@@ -201,12 +205,20 @@ def sentence(entry: ledger.Entry) -> str:
     ours, fno, best = entry.score(), entry.score("fno"), entry.published.retuned
     assert ours is not None
     words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({ours.low:.3g} – {ours.high:.3g})"
+    if entry.trajectories is not None:
+        words += f" from {entry.trajectories} trajectories"
+        words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""
     cost = entry.predictors[OURS]
     words += f" after {cost.seconds:.0f} s, {cost.steps} steps"
     if fno is not None:
         theirs = entry.predictors["fno"]
         words += f"; FNO {fno.value:.3g} after {theirs.seconds:.0f} s, {theirs.steps} steps"
         words += f" ({theirs.params} parameters beside our {cost.params})"
+    for s in entry.numbers:
+        if s.predictor == OURS and s.metric in (OVER_GRID, OVER_NEIGHBOURS):
+            words += f"; {s.task}, {s.split}: {s.value:.2f} times {s.metric.removeprefix('nrmse over ')}"
+        elif s.predictor == OURS and s.metric.endswith("x bounded"):
+            words += f"; {s.task}, {s.metric.partition('x')[0]} times as long: {100 * s.value:.3g} % stay bounded"
     return words + (f"; re-tuned FNO {best:.3g}." if best is not None else ".")
 
 

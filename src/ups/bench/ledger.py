@@ -8,11 +8,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
-from ups.bench.rows import Published
+from ups.bench.rows import Kind, Published
 from ups.config import Config
 from ups.eval.results import encoded
 from ups.files import sum_of, write_named
@@ -21,13 +21,16 @@ from ups.types import DataError
 
 LEDGER = Path("benchmarks/accuracy.json")
 ABOUT = "Written by `ups bench accuracy`: a line for each run, never changed afterwards (docs/howto-benchmarks.md)."
+LATER: dict[str, Any] = {"split": "test", "trajectories": None, "start_from": None}  # keys that older entries lack
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
 
 class Score(Config):
-    """A number of results.json over whole rollouts on the test part, with its 95 % interval over `n` samples."""
+    """A number of results.json over whole rollouts, with its 95 % interval over `n` samples: on the test part, or on
+    another that `split` names."""
 
     task: str
+    split: str = LATER["split"]
     predictor: str
     metric: str
     value: float
@@ -62,13 +65,14 @@ class Data(Config):
 
 
 class Entry(Config):
-    """One run of a row. `kind`: full, or short for its short version. `run` tells it from any other. `recipe` is the
-    fingerprint of the row's config, `config` that of the run, with its seed and minutes; `source` that of the program's
-    own files, where it is known; `changed` whether the repository differed from `commit`; `note` what else to know of
-    it. `sum` is the SHA-256 of all the rest."""
+    """One run of a row. `kind`: full, short for its short version, beyond for a row beyond the table, few for one that
+    was trained on so many `trajectories`, anew or from the simulator of the run `start_from`. `run` tells it from any
+    other. `recipe` is the fingerprint of the row's config, `config` that of the run, with its seed and minutes;
+    `source` that of the program's own files, where it is known; `changed` whether the repository differed from
+    `commit`; `note` what else to know of it. `sum` is the SHA-256 of all the rest."""
 
     row: str
-    kind: Literal["full", "short"]
+    kind: Kind
     run: str
     seed: int
     minutes: float
@@ -91,6 +95,8 @@ class Entry(Config):
     phases: dict[str, float]
     published: Published
     note: str = ""
+    trajectories: int | None = LATER["trajectories"]
+    start_from: str | None = LATER["start_from"]
     sum: str = ""
 
     @property
@@ -104,8 +110,8 @@ class Entry(Config):
         return f"{self.row}, {self.kind}, seed {self.seed}, {self.minutes:g} min, of {self.started}"
 
     def score(self, predictor: str = "ups", metric: str = "nrmse") -> Score | None:
-        """A number of it, the mean over tasks where there are several."""
-        found = [s for s in self.numbers if (s.predictor, s.metric) == (predictor, metric)]
+        """A number of it on the test part, the mean over tasks where there are several."""
+        found = [s for s in self.numbers if (s.predictor, s.metric, s.split) == (predictor, metric, "test")]
         if not found:
             return None
         means = {key: sum(getattr(s, key) for s in found) / len(found) for key in ("value", "low", "high")}
@@ -185,9 +191,11 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """An entry, or a part of one, as results.json would say it."""
+    """An entry, or a part of one, as results.json would say it. A key that came later is said where it says something,
+    so that older entries keep their sums."""
     if isinstance(value, Config):
-        return _plain(value.model_dump())
+        values = vars(value).items()
+        return _plain({key: inner for key, inner in values if key not in LATER or inner != LATER[key]})
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else encoded(value)

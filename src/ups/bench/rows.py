@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ups.config import Config, fingerprint, load
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError, check_known
 
 ROWS, PUBLISHED = Path("configs/rows"), Path("benchmarks/published.yaml")
+BEYOND = Path("configs/beyond")  # rows of what lies beyond the table
 BASE = "base"  # how the names of files begin that rows are based on
 SHORT_SECONDS = 20.0  # of training, in the short version of a row
 SHORT_PART = 10  # one in so many of a row's samples is in its short version, but no fewer than
 SHORT_LEAST = 100
+FEW_TEST = 200  # trajectories that a simulator is judged on that was trained on few
+Kind = Literal["full", "short", "beyond", "few"]
 
 
 class Published(Config):
@@ -50,7 +53,8 @@ class PublishedTable(Config):
 @dataclass(frozen=True)
 class Budget:
     """How a row is run: minutes of training (its own by default), from which seed, on which device (its own by
-    default), beside which baselines. `short`: on a part of the data, for 20 s, or the `steps` of each stage."""
+    default), beside which baselines. `short`: on a part of the data, for 20 s, or the `steps` of each stage.
+    `trajectories`: trained on so many, from the simulator of the run `start_from` where one is named."""
 
     minutes: float | None = None
     seed: int = 0
@@ -58,6 +62,8 @@ class Budget:
     baselines: tuple[str, ...] = ()
     short: bool = False
     steps: Mapping[str, int] = field(default_factory=dict)
+    trajectories: int | None = None
+    start_from: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,17 @@ class Row:
             )
         return seconds / 60
 
+    @property
+    def beyond(self) -> bool:
+        """Whether it lies beyond the table: in the folder `beyond`."""
+        return self.name.startswith(f"{BEYOND.name}/")
+
+    def kind(self, budget: Budget) -> Kind:
+        """What a run of it is called in the ledger."""
+        if budget.trajectories is not None:
+            return "few"
+        return "short" if budget.short else "beyond" if self.beyond else "full"
+
     def run(self, budget: Budget, out: Path, name: str = "") -> RunConfig:
         """The config of one run of it. Minutes are shared among the stages as its file shares them."""
         minutes, own = self.minutes_of(budget), self.minutes
@@ -106,6 +123,12 @@ class Row:
             if budget.short:
                 fewer = max(min(SHORT_LEAST, data.samples), data.samples // SHORT_PART)
                 changes[f"data.{label}.samples"] = fewer
+            if budget.trajectories is not None:
+                parts = (budget.trajectories, max(4, budget.trajectories // 4), FEW_TEST)
+                changes[f"data.{label}.samples"] = sum(parts)
+                changes[f"data.{label}.split.fractions"] = [part / sum(parts) for part in parts]
+        if budget.start_from is not None:
+            changes["start_from"] = str(budget.start_from)
         return load(run_config(), self.path, changes)
 
     def minutes_of(self, budget: Budget) -> float:
@@ -117,6 +140,8 @@ class Row:
     def folder_name(self, budget: Budget) -> str:
         """The name of a run of it, other ones for other seeds, minutes and versions."""
         words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else ""]
+        words += [f"{budget.trajectories}-trajectories"] if budget.trajectories is not None else []
+        words += [f"from-{budget.start_from.name}"] if budget.start_from is not None else []
         return "-".join([*filter(None, words), f"{self.minutes_of(budget):.3g}min", f"seed{budget.seed}"])
 
     def command(self, minutes: float, seeds: int = 1, baselines: Sequence[str] = ()) -> str:
@@ -149,6 +174,17 @@ def rows_in(folder: Path, published: Path | None = None) -> dict[str, Row]:
     return {name: Row(name, paths[name], known.get(name, Published())) for name in order}
 
 
+def known_rows(folder: Path | None = None) -> dict[str, Row]:
+    """The rows of a folder; by default those of the table, and those beyond it as `beyond/NAME`."""
+    return rows_in(folder) if folder is not None else {**rows_in(home() / ROWS, home() / PUBLISHED), **beyond(home())}
+
+
+def beyond(place: Path) -> dict[str, Row]:
+    """The rows beyond the table, of a repository."""
+    rows = (replace(row, name=f"{BEYOND.name}/{row.name}") for row in rows_in(place / BEYOND).values())
+    return {row.name: row for row in rows}
+
+
 def chosen(rows: Mapping[str, Row], names: Sequence[str], every: bool) -> list[Row]:
     """The rows that were asked for, each once."""
     if every and names:
@@ -156,7 +192,7 @@ def chosen(rows: Mapping[str, Row], names: Sequence[str], every: bool) -> list[R
     if not every and not names:
         raise ConfigError(f"no row was named; name some, or all of them with --all: {', '.join(rows)}.")
     check_known("row", names, rows)
-    return list(rows.values()) if every else [rows[name] for name in dict.fromkeys(names)]
+    return [row for row in rows.values() if not row.beyond] if every else [rows[name] for name in dict.fromkeys(names)]
 
 
 def check_budget(budget: Budget, seeds: int) -> None:
@@ -167,3 +203,9 @@ def check_budget(budget: Budget, seeds: int) -> None:
         raise ConfigError(f"--seeds is {seeds}, but at least one run is made; write 1 or more.")
     if budget.seed < 0:
         raise ConfigError(f"--seed is {budget.seed}, but must be at least 0.")
+    if budget.trajectories is not None and budget.trajectories < 2:
+        raise ConfigError(f"--trajectories is {budget.trajectories}, but nothing is learnt from fewer than 2.")
+    if budget.trajectories is not None and budget.short:
+        raise ConfigError("--short is for verifying rows, and not with --trajectories; leave one of both out.")
+    if budget.start_from is not None and budget.trajectories is None:
+        raise ConfigError("--start-from is compared with training anew on as many; add --trajectories N.")

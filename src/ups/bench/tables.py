@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ups.bench import ledger
-from ups.bench.rows import PUBLISHED, ROWS, Row, rows_in
+from ups.bench.beyond_tables import PICTURE, cell, draw, markdown, newest, tables_beyond
+from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
 from ups.types import DataError
@@ -41,6 +41,8 @@ def bench_tables(home: Path, check: bool, say: Callable[[str], None]) -> int:
             differing.append(str(name))
             if not check:
                 write_atomic(path, new)
+    if not check:
+        draw(home / PICTURE, ledger.read(home / ledger.LEDGER))
     if not differing:
         say("every table says what was measured.")
     elif check:
@@ -59,6 +61,7 @@ def tables_of(home: Path) -> dict[str, str]:
         "headlines": headline_table(rows, entries),
         "engine": engine_table(home / ENGINE),
         "growth": growth_table(home / GROWTH),
+        **tables_beyond(rows, beyond(home), entries),
     }
 
 
@@ -77,26 +80,6 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
     if len(MARK.findall(text)) != text.count("<!-- table "):
         raise DataError(f"{path}: a table has no '<!-- end of table -->' behind it; put it back.")
     return MARK.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}<!-- end of table -->\n", text)
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def newest(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
-    """The newest full run of a row, and those of other seeds that differ from it by nothing else; the newest of each
-    seed. What is shown is the newest and not the best: who picks by the test error deceives himself."""
-    full = [entry for entry in entries if (entry.row, entry.kind) == (row.name, "full")]
-    if not full:
-        return []
-
-    def kin(entry: ledger.Entry) -> tuple[Any, ...]:
-        return entry.recipe, entry.minutes, entry.commit, entry.hardware, entry.note, "fno" in entry.predictors
-
-    last = max(full, key=lambda entry: entry.started)
-    alike = sorted((entry for entry in full if kin(entry) == kin(last)), key=lambda entry: entry.started)
-    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
 
 
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
@@ -121,7 +104,14 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             continue
         baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
         command = f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
-        cells = (_cell(runs, "ups"), _cell(runs, "fno"), published, _over(runs, known.best), _cost(runs), command)
+        cells = (
+            cell(_scores(runs, "ups")),
+            cell(_scores(runs, "fno")),
+            published,
+            _over(runs, known.best),
+            _cost(runs),
+            command,
+        )
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     return markdown(header, lines) + (f"\nTo know before comparing: {'; '.join(notes)}.\n" if notes else "")
@@ -134,7 +124,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         if runs := newest(entries, row):
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
             spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
-            words = (f"`{row.name}`", spent, _cell(runs, "ups"), _cell(runs, "fno"), published)
+            words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), cell(_scores(runs, "fno")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"
@@ -174,17 +164,6 @@ def growth_table(path: Path) -> str:
 
 def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:
     return [score for run in runs if (score := run.score(predictor)) is not None]
-
-
-def _cell(runs: Sequence[ledger.Entry], predictor: str) -> str:
-    """An error with its interval; of several seeds their mean, and the widest interval."""
-    scores = _scores(runs, predictor)
-    if not scores:
-        return "not run"
-    mean = sum(score.value for score in scores) / len(scores)
-    low, high = min(score.low for score in scores), max(score.high for score in scores)
-    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
-    return f"{mean:.2e} ({low:.2e} – {high:.2e}{seeds})"
 
 
 def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:

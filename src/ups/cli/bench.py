@@ -182,6 +182,8 @@ def bench_accuracy(
     fno: bool = False,
     uno: bool = False,
     short: bool = False,
+    trajectories: Whole | None = None,
+    start_from: Path | None = None,
     ledger: Path | None = None,
     out: Path = Path("runs/bench"),
     rows: Path | None = None,
@@ -200,9 +202,9 @@ def bench_accuracy(
     Parameters
     ----------
     names
-        Rows, such as darcy2d/beta1.
+        Rows, such as darcy2d/beta1, or of configs/beyond, such as beyond/burgers1d.
     all_rows
-        Every row.
+        Every row of the table.
     minutes
         Minutes of training, shared among the stages as the row's config shares them; its own by default.
     seeds
@@ -215,6 +217,10 @@ def bench_accuracy(
         The same with a UNO.
     short
         The short version, for `ups bench verify`: a tenth of the data, 20 s of training unless --minutes says more.
+    trajectories
+        Train on so many trajectories alone, and judge on 200 others: how well it learns from few.
+    start_from
+        With --trajectories: the folder of a run whose simulator is trained further, instead of a new one.
     ledger
         Where entries go; `benchmarks/accuracy.json` by default. `ups bench merge` joins several.
     out
@@ -236,12 +242,11 @@ def bench_accuracy(
         from ups.bench.accuracy import Request
         from ups.bench.accuracy import bench_accuracy as job
         from ups.bench.ledger import LEDGER
-        from ups.bench.rows import PUBLISHED, ROWS, Budget, chosen, home, rows_in
+        from ups.bench.rows import Budget, chosen, home, known_rows
 
-    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
-    budget = Budget(minutes, seed, device, baselines, short)
-    wanted = chosen(known, names, all_rows)
+    budget = Budget(minutes, seed, device, baselines, short, trajectories=trajectories, start_from=start_from)
+    wanted = chosen(known_rows(rows), names, all_rows)
     place = ledger or home() / LEDGER
     return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=_say))
 
@@ -278,13 +283,12 @@ def bench_verify(
     """
     with waiting("getting ready"):
         from ups.bench.ledger import LEDGER
-        from ups.bench.rows import PUBLISHED, ROWS, Budget, check_budget, chosen, home, rows_in
+        from ups.bench.rows import Budget, check_budget, chosen, home, known_rows
         from ups.bench.verify import bench_verify as job
 
     budget = Budget(seed=seed, device=device)
     check_budget(budget, 1)
-    known = rows_in(rows) if rows else rows_in(home() / ROWS, home() / PUBLISHED)
-    (wanted,) = chosen(known, (row,), False)
+    (wanted,) = chosen(known_rows(rows), (row,), False)
     return job(wanted, budget, ledger or home() / LEDGER, out, _say)
 
 

@@ -126,7 +126,8 @@ class TaskResult:
     that training saw; nothing where nobody knows. `ensemble` is what draws are worth, where there are any;
     `refinement` what iterations make of predicted steady states, where their equations are known; `errors` how well
     the simulator estimates its own, where it can; `search` what compute buys, where there is a critic. `laws` is how
-    much each rollout breaks the laws of the task, by name; `champion` is another run's simulator, where it was judged.
+    much each rollout breaks the laws of the task, by name; `champion` is another run's simulator, where it was judged;
+    `long` is what becomes of rollouts far beyond the truth, by predictor and name.
     """
 
     ours: Entry
@@ -142,6 +143,7 @@ class TaskResult:
     search: SearchScores | None = None
     laws: Mapping[str, Array] = field(default_factory=dict)
     champion: Entry | None = None
+    long: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
 
     def was_trained(self, name: str, values: Array) -> Array:
         """Which values of a parameter training saw, or lie among very many that it saw; all, where nobody knows."""
@@ -278,6 +280,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
         points += [Point(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]
     if task.refinement is not None and entry is task.ours:
         points += [Point(number, e.predictor) for number in all_strict(task.refinement.values(), label)]
+    if e.predictor in task.long and any(entry is main for main in (task.ours, *task.baselines)):
+        points += [Point(strict(name, values, label), e.predictor) for name, values in task.long[e.predictor].items()]
     finite = int((~e.diverged).sum())
     curves = [(e.predictor, e.spectra[1])] + [("truth", e.spectra[0])] * (entry is task.ours)
     for who, power in curves:

@@ -48,7 +48,12 @@ class EvalConfig(Config):
     unseen: dict[str, tuple[dict[str, float | str], ...]] = Field(default_factory=dict)
     """Other parameters to judge at, by task, for example `{burgers1d: [{nu: 0.02}]}`."""
     samples: int = Field(default=16, ge=2)
-    """Trajectories that are made for each, where the run's own file has none on such a grid."""
+    """Trajectories that are made for each, where the run's own file has none on such a grid; also of `horizon`."""
+    apart: bool = False
+    """Each set of parameters in the test part is also judged by itself, where a task has several."""
+    horizon: int | None = Field(default=None, ge=2)
+    """Rollouts from `samples` test trajectories for so many times the judged frames: do they stay bounded and keep
+    their laws?"""
     ensemble: int = Field(default=16, ge=0)
     """Members of the ensembles that are judged where a part draws (stages residual, steady); 0: none."""
     search: tuple[Annotated[int, Field(ge=1, le=256)], ...] = (1, 4, 8)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ups.config import fingerprint, load
 from ups.data import open_source, renamed
-from ups.data.trajectories import Trajectories
+from ups.data.trajectories import Trajectories, alike
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig
@@ -20,7 +20,7 @@ from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
-from ups.types import ConfigError, DataError, UpsError
+from ups.types import ConfigError, DataError, Params, UpsError
 
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
@@ -42,6 +42,11 @@ class Exam:
     more: tuple[Trajectories, ...] = ()
     frames: int | None = None
     cut: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many trajectories there are."""
+        return sum(map(len, (self.part, *self.more)))
 
 
 def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[list[Exam], list[str]]:
@@ -83,10 +88,12 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
 def exams(
     config: RunConfig, data: DataSet, simulator: Simulator, place: Path, screen: Screen, stack: ExitStack
 ) -> Iterator[Exam | str]:
-    """The zero-shot resolutions and unseen parameters that the config asks of one task, one after the other.
+    """Sets of parameters by themselves, zero-shot resolutions and unseen parameters that the config asks of one task.
 
     One that cannot be had is a sentence in its place: it does not cost the run its report.
     """
+    if config.evaluation.apart:
+        yield from by_parameters(data)
     made = Maker(config, data, simulator, place, screen, stack)
     for factor in config.evaluation.zero_shot:
         cells = tuple(n * factor for n in data.grid)
@@ -98,7 +105,28 @@ def exams(
         try:
             yield made.at_parameters(params)
         except UpsError as error:
-            yield f"{data.task.name} at {_named(params)} could not be judged: {error}"
+            yield f"{data.task.name} at {named(params)} could not be judged: {error}"
+
+
+def by_parameters(data: DataSet) -> Iterator[Exam]:
+    """The test trajectories of each set of parameters by themselves; none where all have the same."""
+    found: list[tuple[Params, Trajectories]] = []
+    for entry in data.entries:
+        rows = {name: row for row, name in enumerate(entry.source.ids)}
+        sets: dict[tuple[tuple[str, float | str], ...], list[str]] = {}
+        for name in entry.split.part("test"):
+            sets.setdefault(tuple(entry.source.params_of(rows[name]).items()), []).append(name)
+        found += [(dict(k), part) for k, ids in sets.items() for part in alike(entry.source, ids, entry.config.reduce)]
+    if len(found) > 1:
+        labels = labels_of([params for params, _ in found])
+        for label, (_, part) in zip(labels, found, strict=True):
+            yield Exam(label if labels.count(label) == 1 else f"{label}, {cells_of(part.shape)}", part)
+
+
+def labels_of(sets: Sequence[Params]) -> list[str]:
+    """The names of the splits of several sets of parameters, by those in which they differ."""
+    differing = [name for name in sets[0] if len({params.get(name) for params in sets}) > 1]
+    return [f"test, {named({name: params[name] for name in differing if name in params})}" for params in sets]
 
 
 @dataclass
@@ -130,7 +158,7 @@ class Maker:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
         trained = self.data.grid
         part = self._made(params, cells or trained, samples)
-        label = _named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
+        label = named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
         outside = self.simulator.outside(part.params, self.data.task.name)
         kind = "outside the trained range" if outside else "within the trained range"
         return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
@@ -186,5 +214,6 @@ def cells_of(cells: Sequence[int]) -> str:
     return f"{' × '.join(map(str, cells))} cells"
 
 
-def _named(params: Mapping[str, float | str]) -> str:
+def named(params: Mapping[str, float | str]) -> str:
+    """Parameters in words."""
     return ", ".join(f"{k} = {v:g}" if isinstance(v, float | int) else f"{k} = {v}" for k, v in params.items())

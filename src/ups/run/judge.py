@@ -46,6 +46,7 @@ from ups.run.exams import Exam, by_length, exams
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.load import load
+from ups.run.long_rollouts import long_rollouts
 from ups.run.order import told
 from ups.rundir import RunDir
 from ups.stages import STAGES
@@ -124,6 +125,7 @@ class Judge:
             refinement=refinement,
             laws=laws,
             champion=self._champion(exam, main),
+            long=long_rollouts(self.ours, rivals, self._windows(exam), self.config.evaluation, exam.count),
         )
 
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:

@@ -1,0 +1,271 @@
+"""The tables beyond that of accuracy: finer grids, parameters between, long rollouts, many tasks, few data, compute."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
+from ups.bench.ledger import Entry, Score
+from ups.bench.rows import Row
+from ups.files import writing
+from ups.pages import Curve, chart
+from ups.physics import EQUATIONS
+from ups.run.exams import labels_of
+from ups.run.params import files_of
+
+BARS = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
+BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'
+PICTURE = Path("docs/images/compute.png")
+SPENT = "ups bench accuracy burgers1d/nu0.01 --minutes 1 --fno"
+FEW = "ups bench accuracy burgers1d/nu0.01 --trajectories 16 --minutes 0.5"
+
+
+def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> dict[str, str]:
+    """Every table of this file, by name."""
+    return {
+        "resolution": resolution_table(beyond, entries),
+        "between": between_table(beyond, entries),
+        "horizon": horizon_table(beyond, entries),
+        "many": many_table(rows, beyond, entries),
+        "few": few_table(entries),
+        "compute": compute_table(rows, entries),
+    }
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def newest(entries: Sequence[Entry], row: Row, kind: str = "full") -> list[Entry]:
+    """The newest run of a row, and those of other seeds that differ from it by nothing else; the newest of each
+    seed. What is shown is the newest and not the best: who picks by the test error deceives himself."""
+    known = [entry for entry in entries if (entry.row, entry.kind) == (row.name, kind)]
+    if not known:
+        return []
+
+    def kin(entry: Entry) -> tuple[Any, ...]:
+        return entry.recipe, entry.minutes, entry.commit, entry.hardware, entry.note, "fno" in entry.predictors
+
+    last = max(known, key=lambda entry: entry.started)
+    alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
+    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+
+
+def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
+    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
+    if not scores:
+        return "not run"
+    mean = sum(score.value for score in scores) / len(scores)
+    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
+    value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
+    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
+
+
+def _splits(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
+    """Task and split of each number of a name, in the order in which they were judged."""
+    return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
+
+
+def _found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+    key = (task, split, metric, predictor)
+    return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
+
+
+def _measured(
+    rows: Mapping[str, Row], entries: Sequence[Entry], asks: Callable[[Row], object], width: int
+) -> Iterator[tuple[Row, list[Entry] | tuple[str, ...]]]:
+    """The rows that ask for something, each with its newest runs, or with the line that says how to measure it."""
+    for row in (row for row in rows.values() if asks(row)):
+        blank = (f"`{row.name}`", "not measured yet", *["–"] * (width - 3), f"`{row.command(row.minutes)}`")
+        yield row, newest(entries, row, "beyond") or blank
+
+
+def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Errors on finer grids than the trained one, over those on that one."""
+    header = ("row", "judged on", "error", "over that on the trained grid", "bar", "the FNO's ratio", "command")
+    lines: list[tuple[str, ...]] = []
+    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.zero_shot, len(header)):
+        if isinstance(runs, tuple):
+            lines.append(runs)
+            continue
+        for factor, (task, split) in zip(row.config.evaluation.zero_shot, _splits(runs, OVER_GRID), strict=False):
+            bar = BARS.get(factor, math.inf)
+            ours = cell(_found(runs, task, split, OVER_GRID), ".2f", bar)
+            fno = cell(_found(runs, task, split, OVER_GRID, "fno"), ".2f")
+            error = cell(_found(runs, task, split, "nrmse"))
+            lines.append((f"`{row.name}`", split, error, ours, f"≤ {bar:g}", fno, _command(row, runs)))
+    return markdown(header, _once(lines))
+
+
+def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Errors at parameters between trained ones, over the mean of their neighbours'."""
+    header = ("row", "judged at", "error", "over its neighbours'", "bar", "the FNO's ratio", "command")
+    lines: list[tuple[str, ...]] = []
+    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.unseen, len(header)):
+        if isinstance(runs, tuple):
+            lines.append(runs)
+            continue
+        for task, split in _splits(runs, OVER_NEIGHBOURS):
+            ours = cell(_found(runs, task, split, OVER_NEIGHBOURS), ".2f", BETWEEN)
+            fno = cell(_found(runs, task, split, OVER_NEIGHBOURS, "fno"), ".2f")
+            error, at = cell(_found(runs, task, split, "nrmse")), split.split(", ", 1)[1].partition(" (")[0]
+            lines.append((f"`{row.name}`", at, error, ours, f"≤ {BETWEEN:g}", fno, _command(row, runs)))
+    return markdown(header, _once(lines))
+
+
+def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Rollouts many times as long as the trained ones: how large they become, and how they keep their laws."""
+    header = ("row", "task", "bounded", "largest size over the truth's", "laws broken by", "the FNO's", "command")
+    lines: list[tuple[str, ...]] = []
+    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.horizon, len(header)):
+        if isinstance(runs, tuple):
+            lines.append(runs)
+            continue
+        times = f"{row.config.evaluation.horizon}x"
+        for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
+            (kept, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
+            prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
+            laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
+            words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
+            lines.append((f"`{row.name}`", f"`{task}`, {times[:-1]} times", *words, _command(row, runs)))
+    return markdown(header, _once(lines))
+
+
+def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
+    """Whether the long rollouts of a predictor stay bounded, and how large they become; nothing where it has none."""
+    shares = _found(runs, task, "test", f"{times} bounded", predictor)
+    if not shares:
+        return "", ""
+    least = min(s.value for s in shares)
+    bounded = "yes" if least == 1 else f"**no**: {100 * least:.1f} % of {shares[0].n}"
+    return bounded, cell(_found(runs, task, "test", f"{times} size", predictor), ".3g")
+
+
+def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """One simulator for many rows of the table, beside those that were trained for each alone."""
+    header = ("row", "of the table", "one for all", "alone", "ratio", "training", "command")
+    lines: list[tuple[str, ...]] = []
+    for row, runs in _measured(beyond, entries, lambda row: row.config.evaluation.apart, len(header)):
+        if isinstance(runs, tuple):
+            lines.append(runs)
+            continue
+        sets = sets_of(row)
+        share = runs[0].minutes / len(sets)
+        for task, split, params in sets:
+            scores = _found(runs, task, split, "nrmse")
+            name, known = alone(rows, entries, task, params, share)
+            own = [score for entry in known if (score := entry.score()) is not None]
+            ratio = "–"
+            if own and scores:
+                mean = sum(s.value for s in own) / len(own)
+                parts = [
+                    s.model_copy(update={k: getattr(s, k) / mean for k in ("value", "low", "high")}) for s in scores
+                ]
+                ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
+            spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
+            cells = (cell(scores), cell(own) if own else "not measured", ratio, spent, _command(row, runs))
+            lines.append((f"`{row.name}`", f"`{name}`" if name else f"`{task}`, {split}", *cells))
+    return markdown(header, _once(lines))
+
+
+def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:
+    """Task, split and parameters of each set of parameters of a row, as `evaluation.apart` judges them."""
+    found: dict[str, list[dict[str, float | str]]] = {}
+    for data in row.config.data.values():
+        task = data.equation or ""
+        found.setdefault(task, []).extend(f.equation(EQUATIONS[task]).params() for f in files_of(data.params))
+    return [
+        (task, label, params)
+        for task, sets in found.items()
+        for params, label in zip(sets, labels_of(sets) if len(sets) > 1 else ["test"], strict=True)
+    ]
+
+
+def alone(
+    rows: Mapping[str, Row], entries: Sequence[Entry], task: str, params: Mapping[str, float | str], minutes: float
+) -> tuple[str, list[Entry]]:
+    """The name of the row of the table with these parameters, and its newest runs of about so many minutes."""
+    for row in rows.values():
+        if [(t, p) for t, _, p in sets_of(row)] == [(task, params)]:
+            known = [entry for entry in entries if (entry.row, entry.kind) == (row.name, "full")]
+            near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
+            return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
+    return "", []
+
+
+def few_table(entries: Sequence[Entry]) -> str:
+    """Training further on few trajectories of a task that was never seen, beside training anew on as many."""
+    header = ("row", "trajectories", "trained further", "trained anew", "anew / further", "training")
+    groups: dict[tuple[str, int, float], dict[bool, Entry]] = {}
+    for entry in sorted((e for e in entries if e.kind == "few"), key=lambda e: e.started):
+        groups.setdefault((entry.row, entry.trajectories or 0, entry.minutes), {})[entry.start_from is not None] = entry
+    if not groups:
+        return f"Not measured yet: `{FEW}`, and again with `--start-from runs/bench/beyond-three-1d-4min-seed0`.\n"
+    lines = []
+    for (row, count, minutes), pair in sorted(groups.items()):
+        further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
+        ratio = _ratio(anew[0], further[0]) if further and anew else "–"
+        source = f", from `{pair[True].start_from}`" if True in pair else ""
+        lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
+    return markdown(header, lines)
+
+
+def _ratio(above: Score, below: Score) -> str:
+    """One number over another of other runs, from the least to the most that their intervals allow."""
+    ends = above.low / below.high, above.high / below.low
+    return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
+
+
+def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """The newest full run of each budget, of rows that were measured with several, by row, the least budget first."""
+    found: dict[str, dict[float, Entry]] = {}
+    for entry in sorted((e for e in entries if e.kind == "full"), key=lambda e: e.started):
+        found.setdefault(entry.row, {})[entry.minutes] = entry
+    return {row: [runs[m] for m in sorted(runs)] for row, runs in sorted(found.items()) if len(runs) > 1}
+
+
+def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Error against seconds of training, ours and the FNO's."""
+    lines = []
+    for name, runs in spent(entries).items():
+        for run in runs if name in rows else ():
+            ours, fno = (cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
+            lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, _command(rows[name], [run])))
+    if not lines:
+        return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
+    picture = f"\n![Error against seconds of training](images/{PICTURE.name})\n"
+    return markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
+
+
+def draw(path: Path, entries: Sequence[Entry]) -> None:
+    """The same as a picture, where there is anything to show."""
+    curves = []
+    for row, runs in spent(entries).items():
+        for who in ("ups", "fno"):
+            known = [(run.predictors[who].seconds, s) for run in runs if (s := run.score(who)) is not None]
+            points = np.array([(seconds, s.value, s.low, s.high) for seconds, s in known]).reshape(-1, 4)
+            if len(points):
+                curves.append(Curve(f"{row}, {'ours' if who == 'ups' else 'FNO'}", *points.T))
+    if curves:
+        picture = chart(curves, "seconds of training", "nRMSE", log_x=True)
+        with writing(path, "run the command in the repository") as beside:
+            beside.write_bytes(base64.b64decode(picture.partition(",")[2]))
+
+
+def _command(row: Row, runs: Sequence[Entry]) -> str:
+    baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
+    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+
+
+def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Lines whose last cell, a command, is said once where it serves several in a row."""
+    pairs = zip(lines, [("",), *lines], strict=False)
+    return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]
