@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ups.provenance import environment
+from ups.provenance import ROOMS, SOURCE, changes, code, environment
 
 
 def commit_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +52,12 @@ def test_a_repository_that_somebody_sent_starts_no_program(
     assert state is not None
     assert len(state["commit"]) == 40
     assert "changed" not in state
+
+
+def test_a_changed_source_is_named_by_its_folder() -> None:
+    now = code()
+    assert changes(now, now) == []
+    before = {**now, SOURCE: "0" * 12, ROOMS: {**now[ROOMS], "stages": "0" * 12}}
+    assert changes(before, now) == ["the source of ups/stages has changed"]
+    del before[ROOMS]
+    assert changes(before, now) == [f"{SOURCE} {'0' * 12} → {now[SOURCE]}"], "a record of an earlier version"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ups.definition import Definition
@@ -57,9 +58,11 @@ def fit(
     """
     from pathlib import Path
 
-    from ups.jobs.fit import fit as job
-    from ups.run.datasets import Screen
-    from ups.screen import following, show, training
+    from ups.screen import following, show, training, waiting
+
+    with nullcontext() if quiet else waiting("getting ready"):
+        from ups.jobs.fit import fit as job
+        from ups.run.datasets import Screen
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
     with following() as report:

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +18,8 @@ from ups.verdict import now
 from ups.version import __version__
 
 FILTERS = ("config", "--show-scope", "--name-only", "--get-regexp", r"^filter\.")
+SOURCE, ROOMS = "source of ups", "source by folder"
+NAMED = 5  # changed folders of the source that a sentence names
 PACKAGES = ("torch", "numpy", "scipy", "h5py", "safetensors", "pydantic", "neuraloperator")
 
 
@@ -39,26 +42,38 @@ def environment() -> dict[str, Any]:
     }
 
 
-def code() -> dict[str, str]:
-    """What computes a result: the versions of the program and of what it stands on, and a digest of its own source."""
-    digest = hashlib.sha256()
+def code() -> dict[str, Any]:
+    """What computes a result: the versions of the program and of what it stands on, and digests of its own source, as
+    a whole and by folder (or file) of the package."""
+    whole, rooms = hashlib.sha256(), defaultdict[str, Any](hashlib.sha256)
     home = Path(__file__).parent
     for path in sorted(home.rglob("*.py")):
-        digest.update(path.relative_to(home).as_posix().encode() + path.read_bytes())
+        name = path.relative_to(home)
+        for digest in (whole, rooms[name.parts[0]]):
+            digest.update(name.as_posix().encode() + path.read_bytes())
     versions = {name: installed(name) or "" for name in PACKAGES}
     return {
         "ups": __version__,
-        "source of ups": digest.hexdigest()[:12],
+        SOURCE: whole.hexdigest()[:12],
         "python": platform.python_version(),
         **versions,
+        ROOMS: {name: digest.hexdigest()[:12] for name, digest in rooms.items()},
     }
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
-    """What differs between two answers of `code`, in words."""
-    return [
-        f"{name} {before.get(name) or 'none'} → {now[name] or 'none'}" for name in now if before.get(name) != now[name]
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two answers of `code`, in words; of its own source, the folders and files that do."""
+    words = [
+        f"{name} {before.get(name) or 'none'} → {now[name] or 'none'}"
+        for name in now
+        if name != ROOMS and before.get(name) != now[name]
     ]
+    earlier, later = before.get(ROOMS), now.get(ROOMS)
+    if before.get(SOURCE) == now.get(SOURCE) or not isinstance(earlier, dict) or not isinstance(later, dict):
+        return words
+    names = [f"ups/{name}" for name in sorted({*earlier, *later}) if earlier.get(name) != later.get(name)]
+    few = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+    return [f"the source of {few} has changed" if word.startswith(SOURCE) else word for word in words]
 
 
 def _device() -> str:

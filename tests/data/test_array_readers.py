@@ -349,7 +349,7 @@ def test_a_plain_hdf5_file_is_read_where_the_task_says_its_arrays_lie(tmp_path: 
     task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)}, datasets=datasets)
     source = open_source(tmp_path / "a.h5", TASKS, task)
     assert (source.params_of(1), source.domain.bounds) == ({"re": 2.0}, ((-0.5, 7.5),))
-    with pytest.raises(DataError, match="or describe its arrays"):
+    with pytest.raises(DataError, match=r"holds .*sol/u \(2 × 3 × 8\).*my.yaml with `dims:.*`datasets:"):
         open_source(tmp_path / "a.h5", TASKS)
 
 

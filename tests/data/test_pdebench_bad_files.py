@@ -103,6 +103,8 @@ def test_an_unfinished_file_is_refused(advection):
     refused(advection, "is unfinished; run the same `ups data generate` command again")
     part = advection.rename(advection.with_name(advection.name + ".part"))
     refused(part, "is unfinished")
+    part.unlink()
+    refused(part, "there is no such file")
 
 
 @pytest.mark.parametrize("name", ["tensor", "x-coordinate", "t-coordinate"])

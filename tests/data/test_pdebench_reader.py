@@ -305,7 +305,7 @@ def test_the_attribute_of_our_generator_names_the_task(tmp_path):
 
 def test_a_file_that_does_not_say_its_task_asks_for_it(tmp_path):
     path, _ = advection(tmp_path, "data.hdf5")
-    with pytest.raises(DataError, match=r"neither its name nor an attribute.*--task"):
+    with pytest.raises(DataError, match=r"holds .*tensor \(3 × 5 × 8\).*neither its name nor an attribute.*--task"):
         open_source(path, TASKS)
     assert open_source(path, TASKS, "burgers1d").task.name == "burgers1d"
 

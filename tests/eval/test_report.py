@@ -103,7 +103,7 @@ def test_the_page_holds_every_number_and_fetches_nothing(written: tuple[Report, 
     assert len(rows) > 150
     for row in rows:
         assert number(float(row["value"])) in cells, row
-    embedded = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S).group(1))
+    embedded = json.loads(re.search(r'<script type="application/json" id="records">(.*?)</script>', html, re.S)[1])
     assert embedded == rows
     assert "steps: 2000 # &lt;fast&gt;" in html
     assert html.count('class="film"') == 2
@@ -113,6 +113,8 @@ def test_the_page_holds_every_number_and_fetches_nothing(written: tuple[Report, 
 def test_the_contents_lead_to_every_section(written: tuple[Report, Path, Path]) -> None:
     html = written[1].read_text()
     links = re.findall(r'<a href="#([^"]+)">', html)
+    names = re.findall(r'\bid="([^"]+)"', html)
+    assert len(names) == len(set(names)), "a name that is there twice leads to one of the two"
     assert links == re.findall(r'<section id="([^"]+)">', html)
     assert len(set(links)) == len(links) > 5
 

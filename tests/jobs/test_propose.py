@@ -63,7 +63,7 @@ def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path)
     assert config.operator.train.seconds == 300  # type: ignore[attr-defined]
     text = (tmp_path / "config.yaml").read_text()
     assert text.startswith(f"# ups run {tmp_path / 'config.yaml'}\n")
-    assert "Memory: about 1 MB." in text
+    assert "Memory: about 1 MB of tensors at the peak" in text
     assert "# the highest learning rate" in text or "# lr: the highest learning rate" in text
 
 

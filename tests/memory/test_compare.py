@@ -97,6 +97,16 @@ def test_a_change_that_is_noise_is_not_called_better_and_one_that_is_real_is(tmp
     assert sentences[1].endswith("significant over 6 runs.")
 
 
+def test_a_group_that_one_run_lacks_is_one_row_and_long_values_are_told_apart_to_their_end(tmp_path: Path) -> None:
+    base, names = np.linspace(0.1, 0.4, 16), [f"file-{i}" for i in range(20)]
+    wave = {"task": "advection1d", "samples": 256, "frames": None}
+    finished(tmp_path / "a", {"advection1d": base}, data__wave=wave, files=[*names, "x"])
+    finished(tmp_path / "b", {"advection1d": base}, files=[*names, "y"])
+    _, group, files = compared(tmp_path / "a", tmp_path / "b").settings_table()
+    assert group == ("data.wave", '{"task": "advection1d", "samples": 256}', "–")
+    assert files[0] == "files"
+
+
 def test_one_seed_each_is_said_and_the_settings_that_differ_are_shown(tmp_path: Path) -> None:
     base = np.linspace(0.1, 0.4, 16)
     finished(tmp_path / "a", {"advection1d": base})

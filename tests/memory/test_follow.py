@@ -49,7 +49,7 @@ def test_show_says_what_where_and_how_it_ended(tmp_path: Path) -> None:
     run = finished(tmp_path / "run")
     state, facts = facts_of(run)
     words = dict(facts)
-    assert words["state"] == "finished: finished."
+    assert words["state"] == "finished."
     assert words["trains"] == "codec → operator on advection1d"
     assert "12 s of training" in words["took"]
     assert words["ended"].endswith("SUCCESS: done.")

@@ -123,24 +123,6 @@ def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
         assert float(stage.loss(weak)[name]) == pytest.approx(float(stage.loss(sample)[name]), rel=1e-4)
 
 
-def test_where_each_field_counts_by_itself_a_faint_one_counts_as_much_as_the_others() -> None:
-    """A fresh operator leaves the frame as it is: of one sample a loss of 1, however faint one of its fields."""
-    task, fields = TASKS["cfd1d"], len(TASKS["cfd1d"].channels)
-    fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    sample = window(task, batch=1, targets=1)
-    faint = torch.ones(fields)
-    faint[0] = 0.01
-    weak = dataclasses.replace(sample, context=sample.context * faint, targets=sample.targets * faint)
-    losses = {}
-    for each in (True, False):
-        stage = OperatorStage(fresh, OperatorStageConfig(loss=OperatorLoss(latent=0.0, each_field=each)))
-        stage.fit(sample)
-        with torch.no_grad():
-            losses[each] = [float(stage.loss(one)["increment"]) for one in (sample, weak)]
-    assert losses[True] == pytest.approx([1.0, 1.0], rel=1e-3)
-    assert abs(losses[False][1] - losses[False][0]) > 0.01
-
-
 def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
     """Of one sample the loss is the square error to that power; of several the mean of them."""
     task, losses = TASKS["advection1d"], {}
@@ -294,7 +276,7 @@ def test_a_loss_decides_nothing_by_the_value_of_a_tensor(name: str) -> None:
 def test_a_cuda_graph_of_the_loss_and_its_gradient_gives_what_the_loss_gives(name: str) -> None:
     task = TASKS[name]
     sim, sample = simulator(task, 8).cuda(), dataclasses.replace(window(task, 8).to("cuda"), box=(2.0,) * task.ndim)
-    stage = OperatorStage(sim, OperatorStageConfig(loss=every(task, each_field=len(task.channels) > 1)))
+    stage = OperatorStage(sim, OperatorStageConfig(loss=every(task)))
     stage.fit(sample)
 
     def update() -> torch.Tensor:

@@ -126,7 +126,7 @@ def run(
         os.environ.update(request(steps, RunDir(Path(settings.out) / settings.name).profile))
     if here:
         return _here(settings, span, resume=resume, overwrite=overwrite, force=force)
-    with waiting("getting ready"):  # it must be over before ranks are forked
+    with waiting("loading what a run needs"):  # it must be over before ranks are forked
         from ups.run.forever import run_forever
         from ups.run.supervised import say, supervise
 

@@ -231,7 +231,7 @@ class Reader:
 
 def check_path(path: Path) -> None:
     """Refuse in a sentence what no reader could open: a path that is missing, empty, unfinished or not to be read."""
-    if path.suffix == UNFINISHED:
+    if path.suffix == UNFINISHED and path.exists():
         raise DataError(f"{path}: is unfinished; run the same `ups data generate` command again to finish it.")
     try:
         if path.stat().st_size == 0 and not path.is_dir():

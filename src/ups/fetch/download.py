@@ -21,6 +21,7 @@ from ups.types import DataError
 
 ROOM = 1 << 26  # bytes of a disk that a large file leaves to others
 ROUNDS = 3  # times that pieces are fetched again which the disk does not hold as they came
+TOLD = 3  # failed tries from which on a word is said on what is the matter
 
 
 Result = TypeVar("Result")
@@ -209,6 +210,8 @@ class Download:
                 return act()
             except TransientError as error:
                 failures += 1
+                if TOLD <= failures < self.patience.tries:
+                    self._say(f"{error}; it is tried again")
                 try:
                     self.patience.wait(failures, error, Event())
                 except TransientError as last:

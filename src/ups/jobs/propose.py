@@ -181,7 +181,8 @@ def _header(
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
         *(f"# Data: {holding.words}." for holding in sets),
-        f"# Hardware: {cores}, {size(free)} of memory free when this was written. Memory: about {size(bill.needed)}.",
+        f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
+        f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
         f"# Model: {parameters} parameters.",
     ]

@@ -87,21 +87,32 @@ def flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]
 
 
 def differing(runs: Sequence[Candidate]) -> list[tuple[str, ...]]:
-    """A row for each key in which settings differ: the key, then the value of each run; names and places left out."""
+    """A row for each key in which settings differ: the key, then the value of each run; names and places left out. A
+    group that some run has nothing of, such as a data set, is one row."""
+    groups = [{above for key in run.settings for above in _above(key)} for run in runs]
     keys = dict.fromkeys(key for run in runs for key in run.settings)
+    shown = dict.fromkeys(next((a for a in _above(key) if any(a not in g for g in groups)), key) for key in keys)
     rows = []
-    for key in (key for key in keys if key not in ("name", "out")):
-        cells = [_words(run.settings, key) for run in runs]
+    for key in (key for key in shown if key not in ("name", "out")):
+        cells = [setting(run.settings, key) for run in runs]
         if len(set(cells)) > 1:
-            rows.append((key, *cells))
+            rows.append((key, *(cell if len(cell) <= 60 else f"{cell[:60]} …" for cell in cells)))
     return rows
 
 
-def _words(settings: Mapping[str, Any], key: str) -> str:
-    if key not in settings:
+def _above(key: str) -> list[str]:
+    """The groups in which a dotted key lies, the outermost first."""
+    parts = key.split(".")
+    return [".".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def setting(settings: Mapping[str, Any], key: str) -> str:
+    """The value of a key, or of what is set in a group, as JSON; a dash where there is none."""
+    below = {name.removeprefix(f"{key}."): value for name, value in settings.items() if name.startswith(f"{key}.")}
+    if key not in settings and not below:
         return "–"
-    text = json.dumps(settings[key], ensure_ascii=False, default=str)
-    return text if len(text) <= 60 else f"{text[:60]} …"
+    said = {name: value for name, value in below.items() if value not in (None, {})}
+    return json.dumps(settings.get(key, said), ensure_ascii=False, default=str)
 
 
 def _candidate(run: RunDir, name: str) -> Candidate:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ups.eval.pairs import LEVEL, Difference, difference
-from ups.memory.candidate import SEED, Candidate, about_results, differing
+from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
 from ups.memory.errors import number
 from ups.types import Array, ConfigError, DataError
 
@@ -149,7 +149,8 @@ def sides_of(runs: Sequence[Candidate]) -> list[Side]:
     keys = [row[0] for row in differing(runs) if row[0] != SEED and about_results(row[0])]
     sides = []
     for members in groups.values():
-        settings = ", ".join(f"{key}={members[0].settings.get(key)}" for key in keys[:3])
+        of = members[0].settings
+        settings = ", ".join(f"{key}={of[key] if key in of else setting(of, key)}" for key in keys[:3])
         name = members[0].name if len(members) == 1 else f"{settings or members[0].name} ({len(members)} seeds)"
         sides.append(Side(name, tuple(members)))
     return sides

@@ -21,7 +21,7 @@ def live_line(run: RunDir, state: RunState) -> str:
     """Where a run is, with its newest numbers."""
     rows = list(last_rows(run.metrics))
     loss, score, speed = (_newest(rows, state.stage, name) for name in (LOSS, SCORE, "samples_per_second"))
-    words = [f"{state.word}: {state.sentence}" if state.sentence.rstrip(".") != state.word else state.sentence]
+    words = [state.line]
     if state.word == "running":
         words += [f"loss {loss:.3g}"] if loss is not None else []
         words += [f"validation {score:.3g}"] if score is not None else []

@@ -27,7 +27,7 @@ def facts_of(run: RunDir) -> tuple[RunState, Rows]:
         problem = ""
     except DataError as error:
         settings, problem = {}, str(error)
-    rows = [("state", f"{state.word}: {state.sentence}"), ("folder", str(run.folder.resolve()))]
+    rows = [("state", state.line), ("folder", str(run.folder.resolve()))]
     rows += (
         [("config", problem)] if problem else [("trains", _what(settings)), ("seed", str(settings.get("seed", "–")))]
     )

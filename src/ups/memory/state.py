@@ -76,6 +76,11 @@ class RunState:
     errors: Mapping[str, TaskError] = field(default_factory=dict)
 
     @property
+    def line(self) -> str:
+        """The state and its sentence, and a sentence that says no more than the state but once."""
+        return self.sentence if self.sentence.rstrip(".") == self.word else f"{self.word}: {self.sentence}"
+
+    @property
     def error(self) -> float:
         """The mean error over all tasks, to sort by; infinite where there is none."""
         values = [e.value for e in self.errors.values()]

@@ -17,6 +17,7 @@ from ups.progress import Progress, Report
 from ups.run.config import RunConfig
 from ups.run.datasets import Screen, fetch_data
 from ups.run.journal import Span
+from ups.run.live_line import LiveLine, phase_of
 from ups.run.phases import STARTED, process_started
 from ups.run.room import freeable
 from ups.run.run import Run
@@ -74,6 +75,8 @@ def supervise(
     os.environ.setdefault(STARTED, str(process_started()))
     os.environ.update((span or Span()).environment())
     home = (Path(config.out) / config.name).resolve()
+    live = LiveLine(lambda: phase_of(RunDir(home)))
+    say = live.before(say)
     words = (sys.executable, "-m", command, str(home))
     least, talk = d.min_nodes or d.nodes, d.interface if d.nodes > 1 and d.interface else ""
     if talk:
@@ -93,11 +96,17 @@ def supervise(
         starter = _launcher(job, config)
     place, settings = folder.folder, TrackingConfig() if node else config.tracking
     with copied(place, None if node else config.sync, say), mirrored(place, settings, say):
-        return _carried_out(folder, config, job, starter, say, last)
+        return _carried_out(folder, config, job, starter, say, live, last)
 
 
 def _carried_out(
-    folder: RunDir, config: RunConfig, job: Job, starter: Launcher, say: Callable[[str], None], last: bool
+    folder: RunDir,
+    config: RunConfig,
+    job: Job,
+    starter: Launcher,
+    say: Callable[[str], None],
+    live: LiveLine,
+    last: bool,
 ) -> Ending:
     """How the run of a folder that this process holds ended."""
     try:
@@ -110,7 +119,7 @@ def _carried_out(
             say,
             progress=lambda: progress(folder, config),
             launcher=starter,
-            relay=_relaying(TroubleWatch(folder.folder, TrackingConfig() if job.node else config.tracking, say)),
+            relay=_relaying(TroubleWatch(folder.folder, TrackingConfig() if job.node else config.tracking, say), live),
             advice=lambda: freeable(folder),
             last=last,
         ).supervise()
@@ -118,6 +127,7 @@ def _carried_out(
     except OSError as error:
         return refused(folder, error, say)
     finally:
+        live.clear()
         folder.close()
     if verdict.ending in (Ending.USER, Ending.PAUSED):
         say(verdict.cause)
@@ -190,10 +200,14 @@ def progress(folder: RunDir, config: RunConfig) -> int:
     return sum(int(path.name.removeprefix("step-")) for path in checkpoints if isinstance(path, Path))
 
 
-def _relaying(troubles: Callable[[], None]) -> Callable[[bytes], None]:
-    """Shows what rank 0 prints, and between its lines what troubles a tracker."""
+def _relaying(troubles: Callable[[], None], live: LiveLine) -> Callable[[bytes], None]:
+    """Shows what rank 0 prints, between its lines what troubles a tracker, and where the run is while it is silent."""
 
     def relay(text: bytes) -> None:
+        if not text:
+            live.draw()
+            return
+        live.clear()
         with contextlib.suppress(OSError, ValueError):
             if sys.stdout is not None:  # it may have been closed before this process began
                 sys.stdout.buffer.write(text)

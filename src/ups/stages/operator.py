@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -15,7 +14,7 @@ from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
 from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
-from ups.stages.terms import edges, has_term, lawless, raised, share, shares, spectral, unbalanced
+from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
 from ups.types import ConfigError
 
@@ -40,9 +39,6 @@ class OperatorLoss:
     power: float = 1.0
     """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does. Below 1
     hard samples outweigh easy ones less: for parameters over decades."""
-    each_field: bool = False
-    """Compare each decoded field with its own size, as nRMSE does, and not with that of all fields together: for fields
-    that fade while others stay, such as the velocities of a viscous gas. It changes `increment` alone."""
     spectral: float = 0.0
     """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
@@ -133,18 +129,13 @@ class OperatorStage(Stage):
                 self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
             normal = frames / self.codec.statistics_of(task).std
             mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
-            measured = [
-                measure(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
-                for x, cells, measure in ((normal, mask, self._share), (z, None, share))
+            shares = [
+                share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
+                for x, cells in ((normal, mask), (z, None))
             ]
-        if not steps or not all(math.isfinite(s) for s in measured):
+        if not steps or not all(math.isfinite(s) for s in shares):
             raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
-        self.changes[task.name] = (max(measured[0], 1e-12), max(measured[1], 1e-12))
-
-    @property
-    def _share(self) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
-        """How decoded fields are compared: `(B,)`, or `(B, C)` where each counts by itself."""
-        return shares if self.weights.each_field else share
+        self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
         """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""
@@ -240,8 +231,8 @@ class OperatorStage(Stage):
         found, truth, mask = found.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
         if w.increment:
-            error = self._share(found - truth, truth, mask) / self._change(task.name)[0]
-            terms["increment"] = w.increment * raised(error, w.power).reshape(len(found), -1).mean(1)
+            error = share(found - truth, truth, mask) / self._change(task.name)[0]
+            terms["increment"] = w.increment * raised(error, w.power)
         if w.spectral:
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
         for kind in ("conserved", "divergence", "positive"):

@@ -17,15 +17,8 @@ def square(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Mean square of each sample, in float32; of `(B, *S, C)` over the cells of `mask (B, *S)`, where one is given."""
     if mask is None:
         return x.float().square().flatten(1).mean(1)
-    return squares(x, mask).mean(1)
-
-
-def squares(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same of each field of `(B, *S, C)` by itself, `(B, C)`."""
-    if mask is None:
-        return x.float().square().flatten(1, -2).mean(1)
-    count = mask.flatten(1).sum(1, keepdim=True).clamp_min(1)
-    return without(x.float(), mask).square().flatten(1, -2).sum(1) / count
+    count = mask.flatten(1).sum(1).clamp_min(1) * x.shape[-1]
+    return without(x.float(), mask).square().flatten(1).sum(1) / count
 
 
 def without(x: Tensor, mask: Tensor | None) -> Tensor:
@@ -34,14 +27,8 @@ def without(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def share(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Square of `gap` over that of the truth: a faint sample counts as much as a strong one."""
+    """Square of `gap` over that of the truth: a faint field counts as much as a strong one, as in nRMSE."""
     return square(gap, mask) / square(truth, mask).clamp_min(NOTHING)
-
-
-def shares(gap: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The same of each field of `(B, *S, C)` by itself, `(B, C)`: a faint field counts as much as a strong one, as in
-    nRMSE."""
-    return squares(gap, mask) / squares(truth, mask).clamp_min(NOTHING)
 
 
 def raised(error: Tensor, power: float) -> Tensor:

@@ -15,7 +15,7 @@ FATAL = "Fatal Python error"
 
 
 class LogRelay:
-    """Passes on what is new in a log; `relay` None: nothing."""
+    """Passes on what is new in a log, no bytes where nothing is; `relay` None: nothing."""
 
     def __init__(self, path: Path, relay: Callable[[bytes], None] | None) -> None:
         self._path, self._relay, self._shown = path, relay, 0
@@ -23,11 +23,12 @@ class LogRelay:
     def show(self) -> None:
         if self._relay is None:
             return
+        text = b""
         with contextlib.suppress(OSError), self._path.open("rb") as log:
             log.seek(self._shown)
-            if text := log.read():
-                self._shown += len(text)
-                self._relay(text)
+            text = log.read()
+        self._shown += len(text)
+        self._relay(text)
 
 
 def tail(path: Path, limit: int = 8000) -> str:

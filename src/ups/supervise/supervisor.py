@@ -50,9 +50,10 @@ class Supervisor:
 
     `progress()` is the step of the newest verified checkpoint: starts of the ranks that do not raise it are counted,
     and too many in a row end the run. `launcher`: what `launcher_of` chooses for the job, by default. `relay` gets
-    what rank 0 prints. `advice()` says what could be deleted where the disk is full. To be called from the main thread:
-    ranks die with the thread that started them, and requests to stop (SIGTERM, SIGUSR1, SIGINT, SIGHUP) arrive there.
-    `last`: the process ends with the verdict, and a signal that comes after it changes nothing.
+    what rank 0 prints, and no bytes at looks without news. `advice()` says what could be deleted where the disk is
+    full. To be called from the main thread: ranks die with the thread that started them, and requests to stop (SIGTERM,
+    SIGUSR1, SIGINT, SIGHUP) arrive there. `last`: the process ends with the verdict, and a signal that comes after it
+    changes nothing.
     """
 
     def __init__(

@@ -15,6 +15,7 @@ from pathlib import Path
 from ups.memory.evidence import Processes
 from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release
+from ups.run.live_line import LiveLine, phase_of
 from ups.rundir import RunDir
 from ups.supervise.stop_requests import StopRequests
 from ups.sweep.axes import Point
@@ -63,6 +64,8 @@ class Sweep:
         self.stops = StopRequests()
         self.exhausted = False
         self.reported = time.monotonic()
+        self.live = LiveLine(self._phases)
+        self.say = self.live.before(self.say)
 
     def carry_out(self) -> int | None:
         """Run all of it; the signal that ended it before its time, None where none did."""
@@ -74,6 +77,7 @@ class Sweep:
                     time.sleep(self.tick)
                 self._stop()
         finally:
+            self.live.clear()
             for child in self.children:
                 _kill(child.process)
             alive.close()
@@ -90,6 +94,7 @@ class Sweep:
             self._begin(point)
         if time.monotonic() - self.reported > EVERY:
             self._progress()
+        self.live.draw()
         return bool(self.children or self.waiting)
 
     def _begin(self, point: Point) -> None:
@@ -182,6 +187,11 @@ class Sweep:
 
     def _count(self) -> str:
         return f"{len(self.ended)} of {self.queue.total} done"
+
+    def _phases(self) -> str:
+        return ", ".join(
+            f"{child.point.name}: {phase_of(RunDir(self.folder / child.point.name))}" for child in self.children
+        )
 
     def _progress(self) -> None:
         self.reported = time.monotonic()

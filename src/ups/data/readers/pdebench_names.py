@@ -7,6 +7,9 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ups.data.readers.array_dims import EXAMPLE, listed
+from ups.data.readers.arrays import Variable
+from ups.data.readers.hdf5_arrays import data_sets
 from ups.data.source import Remarks
 from ups.parsing import parse_yaml
 from ups.types import DataError, Param, Params, TaskSpec, check_known
@@ -35,9 +38,11 @@ def identify(file: Any, name: str, tasks: Mapping[str, TaskSpec], task: str | No
     chosen = task or (str(stated) if stated is not None else None)
     if chosen is None:
         if not named:
+            held = listed([Variable(key, key, node.shape, node.dtype) for key, node in data_sets(file)])
             raise DataError(
-                f"{file.filename}: neither its name nor an attribute says which task it holds; name it with --task "
-                f"({', '.join(tasks)}), or describe its arrays (dims, fields, datasets) in a file and name that."
+                f"{file.filename}: holds {held}, and neither its name nor an attribute says which task that is; name "
+                f"one of `ups data tasks` with --task, or say it in a file my.yaml with {EXAMPLE} (and "
+                "`datasets: {u: /path/in/the/file}` where an array has another name), and name that file with --task."
             )
         if len(named) > 1:
             raise DataError(f"{file.filename}: its name fits the tasks {', '.join(named)}; choose one with --task.")
