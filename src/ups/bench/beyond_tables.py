@@ -225,9 +225,10 @@ def _ratio(above: Score, below: Score) -> str:
 
 
 def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The newest full run of each budget, of rows that were measured with several, by row, the least budget first."""
+    """The newest full run of each budget, of rows that were measured with several, by row, the least budget first.
+    Those with a note are left out: minutes on a GPU that others use too are no measure of what was computed."""
     found: dict[str, dict[float, Entry]] = {}
-    for entry in sorted((e for e in entries if e.kind == "full"), key=lambda e: e.started):
+    for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
         found.setdefault(entry.row, {})[entry.minutes] = entry
     return {row: [runs[m] for m in sorted(runs)] for row, runs in sorted(found.items()) if len(runs) > 1}
 
