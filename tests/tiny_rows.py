@@ -12,7 +12,6 @@ from ups.eval.report import Report
 from ups.pages import Page
 from ups.run.config import RunConfig
 from ups.run.datasets import Screen
-from ups.run.journal import Span
 from ups.run.run import finish_alone
 from ups.verdict import Ending
 
@@ -29,16 +28,16 @@ evaluation: {zero_shot: [2], horizon: 2, unseen: {advection1d: [{beta: 0.7}]}, s
 """
 
 
-def in_this_process(config: RunConfig, way: Way, until: str | None) -> Ending:
+def in_this_process(config: RunConfig, way: Way) -> Ending:
     """Without pictures, which take longer than all the rest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Report, "page", lambda self, rows=(): Page("no pictures", "", []))  # noqa: ARG005
-        start = partial(finish_alone, config, Screen.silent(), span=Span.of(None, until))
+        start = partial(finish_alone, config, Screen.silent())
         return start(resume=way == "resume", overwrite=way == "overwrite")[1].ending
 
 
-def never(config: RunConfig, way: Way, until: str | None) -> Ending:
-    raise AssertionError((config.name, way, until))
+def never(config: RunConfig, way: Way) -> Ending:
+    raise AssertionError((config.name, way))
 
 
 FACTS = {

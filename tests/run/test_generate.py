@@ -277,6 +277,22 @@ def test_a_file_begun_or_made_with_other_settings_is_kept_and_named(tmp_path: Pa
     assert path.read_bytes() != before
 
 
+def test_what_another_folder_has_made_alike_is_taken_from_there_and_nothing_else(tmp_path: Path) -> None:
+    config = GenerateConfig(task="advection1d", samples=2, resolution=16, frames=3, device="cpu")
+    (first,) = generate(config, tmp_path / "first", print)
+    (same,) = generate(config, tmp_path / "same", print, known=tmp_path / "first")
+    assert same.samefile(first)
+    more = config.model_copy(update={"samples": 3})
+    for known in (tmp_path / "first", tmp_path / "nowhere"):
+        (other,) = generate(more, tmp_path / f"other than {known.name}", print, known=known)
+        assert not other.samefile(first)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / first.name).write_bytes(b"no data")
+    (anew,) = generate(config, tmp_path / "anew", print, known=tmp_path / "broken")
+    with open_source(anew, TASKS) as found:
+        assert len(found.ids) == 2
+
+
 def test_two_generators_of_one_file_do_not_mix(tmp_path: Path) -> None:
     def attempt(progress: Progress) -> None:
         if progress.done == 2 and progress.total == 5:

@@ -17,7 +17,7 @@ def fake_sweep(folder: Path, template: Path, kinds: list[str], slots: int = 2) -
     """Points named by their number and kind; each becomes a copy of the run in `template`."""
     points = [Point(f"{number}-{kind}", (("kind", kind),)) for number, kind in enumerate(kinds)]
 
-    def command(point: Point, slot: Slot) -> list[str]:  # noqa: ARG001
+    def command(point: Point, slot: Slot, data_from: Path | None) -> list[str]:  # noqa: ARG001
         return [sys.executable, "-S", str(FAKE), str(folder / point.name), point.name.split("-")[1], str(template)]
 
     places = [Slot("", (("OMP_NUM_THREADS", "3"),))] * slots

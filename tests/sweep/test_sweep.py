@@ -14,6 +14,8 @@ from memory_runs import begun, finished
 from ups.memory.runs import runs_in
 from ups.memory.state import state_of
 from ups.presence import HeldError, hold, release
+from ups.run.journal import Journal
+from ups.rundir import RunDir
 from ups.supervise.proc import alive
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -87,6 +89,36 @@ def test_a_stopped_sweep_leaves_nothing_running_and_goes_on_where_it_was(
     assert subprocess.run(words, stdout=subprocess.DEVNULL, check=False).returncode == 0
     assert [len(starts(tmp_path, name)) for name in ("0-slow", "1-slow", "2-good")] == [2, 2, 1]
     assert [state_of(tmp_path / name).word for name in ("0-slow", "1-slow", "2-good")] == ["finished"] * 3
+
+
+def test_runs_of_the_same_data_wait_until_the_first_has_made_them_and_are_told_where(
+    tmp_path: Path, template: Path
+) -> None:
+    sweep = fake_sweep(tmp_path, template, ["good", "good", "good"])
+    sweep.shared, sources, command = True, {}, sweep.command
+    sweep.command = lambda point, slot, source: sources.update({point.name: source}) or command(point, slot, source)
+    first = sweep._next()
+    assert first is not None
+    assert first.name == "0-good"
+    assert sweep._next() is None
+    journal = Journal(RunDir(tmp_path / "0-good").journal)
+    (tmp_path / "0-good").mkdir()
+    with journal("data"):
+        assert sweep._next() is None
+    second = sweep._next()
+    assert second is not None
+    for point in (first, second):
+        sweep._start(point)
+    while sweep._go_on():
+        time.sleep(0.05)
+    assert sources == {"0-good": None, "1-good": tmp_path / "0-good", "2-good": tmp_path / "0-good"}
+
+
+def test_where_the_run_that_was_to_make_the_data_fails_the_others_make_them(tmp_path: Path, template: Path) -> None:
+    sweep = fake_sweep(tmp_path, template, ["refused", "good", "good"])
+    sweep.shared = True
+    assert sweep.carry_out() is None
+    assert [state.word for _, state in sorted(sweep.ended.items())] == ["failed", "finished", "finished"]
 
 
 def test_a_run_that_lives_already_is_waited_for_and_never_written_twice(tmp_path: Path, template: Path) -> None:

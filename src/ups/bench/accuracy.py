@@ -32,16 +32,16 @@ from ups.verdict import FINISHED, Ending, classify
 
 Say = Callable[[str], None]
 Way = Literal["begin", "resume", "overwrite"]
-# Carries out the run of a config, in a folder that is new or holds it, up to a phase or to its end; how it ended.
-Carry = Callable[[RunConfig, Way, str | None], Ending]
+# Carries out the run of a config, in a folder that is new or holds it; how it ended.
+Carry = Callable[[RunConfig, Way], Ending]
 STOPPED = (Ending.PREEMPTED, Ending.INTERRUPTED)  # by somebody who wants no further run
 SPARE = 2**30  # bytes of the disk for checkpoints, logs and reports
 
 
-def carry_out(config: RunConfig, way: Way, until: str | None) -> Ending:
+def carry_out(config: RunConfig, way: Way) -> Ending:
     """As `ups run` does it: in processes that are watched and started again."""
     os.environ[STARTED] = str(time.time())  # what came before is not the run's
-    start = partial(supervise, config, command="ups.cli.worker", last=True, span=Span.of(None, until))
+    start = partial(supervise, config, command="ups.cli.worker", last=True, span=Span.of(None, None))
     return start(resume=way == "resume", overwrite=way == "overwrite")
 
 
@@ -118,6 +118,8 @@ class Measurement:
 
     def carried_out(self, before: Sequence[RunDir]) -> tuple[RunDir, Ending]:
         """The folder of the run, and how it ended; `before` are those of the same data that have been made."""
+        if before:
+            self.config = self.config.model_copy(update={"data_from": str(before[0].folder)})
         place = RunDir(Path(self.config.out) / self.config.name)
         way: Way = "begin" if place.known() is None else "overwrite" if self.request.overwrite else "resume"
         if way == "resume" and place.is_of(self.config) and place.ended() in FINISHED:
@@ -126,12 +128,7 @@ class Measurement:
             return place, Ending.SUCCESS
         if way != "resume":
             require_room(self.config)
-        if way != "resume" and any(path.cache("data").is_dir() for path in before[:1]):
-            if (ending := self.carry(self.config, way, "check")) not in (Ending.PAUSED, Ending.SUCCESS):
-                return place, ending
-            share_data(before[0], place)
-            way = "resume"
-        ending = self.carry(self.config, way, None)
+        ending = self.carry(self.config, way)
         if ending in FINISHED:
             self._enter(place, code()["source of ups"])
         return place, ending
@@ -259,13 +256,3 @@ def require_room(config: RunConfig) -> None:
             f"{config.out}: {config.name} needs {needed / 1e9:.1f} GB of the disk for its data, and only "
             f"{free / 1e9:.1f} GB are free; free some space, or name another --out."
         )
-
-
-def share_data(source: RunDir, target: RunDir) -> None:
-    """Give a run the data files of another one of the same data, instead of making them again: as further names of the
-    same files."""
-    target.cache("data").mkdir(parents=True, exist_ok=True)
-    for path in source.cache("data").iterdir():
-        link = target.cache("data") / path.name
-        if path.is_file() and not link.exists():
-            os.link(path, link)

@@ -34,7 +34,7 @@ def bench_verify(
     config = row.run(budget, out, name=f"verify-{row.name.replace('/', '-')}")
     place = RunDir(Path(config.out) / config.name)
     require_room(config)
-    ending = carry(config, "begin" if place.known() is None else "overwrite", None)
+    ending = carry(config, "begin" if place.known() is None else "overwrite")
     if ending not in FINISHED:
         say(f"{row.name}: its short version did not come to its end ({ending.name}), so nothing is known of it.")
         return NOT_RUN

@@ -113,7 +113,7 @@ class CacheConfig(Config):
 class RunConfig(Config):
     """A run: data, model, stages, evaluation. `run_config()` is this with a section for each stage there is."""
 
-    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync"})
+    incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync", "data_from"})
     after_training = frozenset({"evaluation"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
@@ -130,6 +130,9 @@ class RunConfig(Config):
     """How long a process may stand still before it counts as hung, and how often a run is started again."""
     data: dict[str, DataConfig] = Field(default_factory=dict)
     """Data sets, by a name of your choice."""
+    data_from: str | None = None
+    """A run folder: data that it has made, and that this run would make alike, are taken from there (as further names
+    of the same files). `ups sweep` uses it."""
     mix: Mix = Field(default_factory=Mix)
     """How often each task is drawn in training."""
     cache: CacheConfig = Field(default_factory=CacheConfig)

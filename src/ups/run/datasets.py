@@ -16,23 +16,19 @@ import numpy as np
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
 from ups.data.checksums import Digest, Memory, content
-from ups.data.sampler import Validations
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
-from ups.data.trajectories import Trajectories, alike, balanced
+from ups.data.trajectories import Trajectories, alike
 from ups.data.views import CutInTime
-from ups.data.windows import CELLS, Samples, Windows
 from ups.definition import Definition
-from ups.engine.ranks.dist import Dist
 from ups.engine.train import Progress
 from ups.eval.results import DataFact
 from ups.fetch.downloads import provide, there
 from ups.fetch.fetch import is_elsewhere
 from ups.physics import TASKS
-from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig, SplitConfig
 from ups.run.generate import Report as Following
 from ups.run.generate import generate
-from ups.stages import StageConfig
+from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, TaskSpec, UpsError, check_known
 
 Say = Callable[[str], None]
@@ -169,8 +165,8 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 @contextmanager
-def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Entry]:
-    """The data of one entry of a config, made first where it names no file."""
+def opened(data: DataConfig, folder: Path, following: Following, known: Path | None = None) -> Iterator[Entry]:
+    """The data of one entry of a config, made first where it names no file and the folder `known` has none of it."""
     if data.split.files:
         parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
         _check_apart({f"split.files.{part}": source for part, source in parts.items()})
@@ -178,7 +174,7 @@ def opened(data: DataConfig, folder: Path, following: Following) -> Iterator[Ent
     elif data.file:
         source = open_files(data.file, data.definition)
     else:
-        paths = generate(data.generation(), folder, following)
+        paths = generate(data.generation(), folder, following, known=known)
         source = open_files([str(path) for path in paths], data.definition)
     with source:
         check_axes(source)
@@ -304,13 +300,20 @@ def fetch_data(configs: Mapping[str, DataConfig], following: Following) -> None:
 
 
 def open_sets(
-    configs: Mapping[str, DataConfig], folder: Path, following: Following, stack: ExitStack, say: Say = _nothing
+    configs: Mapping[str, DataConfig],
+    folder: Path,
+    following: Following,
+    stack: ExitStack,
+    say: Say = _nothing,
+    data_from: str | None = None,
 ) -> list[DataSet]:
-    """The data sets of a config, one for each task, open until `stack` closes; `say` is told what readers noticed."""
+    """The data sets of a config, one for each task, open until `stack` closes; `say` is told what readers noticed. What
+    the run in the folder `data_from` has made is not made again."""
+    known = None if data_from is None else RunDir(Path(data_from)).cache("data")
     entries = []
     for name, data in configs.items():
         try:
-            entry = stack.enter_context(opened(data, folder, following))
+            entry = stack.enter_context(opened(data, folder, following, known))
             entries.append(entry)
             if data.there:
                 remarks = [*(f"PROBLEM: {problem}" for problem in entry.source.problems), *entry.source.notes]
@@ -320,31 +323,3 @@ def open_sets(
             text = str(error)
             raise type(error)(text if text.startswith(("/", "data.")) else f"data.{name}: {text}") from None
     return joined(entries)
-
-
-def windows_of(
-    config: RunConfig,
-    sets: Sequence[DataSet],
-    settings: StageConfig,
-    dist: Dist,
-    encoded: Sequence[Samples] = (),
-    validations: Callable[[], Validations] = tuple,
-) -> Windows:
-    """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
-    train, valid = ([part for data in sets for part in data.parts(name)] for name in ("train", "valid"))
-    names = {data.task.name for data in sets}
-    weights = {name: weight for name, weight in config.mix.weights.items() if name in names}
-    mix = dataclasses.replace(config.mix, weights=weights) if len(names) > 1 else None
-    return Windows(
-        encoded or train,
-        valid,
-        settings.batch,
-        config.context,
-        settings.unroll,
-        config.seed,
-        ranks=dist,
-        mix=mix,
-        validations=validations,
-        cells=CELLS.get(dist.device.type, 0),
-        draws=[balanced(part.params) for part in train],
-    )

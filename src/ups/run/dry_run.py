@@ -15,8 +15,9 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Progress, TrainConfig
 from ups.models import Simulator
 from ups.run.config import RunConfig
-from ups.run.datasets import DataSet, windows_of
+from ups.run.datasets import DataSet
 from ups.run.journal import Journal, Span
+from ups.run.order import windows_of
 from ups.tensors import Window
 
 LOOKED_AT = 32  # steps among which each task is looked for

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +30,7 @@ from ups.progress import Progress as Progress
 from ups.progress import Report as Report
 from ups.run.data_config import GenerateConfig
 from ups.run.params import FileParams, files_of
-from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory
+from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError
 from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
@@ -71,12 +72,17 @@ def equations_of(config: GenerateConfig) -> list[Equation]:
     return [params.equation(EQUATIONS[config.task]) for params in files_of(config.params)]
 
 
-def generate(config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False) -> list[Path]:
-    """Make the files that `config` describes in `folder`, one for each combination of listed parameters."""
-    return [_make(config, params, folder, report, overwrite) for params in files_of(config.params)]
+def generate(
+    config: GenerateConfig, folder: Path, report: Report, overwrite: bool = False, known: Path | None = None
+) -> list[Path]:
+    """Make the files that `config` describes in `folder`, one for each combination of listed parameters. Those that
+    the folder `known` has already are taken, as further names of the same files."""
+    return [_make(config, params, folder, report, overwrite, known) for params in files_of(config.params)]
 
 
-def _make(config: GenerateConfig, params: FileParams, folder: Path, report: Report, overwrite: bool) -> Path:
+def _make(
+    config: GenerateConfig, params: FileParams, folder: Path, report: Report, overwrite: bool, known: Path | None
+) -> Path:
     equation, device = params.equation(EQUATIONS[config.task]), device_of(config.device)
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)
@@ -87,6 +93,8 @@ def _make(config: GenerateConfig, params: FileParams, folder: Path, report: Repo
         discard(path)
     elif path.exists():
         return _existing(path, plan)
+    elif known is not None and _taken(known / path.name, path, plan):
+        return path
     times = equation.times()[: config.frames]
     batch = batch_of(config, len(times), domain, len(plan.task.channels), device)
     writer = Writer(path, plan)
@@ -242,10 +250,28 @@ def file_spec(config: GenerateConfig, params: FileParams, domain: Domain, scheme
     return FileSpec(equation.spec(), shared, left, kept, config.samples, identity, varying)
 
 
-def _existing(path: Path, plan: FileSpec) -> Path:
+def _identities(path: Path, plan: FileSpec) -> tuple[dict[str, object], dict[str, object]]:
+    """What a file says it holds, and what a plan wants of it."""
     with open_file(path) as file:
         made = parse_json(file.attrs.get("ups_identity", "{}"))
-    wanted = json.loads(json.dumps(plan.identity))
+    return made, json.loads(json.dumps(plan.identity))
+
+
+def _taken(source: Path, path: Path, plan: FileSpec) -> bool:
+    """Whether a file that was made elsewhere is what is wanted, and has been given the name `path` too."""
+    try:
+        made, wanted = _identities(source, plan)
+        if made != wanted:
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, path)
+    except (UpsError, OSError, ValueError):  # not there, no whole file, or on another disk: it is made anew
+        return False
+    return True
+
+
+def _existing(path: Path, plan: FileSpec) -> Path:
+    made, wanted = _identities(path, plan)
     if made == wanted:
         return path
     other = ", ".join(f"{key} {made.get(key, 'unknown')}" for key in wanted if made.get(key) != wanted[key])

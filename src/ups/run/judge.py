@@ -41,13 +41,13 @@ from ups.run.calibrate import AT_ONCE
 from ups.run.champion import Champion, digest_of
 from ups.run.config import RunConfig
 from ups.run.data_identity import Identity
-from ups.run.datasets import DataSet, Screen, windows_of
+from ups.run.datasets import DataSet, Screen
 from ups.run.exams import Exam, by_length, exams
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.load import load
 from ups.run.long_rollouts import long_rollouts
-from ups.run.order import told
+from ups.run.order import told, windows_of
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of

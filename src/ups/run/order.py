@@ -1,20 +1,25 @@
-"""The order of a training's windows: told per epoch, and led by validation where the mix asks for it."""
+"""The windows of a training and their order: told per epoch, and led by validation where the mix asks for it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ups.data.draw_checksum import WRAP, expected, share
 from ups.data.loader import Loader
 from ups.data.sampler import LEAD, Mix, Sampler, Validations
-from ups.data.windows import Windows
+from ups.data.trajectories import balanced
+from ups.data.windows import CELLS, Samples, Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.eval.results import Drawn
 from ups.later import torch
+from ups.run.config import RunConfig
+from ups.run.datasets import DataSet
 from ups.rundir import RunDir
+from ups.stages import StageConfig
 from ups.tensors import Window
 from ups.types import ConfigError
 
@@ -125,3 +130,31 @@ def _by_task(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]
     """The error of each task: the first number named after it."""
     found = {name: next((v for key, v in row.items() if key.startswith(f"{name} ")), None) for name in names}
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def windows_of(
+    config: RunConfig,
+    sets: Sequence[DataSet],
+    settings: StageConfig,
+    dist: Dist,
+    encoded: Sequence[Samples] = (),
+    validations: Callable[[], Validations] = tuple,
+) -> Windows:
+    """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
+    train, valid = ([part for data in sets for part in data.parts(name)] for name in ("train", "valid"))
+    names = {data.task.name for data in sets}
+    weights = {name: weight for name, weight in config.mix.weights.items() if name in names}
+    mix = dataclasses.replace(config.mix, weights=weights) if len(names) > 1 else None
+    return Windows(
+        encoded or train,
+        valid,
+        settings.batch,
+        config.context,
+        settings.unroll,
+        config.seed,
+        ranks=dist,
+        mix=mix,
+        validations=validations,
+        cells=CELLS.get(dist.device.type, 0),
+        draws=[balanced(part.params) for part in train],
+    )

@@ -161,7 +161,7 @@ class Run:
     def sets(self) -> list[DataSet]:
         """The data sets, made where no file holds them yet, and opened once."""
         place, screen = self.folder.cache("data"), self.screen
-        sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say)
+        sets = open_sets(self.config.data, place, screen.following, self._opened, screen.say, self.config.data_from)
         return sets if self.parent is None else aligned(sets, self.parent.codec.tasks)
 
     @cached_property

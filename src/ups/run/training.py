@@ -22,8 +22,8 @@ from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
 from ups.run.data_identity import Digests, IdentifiedStore, Identity
-from ups.run.datasets import DataSet, Screen, windows_of
-from ups.run.order import Order, Proven, drawn, validations_of
+from ups.run.datasets import DataSet, Screen
+from ups.run.order import Order, Proven, drawn, validations_of, windows_of
 from ups.rundir import Place, RunDir
 from ups.stages import Stage
 from ups.types import DataError

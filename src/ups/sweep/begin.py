@@ -54,8 +54,6 @@ def sweep(
     with checking or nullcontext():
         base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, told(say)))
         slots = slots_of(request.devices, request.jobs, base.device, _gpus())
-    if any(not data.there for data in base.data.values()):
-        say("each run makes its data anew; for many runs, make them once (`ups data generate`) and name the file.")
     folder.mkdir(parents=True, exist_ok=True)
     queue: Queue = (
         Listed(listed) if listed is not None else study.Study(folder, axes, request.optuna or 0, seeds, request.seed)
@@ -70,7 +68,9 @@ def sweep(
         write(folder, known)
 
     watched = _Remembering(queue, lambda point: remember(folder, (point,), command))
-    job = Sweep(folder, watched, slots, words, say, changed)
+    alike = not any(axis.key.split(".")[0] == "data" for axis in axes)
+    made = any(not data.there for data in base.data.values())
+    job = Sweep(folder, watched, slots, words, say, changed, shared=made and alike)
     stopped = job.carry_out()
     settings = write(folder, remember(folder, (), command))
     return _code(stopped, job.ended, say), folder, settings

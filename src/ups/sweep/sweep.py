@@ -15,6 +15,7 @@ from pathlib import Path
 from ups.memory.evidence import Processes
 from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release
+from ups.run.journal import read_journal
 from ups.run.live_line import LiveLine, phase_of
 from ups.rundir import RunDir
 from ups.supervise.stop_requests import StopRequests
@@ -43,17 +44,19 @@ class Child:
 class Sweep:
     """Carries out the points of a queue in `folder`, one in each slot at a time.
 
-    `command(point, slot, resume)` are the words of `ups run` for a point. What has ended well is not repeated, what was
-    begun or killed is resumed, what lives already is waited for: two processes never write one run. `changed()` is
-    called whenever a run has ended.
+    `command(point, slot, data_from)` are the words of `ups run` for a point. What has ended well is not repeated, what
+    was begun or killed is resumed, what lives already is waited for: two processes never write one run. `changed()` is
+    called whenever a run has ended. `shared`: all runs make the same data, so the first makes them for all, and the
+    others begin when they are there.
     """
 
     folder: Path
     queue: Queue
     slots: Sequence[Slot]
-    command: Callable[[Point, Slot], list[str]]
+    command: Callable[[Point, Slot, Path | None], list[str]]
     say: Callable[[str], None]
     changed: Callable[[], None] = lambda: None
+    shared: bool = False
     children: list[Child] = field(default_factory=list)
     ended: dict[str, RunState] = field(default_factory=dict)
     waiting: list[Point] = field(default_factory=list)  # for a process that writes them already
@@ -62,7 +65,8 @@ class Sweep:
 
     def __post_init__(self) -> None:
         self.stops = StopRequests()
-        self.exhausted = False
+        self.maker: Point | None = None  # the run that makes the data of all
+        self.held: Point | None = None  # the next to begin, when they are there
         self.reported = time.monotonic()
         self.live = LiveLine(self._phases)
         self.say = self.live.before(self.say)
@@ -90,12 +94,30 @@ class Sweep:
             self.children.remove(child)
             self._left(child.point, killed=child.process.returncode < 0)
         self._start_waiting()
-        while len(self.children) < len(self.slots) and (point := self.queue.next()) is not None:
+        while len(self.children) < len(self.slots) and (point := self._next()) is not None:
             self._begin(point)
         if time.monotonic() - self.reported > EVERY:
             self._progress()
         self.live.draw()
         return bool(self.children or self.waiting)
+
+    def _next(self) -> Point | None:
+        """The next point of the queue, once it can begin."""
+        point, self.held = self.held or self.queue.next(), None
+        if not self.shared or point is None or self._made(point):
+            return point
+        self.held = point
+        return None
+
+    def _made(self, point: Point) -> bool:
+        """Whether the data of all runs are there, or this point is the one to make them."""
+        if self.maker is None:
+            self.maker = point
+            self.say(f"{point.name} makes the data for all; the others begin when they are there.")
+        if self.maker is point or self.maker.name in self.ended:
+            return True
+        rows = read_journal(RunDir(self.folder / self.maker.name).journal)
+        return any((row.get("phase"), row.get("event")) == ("data", "end") for row in rows)
 
     def _begin(self, point: Point) -> None:
         """Start a point, unless it is finished, or lives already."""
@@ -124,7 +146,8 @@ class Sweep:
         for slot in taken:
             free.remove(slot)
         slot = free[0]
-        words = self.command(point, slot)
+        source = self.folder / self.maker.name if self.maker is not None and self.maker is not point else None
+        words = self.command(point, slot, source)
         known = RunDir(self.folder / point.name).known() is not None
         words += ["--resume"] if known else []
         log = self.folder / CONSOLE / f"{point.name}.log"
@@ -204,9 +227,10 @@ class Sweep:
 def command_of(config: Path, folder: Path, flags: Callable[[Point], dict[str, str]]) -> Callable[..., list[str]]:
     """The words that run a point."""
 
-    def words(point: Point, slot: Slot) -> list[str]:
+    def words(point: Point, slot: Slot, data_from: Path | None) -> list[str]:
         given = {**flags(point), "out": str(folder), "name": point.name}
         given |= {"device": slot.device} if slot.device else {}
+        given |= {"data_from": str(data_from)} if data_from else {}
         return [sys.executable, "-m", "ups", "run", str(config), *(f"--{key}={value}" for key, value in given.items())]
 
     return words
