@@ -20,7 +20,7 @@ from ups.engine.ranks.dist_config import DistConfig
 from ups.heartbeat import Pulse
 
 NO_GRAPHS = "a CUDA graph needs a CUDA device"
-PROFILED = 4  # steps
+PROFILED = {"cuda": 4, "cpu": 1}  # steps
 EAGER, GRAPHS = "kernel by kernel", "as graphs"
 
 
@@ -53,7 +53,7 @@ def small(device: str) -> Found:
             works[GRAPHS] = steps_of(case.trainer(dist, pulse, graph=True))
         turns: list[tuple[str, Work | None]] = [(name, repeated(step, block)) for name, step in works.items()]
         times = in_turn(turns, case.sizes.rounds, dist.device)
-        profiled = summary(kernel_seconds(eager, PROFILED, dist.device))
+        profiled = summary(kernel_seconds(eager, PROFILED[dist.device.type], dist.device))
     found.kernels["small"] = profiled
     rates = {name: words(per_second(each, block)) for name, each in times.items()}
     found.rates |= {f"one rank, {name}": rate for name, rate in rates.items()}
