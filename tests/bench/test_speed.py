@@ -16,8 +16,8 @@ from ups.bench import speed
 from ups.bench.kernels import kernel_seconds, kind_of, summary
 from ups.bench.speed import BARS, PARTS, bench_speed
 from ups.bench.speed_case import SIZES, Found, large_case
-from ups.bench.speed_large import Demand
-from ups.bench.speed_steps import Reductions, small
+from ups.bench.speed_large import Demand, fitting
+from ups.bench.speed_steps import Reductions, ranks_rows, small
 from ups.bench.speed_validation import count_of
 from ups.bench.tables import kernels_table, speed_table
 from ups.bench.turns import Spread, in_turn, over
@@ -66,6 +66,8 @@ NAMES = {
     "Memcpy DtoD (Device -> Device)": "copies",
     "void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>": "element-wise, norms",
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps>>": "element-wise, norms",
+    "void at::native::unrolled_elementwise_kernel<at::native::CUDAFunctor_add<float>>": "element-wise, norms",
+    "void at::native::roll_cuda_kernel<float>": "copies",
     "triton_poi_fused__to_copy_add_mul_3": "element-wise, norms",
     "_squares": "element-wise, norms",
     "curand_something": "other",
@@ -108,6 +110,25 @@ def test_the_time_of_reductions_is_taken_off_the_rounds_that_were_watched() -> N
     assert len(watch.each) == 1
     watch.each = [9.0, 1.0, 2.0]
     assert watch.without([4.0, 4.0]) == [3.0, 2.0]
+
+
+def test_ranks_are_compared_with_one_alone_before_and_after_the_reduction() -> None:
+    times = {"alone": [1.0], "apart": [1.25], "as graphs": [4.0], "as graphs, without the reduction": [2.0]}
+    found = Found()
+    ranks_rows(found, {**times, "kernel by kernel": [8.0], "kernel by kernel, without the reduction": [6.0]})
+    assert [row["ratio"] for row in found.rows] == [0.8, 0.5, 0.25, 2.0]
+    assert found.rows[1]["name"] in BARS
+
+
+def test_on_a_gpu_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = large_case("cpu", "unet")
+    stage = case.stage(CPU)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    needs, fits = Demand((1, 2), (10**9, 2 * 10**9)), {}
+    for gigabytes in (1, 3, 9):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, n=gigabytes: (n * 10**9, 0))  # noqa: ARG005
+        fits[gigabytes] = fitting(case, stage, needs, torch.device("cuda"))
+    assert fits == {1: 1, 3: 2, 9: 4}, "four are wanted, and a fifth of the memory is left alone"
 
 
 @pytest.mark.parametrize(("every", "count"), [(0.34, 3), (0.25, 4), (1.0, 1), (0.0, 1)])

@@ -19,7 +19,7 @@ KINDS = {
     "convolutions": r"conv(?!ert)|fft|^_forward$|^_backward$|^_backward_weight$",
     "optimizer": r"multi_tensor_apply|adam|lerp|_foreach_",
     "fused": r"^triton_",
-    "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|roll|fill|::zero",
+    "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",
     "element-wise, norms": r"elementwise|reduce|norm|softmax|vectorized|gelu|silu|index|^_squares$|^_apply$|^_sums$"
     r"|^_entering$|::(add|sub|mul|div|sum|mean|addcmul|rsqrt|pow|sqrt|neg|where)_?$",
 }

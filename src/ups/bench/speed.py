@@ -52,7 +52,7 @@ PARTS: dict[str, tuple[Job, ...]] = {
     "small": (Job("small", small, 1, 60),),
     "protections": (
         Job("protections on one rank", protections, 1, 60, (1,)),
-        Job("protections on two ranks", protections, 2, 60, (2,)),
+        Job("protections on two ranks", protections, 2, 90, (2,)),
     ),
     "validation": (Job("validation", validation, 1, 60),),
     "large": (
@@ -60,9 +60,9 @@ PARTS: dict[str, tuple[Job, ...]] = {
         Job("unet", large, 1, 90, ("unet", False)),
     ),
     "ranks": (
-        Job("ddp on two ranks", ranks, 2, 60),
+        Job("ddp on two ranks", ranks, 2, 90),
         Job("fsdp on one rank", fsdp, 1, 60, (1,)),
-        Job("fsdp on two ranks", fsdp, 2, 60, (2,)),
+        Job("fsdp on two ranks", fsdp, 2, 90, (2,)),
     ),
     "compiled": (
         Job("transformer, compiled", large, 1, 180, ("transformer", True)),

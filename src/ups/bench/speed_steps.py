@@ -133,11 +133,11 @@ def ranks(device: str) -> Found:
         dist.barrier()
     found.what["ranks"] = f"two gloo ranks of one machine, {case.batch} samples each"
     found.rates |= {f"two ranks, {name}": words(per_second(each, block)) for name, each in times.items()}
-    _ranks_rows(found, times)
+    ranks_rows(found, times)
     return found
 
 
-def _ranks_rows(found: Found, times: dict[str, list[float]]) -> None:
+def ranks_rows(found: Found, times: dict[str, list[float]]) -> None:
     """Speed of this rank in several ways over its own alone."""
     shared = over(times["alone"], times["apart"])
     found.row("two ranks that never speak, each over one alone, speed", shared, "what sharing the machine leaves")
