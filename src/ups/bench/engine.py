@@ -98,9 +98,11 @@ def trainer_of(dist: Dist, size: int, pulse: Pulse | None) -> Trainer:
 
 
 def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | None = None) -> Work:
-    """A step of a trainer as `fit` takes it, in the way of `kind`; with another heartbeat if one is given."""
+    """A step of a trainer as `fit` takes it, in the way of `kind`; with another heartbeat if one is given. All ranks
+    must ask."""
     windows = Prefetch(trainer.batches.batch, 0, trainer.dist.device, trainer.config.prefetch)
     pulse = pulse or trainer.pulse
+    trainer.stragglers.start(trainer.state.step)  # a line of the log compares ranks
 
     def step() -> None:
         trainer.pulse = trainer.learner.pulse = trainer.consensus.pulse = pulse

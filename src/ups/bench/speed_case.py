@@ -48,6 +48,7 @@ SIZES = {
             "model.operator.width": 32,
             "model.operator.depth": 2,
             "operator.batch": 4,
+            "operator.train.log_every": 5,
         },
         2,
         2,
