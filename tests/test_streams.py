@@ -47,6 +47,7 @@ WORDS = {
     "bench engine": ("bench", "engine", "--rounds", "few"),
     "bench cache": ("bench", "cache", "--samples", "few"),
     "bench growth": ("bench", "growth", "--rounds", "few"),
+    "bench speed": ("bench", "speed", "--part", "nothing"),
     "bench accuracy": ("bench", "accuracy", "nothing"),
     "bench verify": ("bench", "verify", "nothing"),
     "bench merge": ("bench", "merge", "{folder}/nowhere.json"),

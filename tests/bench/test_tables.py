@@ -11,7 +11,7 @@ import pytest
 from tiny_rows import FACTS
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
-from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, bench_tables, filled, newest, tables_of
+from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, newest, tables_of
 from ups.types import DataError
 
 HOME = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def copy(tmp_path: Path) -> Path:
     """The documents and what they are made from, to be changed."""
     shutil.copytree(HOME / ROWS, tmp_path / ROWS)
     shutil.copytree(HOME / BEYOND, tmp_path / BEYOND)
-    for name in (*DOCUMENTS, ENGINE, GROWTH, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
+    for name in (*DOCUMENTS, ENGINE, GROWTH, SPEED, PUBLISHED, LEDGER, Path("configs/h200.yaml")):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         if (HOME / name).exists():
             shutil.copy(HOME / name, tmp_path / name)

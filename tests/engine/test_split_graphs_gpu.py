@@ -1,21 +1,17 @@
-"""On a GPU: steps as two graphs around the vote, on one rank and on two of one card over gloo; what they are worth."""
+"""On a GPU: steps as two graphs around the vote, on one rank and two of one card; `ups bench speed` times them."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 import torch
 
 from ranks import run_ranks, values
-from two_heads import STEPS, InTurn, TwoHeads, same, train
+from two_heads import STEPS, same, train
 from ups.engine.graph import WARM
-from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
-from ups.engine.train import TrainConfig
-from ups.heartbeat import Pulse
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -91,45 +87,3 @@ def test_memory_that_the_allocator_refuses_to_a_capture_is_met_in_place() -> Non
     assert any("cannot be captured as a CUDA graph" in note for note in short[1]["notes"])
     for a, b in zip(straight, short, strict=True):
         assert same(a, b)
-
-
-class Timed(Trainer):
-    """Times the reductions of the gradients, the device's work before them apart."""
-
-    reducing = 0.0
-
-    def watch_reductions(self) -> None:
-        reduce = self.learner.reduce
-
-        def timed() -> None:
-            torch.cuda.synchronize()
-            began = time.perf_counter()
-            reduce()
-            torch.cuda.synchronize()
-            self.reducing += time.perf_counter() - began
-
-        self.learner.reduce = timed  # type: ignore[method-assign]
-
-
-def speed(world: int, graph: bool, steps: int) -> tuple[float, float]:
-    """Steps a second, and those there would be if the gradients were reduced in no time."""
-    with started(world) as dist:
-        config = TrainConfig(steps=steps, lr=1e-3, graph=graph, validate_every=0, drift_every=0, log_every=1000)
-        trainer = Timed(config, TwoHeads(64, 40), InTurn(dist), dist, pulse=Pulse(None, dist.rank))
-        if world > 1:
-            trainer.watch_reductions()
-        outcome = trainer.fit()
-        return steps / outcome.seconds, steps / (outcome.seconds - trainer.reducing)
-
-
-def test_graphs_make_small_steps_faster_on_any_number_of_ranks() -> None:
-    found = {
-        (world, graph): values(run_ranks(speed, world, world, graph, 600, timeout=240))[0]
-        for world in (1, 2)
-        for graph in (False, True)
-    }
-    for (world, graph), (all_of_it, without) in found.items():
-        kind = "two graphs" if graph else "kernel by kernel"
-        print(f"{world} rank(s), {kind}: {all_of_it:.0f} steps/s; {without:.0f} without the reduction")
-    assert found[1, True][0] > 1.5 * found[1, False][0]
-    assert found[2, True][1] > 1.2 * found[2, False][1]

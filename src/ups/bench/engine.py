@@ -43,17 +43,10 @@ BARS = {
 
 
 class SameBatch:
-    """The same batch of a 1D task at every step; each rank has its share."""
+    """The same window at every step; this rank's share of the `size` samples of all ranks."""
 
-    def __init__(self, dist: Dist, size: int) -> None:
-        self.size = size
-        first, last = (size * rank // dist.world for rank in (dist.rank, dist.rank + 1))
-        generator = torch.Generator().manual_seed(0)
-        frames = torch.randn(size, 2, 256, 1, generator=generator).cumsum(2) / 16
-        task = TASKS["burgers1d"]
-        nu, dt = torch.full((size, 1), 0.01), torch.full((size,), 0.05)
-        window = Window(task, frames[:, :1], frames[:, 1:], torch.zeros(size, 256, 0), nu, dt, (True,), (1.0,))
-        self.window = window.rows(first, last).to(dist.device)
+    def __init__(self, window: Window, size: int) -> None:
+        self.window, self.size = window, size
 
     def batch(self, step: int) -> Window:  # noqa: ARG002
         return self.window
@@ -68,13 +61,25 @@ class SameBatch:
         yield self.window
 
 
+def burgers(dist: Dist, size: int) -> Window:
+    """Random walks in the shapes of a 1D task: this rank's share of `size` samples."""
+    first, last = (size * rank // dist.world for rank in (dist.rank, dist.rank + 1))
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randn(size, 2, 256, 1, generator=generator).cumsum(2) / 16
+    task = TASKS["burgers1d"]
+    nu, dt = torch.full((size, 1), 0.01), torch.full((size,), 0.05)
+    window = Window(task, frames[:, :1], frames[:, 1:], torch.zeros(size, 256, 0), nu, dt, (True,), (1.0,))
+    return window.rows(first, last).to(dist.device)
+
+
 class Unprotected(Trainer):
     """The same step with nothing to fall back on: no vote, no heartbeat, no state to repeat it from."""
 
     def _step(self, windows: Prefetch, progress: float) -> bool:
         window = self.stage.view(windows.get(), progress)
-        self.learner.compute(window)
-        self.learner.commit(window)
+        learner = self.graph or self.learner
+        learner.compute(window)
+        learner.commit(window)
         self.state.step += 1
         return False
 
@@ -83,19 +88,21 @@ def stage_of(dist: Dist) -> OperatorStage:
     task = TASKS["burgers1d"]
     simulator = build([task], CodecConfig(dim=16), OperatorConfig(size="small"), grids={task.name: (256,)})
     stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0)))
-    stage.fit(SameBatch(Dist(), 8).window.to(dist.device))
+    stage.fit(burgers(Dist(), 8).to(dist.device))
     return stage
 
 
 def trainer_of(dist: Dist, size: int, pulse: Pulse | None) -> Trainer:
     config = TrainConfig(steps=10**6, log_every=50, validate_every=0)
-    return Trainer(config, stage_of(dist), SameBatch(dist, size), dist, pulse=pulse)
+    return Trainer(config, stage_of(dist), SameBatch(burgers(dist, size), size), dist, pulse=pulse)
 
 
 def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | None = None) -> Work:
-    """A step of a trainer as `fit` takes it, in the way of `kind`; with another heartbeat if one is given."""
+    """A step of a trainer as `fit` takes it, in the way of `kind`; with another heartbeat if one is given. All ranks
+    must ask."""
     windows = Prefetch(trainer.batches.batch, 0, trainer.dist.device, trainer.config.prefetch)
     pulse = pulse or trainer.pulse
+    trainer.stragglers.start(trainer.state.step)  # a line of the log compares ranks
 
     def step() -> None:
         trainer.pulse = trainer.learner.pulse = trainer.consensus.pulse = pulse
@@ -108,9 +115,8 @@ def steps_of(trainer: Trainer, kind: type[Trainer] = Trainer, pulse: Pulse | Non
     return step
 
 
-def bare(dist: Dist, size: int) -> Work:
+def bare(stage: OperatorStage, window: Window) -> Work:
     """The loop anyone would write, with the same mathematics: loss, backward, clip, AdamW, average."""
-    stage, window = stage_of(dist), SameBatch(dist, size).window
     weights: list[Tensor] = [p for p in stage.module.parameters() if p.requires_grad]
     average = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=1e-4, fused=True)
@@ -147,7 +153,9 @@ def quick(times: Sequence[float]) -> float:
 def against_bare(size: int, rounds: int) -> Times:
     with Dist.start("cpu") as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", 0))
-        return in_turns([("engine", steps_of(ours)), ("bare", bare(dist, size))], rounds, lambda: None)
+        return in_turns(
+            [("engine", steps_of(ours)), ("bare", bare(stage_of(dist), burgers(dist, size)))], rounds, lambda: None
+        )
 
 
 def protected(size: int, rounds: int) -> Times:

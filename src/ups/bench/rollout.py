@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.bench.generate import provenance, timed, write_numbers
+from ups.bench.generate import provenance, write_numbers
+from ups.bench.turns import in_turn
 from ups.engine.ranks.dist import device_of
 from ups.eval.fourier import NeuralOpBaseline, available
 from ups.eval.nrmse import nrmse
@@ -128,7 +129,8 @@ def bench_rollout(
     works: dict[str, Callable[[], Any]] = {**_ours(simulator, race), "solver": solver}
     if (fno := fno_like(simulator, task, device)) is not None:
         works["fno"] = lambda: fno.predict(race.window, race.steps)
-    seconds = in_turn(works, rounds, device)
+    times = in_turn(list(works.items()), rounds, device)
+    seconds = {name: statistics.median(each) for name, each in times.items()}
     rows = ratios(seconds)
     what = {
         "over the own solver": f"{cells} cells, nRMSE {solver_error:.2e}; the simulator {error:.2e} on "
@@ -166,22 +168,6 @@ def _ours(simulator: Simulator, race: Race) -> dict[str, Callable[[], Any]]:
     if any(part.draws for part in simulator.awake(window.task)):
         ways["a draw"] = way(False, frozenset(), Draws(0, [0]))
     return ways
-
-
-def in_turn(works: Mapping[str, Callable[[], Any]], rounds: int, device: torch.device) -> dict[str, float]:
-    """Seconds of each work, the median of so many rounds in turn after one to warm up."""
-
-    def finished(work: Callable[[], Any]) -> None:
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for number in range(rounds + 1):
-        for name, work in works.items():
-            elapsed = timed(lambda work=work: finished(work))  # type: ignore[misc]
-            times[name] += [elapsed] if number else []
-    return {name: statistics.median(each) for name, each in times.items()}
 
 
 def ratios(seconds: Mapping[str, float]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, cell, draw, markdown, newest, tables_beyond
@@ -13,12 +14,13 @@ from ups.files import write_atomic
 from ups.parsing import read_record, read_text
 from ups.types import DataError
 
-ENGINE, GROWTH = Path("benchmarks/engine.json"), Path("benchmarks/growth.json")
+ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
 MARK = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end of table -->\n", re.DOTALL)
 COMMANDS = {
     "engine": "ups bench engine --json benchmarks/engine.json",
     "growth": "ups bench growth --json benchmarks/growth.json",
+    "speed": "ups bench speed --device cuda --json benchmarks/speed.json",
 }
 # The ratios of benchmarks/engine.json in words, and whether more is better.
 RATIOS = {
@@ -62,6 +64,8 @@ def tables_of(home: Path) -> dict[str, str]:
         "engine": engine_table(home / ENGINE),
         "growth": growth_table(home / GROWTH),
         **tables_beyond(rows, beyond(home), entries),
+        "speed": speed_table(home / SPEED),
+        "kernels": kernels_table(home / SPEED),
     }
 
 
@@ -160,6 +164,71 @@ def growth_table(path: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise DataError(f"{path}: is not what `{COMMANDS['growth']}` writes ({error}); write it again.") from None
     return markdown(("what grows", "from – to", "milliseconds", "exponent", "bar"), lines)
+
+
+def speed_table(path: Path) -> str:
+    """The ratios of `ups bench speed`, one that misses its bar bold; then rates, and where and how it was measured."""
+    parts, bars = _speed(path)
+    if not parts:
+        return f"Not measured yet: `{COMMANDS['speed']}` does it.\n"
+    try:
+        lines, notes = [], []
+        for name, part in parts.items():
+            lines += [_ratio(row, bars) for row in part["rows"]]
+            lines += [(str(f["what"]), "not measured", "–", "–", str(f["why"])) for f in part["failures"]]
+            about = part["provenance"]
+            rates = "; ".join(f"{what}: {rate}" for what, rate in part["rates"].items())
+            commit = f", commit {str(about['commit'])[:12]}" if about["commit"] else ""
+            sizes = "; ".join(f"{what}: {words}" for what, words in part["what"].items())
+            where = f"{about['device']}, torch {about['torch']}, {about['cores']} cores{commit}, {about['started']}"
+            shown = "".join(f" {words}." for words in (sizes, rates) if words)
+            notes.append(f"- **{name}** ({where}; {part['seconds']:g} s).{shown}\n")
+        table = markdown(("what", "ratio", "least – most of the rounds", "bar", "seen"), lines)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_speed(path, error) from None
+    return f"{table}\n{''.join(notes)}"
+
+
+def kernels_table(path: Path) -> str:
+    """What the steps of `ups bench speed` are made of: the share of each kind of kernel."""
+    parts, _ = _speed(path)
+    try:
+        steps = {name: spent for part in parts.values() for name, spent in part["kernels"].items()}
+        kinds = list(dict.fromkeys(kind for spent in steps.values() for kind in spent["shares"]))
+        lines = []
+        for name, spent in steps.items():
+            shares = [f"{float(spent['shares'].get(kind, 0)):.0%}" for kind in kinds]
+            lines.append((name, f"{float(spent['milliseconds']):.3g}", *shares))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _not_speed(path, error) from None
+    return markdown(("step", "ms of kernels", *kinds), lines) if lines else "Not measured yet.\n"
+
+
+def _speed(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parts and bars of what `ups bench speed` has written; none where it has not been run."""
+    if not path.exists():
+        return {}, {}
+    try:
+        numbers = read_record(path)
+        return dict(numbers["parts"]), dict(numbers["bars"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _not_speed(path, error) from None
+
+
+def _not_speed(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: is not what `{COMMANDS['speed']}` writes ({error}); write it again.")
+
+
+def _ratio(row: Mapping[str, Any], bars: Mapping[str, Any]) -> tuple[str, ...]:
+    """A line of the table of speed."""
+    sign, bar = bars.get(row["name"], ("", 0.0))
+    goal = f"{sign} {bar:g}" if sign else "–"
+    if "why" in row:
+        return str(row["name"]), "not measured", "–", goal, str(row["why"])
+    value, low, high = (float(row[key]) for key in ("ratio", "low", "high"))
+    met = value >= bar if sign == "≥" else value <= bar
+    shown = f"{value:.3f}" if met or not sign else f"**{value:.3f}**"
+    return str(row["name"]), shown, f"{low:.3f} – {high:.3f}", goal, str(row["seen"]) or "–"
 
 
 def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:

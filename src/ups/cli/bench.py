@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from ups.cli.bench_speed import bench_speed
 from ups.cli.numbers import Whole
 from ups.screen import waiting
 from ups.types import ConfigError
@@ -103,6 +104,9 @@ def bench_growth(
     from ups.bench.growth import bench_growth as job
 
     job(axis, core or ["unet"], device, seconds, rounds, json_out, plot, say=print)
+
+
+bench.command(bench_speed, name="speed")
 
 
 @bench.command(name="cache")
@@ -317,8 +321,8 @@ def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | 
 
 @bench.command(name="tables")
 def bench_tables(*, check: bool = False) -> int:
-    """Write the tables of README.md and docs/benchmarks.md anew, from the ledger, benchmarks/engine.json and
-    benchmarks/growth.json.
+    """Write the tables of README.md and docs/benchmarks.md anew, from the ledger and from benchmarks/engine.json,
+    growth.json and speed.json.
 
     Parameters
     ----------

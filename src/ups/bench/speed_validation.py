@@ -1,0 +1,88 @@
+"""Speed of validations: whole rollouts as a training does them, replayed and not, and their share of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ups.bench.engine import SameBatch
+from ups.bench.speed_case import Case, Found, small_case
+from ups.bench.turns import Spread, Work, in_turn, over
+from ups.engine.ranks.dist import Dist
+from ups.engine.train import TrainConfig
+from ups.models.ensembles import Draws
+from ups.models.replay import Module, Replays
+from ups.models.stepping import Stepping
+from ups.tensors import Window
+
+
+class Whole(SameBatch):
+    """Batches whose validation is that of the case: all trajectories of its validation part, to their end."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        super().__init__(case.window(case.batch, device), case.batch)
+        size, ahead, count = case.outline.whole(case.batch, case.config.context, "valid", device.type)
+        self.rollouts = [case.window(size, device, ahead)] * count
+        self.words = f"{count} × {size} trajectories of {ahead} steps"
+
+    def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
+        yield from self.rollouts
+
+
+class KernelByKernel(Replays):
+    """Rollouts that are never captured."""
+
+    def frames(
+        self, simulator: Module, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None
+    ) -> Tensor:
+        return Stepping(simulator, window, points).frames(steps, draw)
+
+
+def count_of(train: TrainConfig) -> int:
+    """Validations of a run that has them at parts of its budget; the last is at its end."""
+    every = train.validate_every
+    if not isinstance(every, float) or not every:
+        return 1
+    return math.ceil(1 / every - 1e-9)
+
+
+def validation(device: str) -> Found:
+    """Seconds of a validation with the machinery of a training around it."""
+    found = Found()
+    with Dist.start(device) as dist:
+        case = small_case(dist.device.type)
+        batches, stage = Whole(case, dist.device), case.stage(dist.device)
+        trainer = case.trainer(dist, stage=stage)
+        trainer.batches = batches
+        simulator, train = stage.simulator, case.config.stage("operator").train
+        kept: dict[str, Any] = {"replayed": simulator.replays, "kernel by kernel": KernelByKernel()}
+
+        def way(replays: Replays) -> Work:
+            def work() -> None:
+                simulator.replays = replays
+                trainer._means()
+
+            return work
+
+        names = kept if dist.device.type == "cuda" else ("kernel by kernel",)
+        turns: list[tuple[str, Work | None]] = [(name, way(kept[name])) for name in names]
+        times = in_turn(turns, max(2, case.sizes.rounds // 2), dist.device)
+    found.what["validation"] = f"{case.words()}, {batches.words}"
+    seconds = {name: Spread.of(each) for name, each in times.items()}
+    found.rates |= {
+        f"a validation, {name}": f"{s.median:.3g} s ({s.low:.3g} – {s.high:.3g})" for name, s in seconds.items()
+    }
+    quicker = "validation kernel by kernel over replayed, time"
+    if "replayed" in times:
+        found.row(quicker, over(times["kernel by kernel"], times["replayed"]), batches.words)
+    else:
+        found.missing(quicker, "a rollout is replayed on a CUDA device alone")
+    count, budget = count_of(train), train.seconds or math.nan
+    best = times.get("replayed", times["kernel by kernel"])
+    shares = Spread.of([count * s / (budget + count * s) for s in best])
+    found.row("share of a run that its validations take", shares, f"{count} beside {budget:g} s of training")
+    return found
