@@ -55,7 +55,8 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
     except torch.OutOfMemoryError:  # somebody else took it meanwhile; windows come from the host as before
         torch.cuda.empty_cache()
     if kept:
-        consensus.say(f"{kept / 1e9:.1f} GB of data are kept on the GPU.")
+        size = f"{kept / 1e9:.1f} GB" if kept >= 1e9 else f"{kept / 1e6:.1f} MB"
+        consensus.say(f"{size} of data are kept on the GPU.")
 
 
 def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> int:
