@@ -45,9 +45,10 @@ def lightning() -> None:
 
 
 def settings(folder: Path, **changes: object) -> RunConfig:
-    (folder / "tiny.yaml").write_text(TINY)
+    path = folder / f"tiny-{os.getpid()}.yaml"  # ranks of one folder do not write what another is reading
+    path.write_text(TINY)
     changes = {"out": str(folder), "device": "cpu", **changes}
-    return load(run_config(), folder / "tiny.yaml", changes)
+    return load(run_config(), path, changes)
 
 
 def natively_trained(config: RunConfig) -> dict[str, dict[int, float]]:
