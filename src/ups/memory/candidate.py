@@ -23,7 +23,7 @@ from ups.types import ConfigError, DataError
 
 # Keys that say how a run is called and carried out, not what is learnt; `seed` is noise, and no setting.
 INCIDENTAL = frozenset(
-    {"dist", "limits", "out", "device", "trackers", "tracking", "second_copy", "gates", "name", "sync"}
+    {"dist", "limits", "out", "device", "trackers", "tracking", "second_copy", "gates", "name", "sync", "data_from"}
 )
 SEED = "seed"
 
