@@ -11,9 +11,11 @@ from PIL import Image
 from ups.bench import growth
 from ups.bench.growth import AXES, Axis, Measured, settings_of
 from ups.cli import main
-from ups.jobs.estimate import costs
+from ups.engine.memory import training_work
 from ups.jobs.timing import Timed
+from ups.run.check import new_simulator, outlines
 from ups.run.config import run_config
+from ups.stages import OperatorStage
 
 
 def test_a_power_law_has_its_exponent_whatever_the_small_sizes_cost() -> None:
@@ -28,9 +30,12 @@ def axis_of(name: str) -> Axis:
     return next(axis for axis in AXES if axis.name == name)
 
 
-def work(core: str, **settings: object) -> float:
+def work(core: str, **settings: object) -> int:
+    """Operations of a step of the operator on one sample."""
     config = run_config().model_validate({**settings_of(core, **settings), "device": "cpu"})  # type: ignore[arg-type]
-    return next(s for s in costs(config, "cpu").stages if s.name == "operator").work.flops
+    (data,) = outlines(config.data)
+    stage = OperatorStage(new_simulator(config, [data]), config.stage("operator"))  # type: ignore[arg-type]
+    return training_work(stage.loss, data.window(1, config.context, 1), "cpu", config.stage("operator").train).flops
 
 
 def test_windows_keep_the_work_proportional_to_tokens_and_full_attention_does_not() -> None:
