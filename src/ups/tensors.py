@@ -184,6 +184,7 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
     # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
     # import of the whole compiler, which takes seconds.
     look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    look.__code__ = look.__code__.replace(co_name=make.__name__)  # by which a compiler tells one table from another
     return look
 
 

@@ -99,24 +99,29 @@ def _backward(
 @triton.jit
 def _backward_weight(
     x, dy, partial, tokens, width, chunk, n0, n1, n2,
-    AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one tap along one axis, over a chunk of the tokens."""
-    part, tap = tl.program_id(0), tl.program_id(2)
+    """The gradients of all taps along one axis, over a chunk of the tokens."""
+    part, mine, row = tl.program_id(0), tl.program_id(2), tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    axis, off = tap // TAPS + 3 - AXES, tap % TAPS - TAPS // 2
+    axis = mine + 3 - AXES
     n = tl.where(axis == 0, n0, tl.where(axis == 1, n1, n2))
     s = tl.where(axis == 0, n1 * n2, tl.where(axis == 1, n2, 1))
     wraps = (WRAPS >> axis) & 1
     stop = tl.minimum((part + 1) * chunk, tokens)
-    total = tl.zeros((BT, BC), tl.float32)
+    total = tl.zeros((ROWS, BC), tl.float32)
     for first in range(part * chunk, stop, BT):
         t = first + tl.arange(0, BT)
         live = (t < stop)[:, None] & (c < width)[None, :]
-        at = _neighbour(t, (t // s) % n, n, s, off, wraps)
-        total += _tile(dy, t, c, width, live) * _tile(x, at, c, width, live)
-    total = tl.where((n >= off) & (n >= -off), total, 0.0)
-    tl.store(partial + (part * AXES * TAPS + tap) * width + c, tl.sum(total, 0), mask=c < width)
+        given = _tile(dy, t, c, width, live)
+        for k in tl.static_range(TAPS):
+            at = _neighbour(t, (t // s) % n, n, s, k - TAPS // 2, wraps)
+            of_tap = tl.sum(given * _tile(x, at, c, width, live), 0)
+            total += tl.where((row == k)[:, None], of_tap[None, :], 0.0)
+    reach = tl.where(row < TAPS // 2, TAPS // 2 - row, row - TAPS // 2)
+    total = tl.where((n >= reach)[:, None], total, 0.0)
+    at = (part * AXES * TAPS + mine * TAPS + row)[:, None] * width + c[None, :]
+    tl.store(partial + at, total, mask=(row < TAPS)[:, None] & (c < width)[None, :])
 
 
 def forward(x: Tensor, weight: Tensor, space: Space) -> Tensor:
@@ -140,8 +145,9 @@ def backward_weight(dy: Tensor, x: Tensor, weight: Tensor, space: Space) -> Tens
     chunks = -(-tokens // chunk)
     partial = torch.empty(chunks, *weight.shape, dtype=torch.float32, device=x.device)
     channels = min(CHANNELS, triton.next_power_of_2(width))
-    grid = (chunks, triton.cdiv(width, channels), len(weight) * taps)
-    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *_words(space, taps, channels))
+    grid = (chunks, triton.cdiv(width, channels), len(weight))
+    rows = triton.next_power_of_2(taps)
+    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *_words(space, taps, channels), rows)
     return partial.sum(0)
 
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models import cpu_ops
-from ups.models.gpu_ops import axis_conv, field_norm, usable
+from ups.models import cpu_ops, gpu_ops
+from ups.models.gpu_ops import usable
 from ups.models.grids import Space, pad_axis
 from ups.tensors import table
 
+Waves = tuple[Tensor, Tensor]
 AXES = 3
 EPS = 1e-6  # of a mean square
 
@@ -33,9 +34,23 @@ def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
     if over == "token":
         return torch.addcmul(shift, rms_norm(x), 1 + scale)
     if usable(x):
-        return field_norm(x, scale, shift, EPS)
+        return gpu_ops.field_norm(x, scale, shift, EPS)
     factor = torch.rsqrt(x.float().square().mean(tuple(range(1, x.ndim)), keepdim=True) + EPS)
     return torch.addcmul(shift, x, (1 + scale) * factor)
+
+
+def gated(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
+    """(a + b) · silu(gate)."""
+    if usable(gate) and a.dtype == b.dtype == gate.dtype:
+        return gpu_ops.gated(a, b, gate)
+    return (a + b) * functional.silu(gate)
+
+
+def residual(x: Tensor, gate: Tensor, branch: Tensor) -> Tensor:
+    """x + gate · branch, with one gate per sample and channel."""
+    if usable(x) and x.dtype == torch.promote_types(x.dtype, branch.dtype):
+        return gpu_ops.residual(x, gate, branch)
+    return x + gate * branch
 
 
 def fourier_features(x: Tensor, count: int) -> Tensor:
@@ -86,7 +101,7 @@ class AxisConv(nn.Module):
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         if x.is_cpu or usable(x):
-            conv = cpu_ops.axis_conv if x.is_cpu else axis_conv
+            conv = cpu_ops.axis_conv if x.is_cpu else gpu_ops.axis_conv
             return conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
         half = self.kernel.shape[1] // 2
         total = None
@@ -108,7 +123,13 @@ class AxisConv(nn.Module):
 
 
 @table
-def _waves(n: int, modes: int, periodic: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+def _waves(shape: tuple[int, ...], periodic: tuple[bool, ...], modes: int, device: torch.device) -> list[Waves]:
+    """Of each axis, as many of the first waves as it has."""
+    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(shape, periodic, strict=True))
+    return [_waves_of(*axis, device) for axis in zip(shape, counts, periodic, strict=True)]
+
+
+def _waves_of(n: int, modes: int, periodic: bool, device: torch.device) -> Waves:
     """(analysis `(2M, n)`, synthesis `(n, 2M)`): the first M cosines and sines of an axis, and back.
 
     A bounded axis is seen as half of its mirror image: only cosines are analysed, while sines of the doubled box may be
@@ -141,26 +162,23 @@ class FourierMixing(nn.Module):
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            y = x.float()
+            y, waves = x.float(), _waves(*space, self.modes, x.device)
             if x.is_cpu:
-                return functools.reduce(torch.add, (self._on_cpu(y, axis, space) for axis in range(space.ndim))).to(
-                    x.dtype
-                )
-            parts = [self._along(y, axis, space) * self.gain[axis] for axis in range(space.ndim)]
+                along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
+                return functools.reduce(torch.add, along).to(x.dtype)
+            parts = [self._along(y, axis, waves[axis]) * self.gain[axis] for axis in range(space.ndim)]
             return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
 
-    def _on_cpu(self, x: Tensor, axis: int, space: Space) -> Tensor:
-        n, wraps = space.shape[axis], space.periodic[axis]
-        modes = min(self.modes, n // 2 + 1 if wraps else n)
+    def _on_cpu(self, x: Tensor, axis: int, waves: Waves, wraps: bool) -> Tensor:
+        modes = len(waves[0]) // 2
         gain = torch.unflatten(self.gain[axis], 0, (self.heads, 1, -1))
         matrices = self.real[:modes] * gain, self.imaginary[:modes] * gain
-        return cpu_ops.mix_waves(x, axis, _waves(n, modes, wraps, x.device), matrices, sines=wraps)
+        return cpu_ops.mix_waves(x, axis, waves, matrices, sines=wraps)
 
-    def _along(self, x: Tensor, axis: int, space: Space) -> Tensor:
-        n, wraps = space.shape[axis], space.periodic[axis]
-        modes = min(self.modes, n // 2 + 1 if wraps else n)
-        analysis, synthesis = _waves(n, modes, wraps, x.device)
-        flat = x.reshape(math.prod(x.shape[: axis + 1]), n, -1)
+    def _along(self, x: Tensor, axis: int, between: Waves) -> Tensor:
+        analysis, synthesis = between
+        modes = len(analysis) // 2
+        flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
         waves = torch.unflatten(torch.matmul(analysis, flat), 1, (2, modes))
         waves = torch.unflatten(waves, -1, (-1, self.heads, self.real.shape[2]))
         real, imaginary = self.real[:modes], self.imaginary[:modes]
