@@ -16,7 +16,7 @@ LONGEST = 8  # kernels that are named
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa",
     "matrix products": r"gemm|gemv|cutlass|nvjet|xmma|cublas|splitk|matmul|triton_tem|triton_mm|::(add|badd|b)?mm$",
-    "convolutions": r"conv(?!ert)|fft|^_forward$|^_backward$|^_backward_weight$",
+    "convolutions": r"conv(?!ert)|fft|^_mix$|^_weigh$|^_forward$|^_backward$|^_backward_weight$",
     "optimizer": r"multi_tensor_apply|adam|lerp|_foreach_",
     "fused": r"^triton_",
     "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.gpu_ops import heads_of, tokens_of, usable
+from ups.models.gpu_block_ops import heads_of, tokens_of
+from ups.models.gpu_ops import usable
 from ups.models.grids import Space
 from ups.models.layers import AXES, EPS, AxisConv, DropPath, FourierMixing, Mlp, gated, modulated, residual, rms_norm
 from ups.tensors import table

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models import cpu_ops, gpu_ops
+from ups.models import cpu_ops, gpu_block_ops, gpu_ops
 from ups.models.gpu_ops import usable
 from ups.models.grids import Space, pad_axis
 from ups.tensors import table
@@ -42,14 +42,14 @@ def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
 def gated(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
     """(a + b) · silu(gate)."""
     if usable(gate) and a.dtype == b.dtype == gate.dtype:
-        return gpu_ops.gated(a, b, gate)
+        return gpu_block_ops.gated(a, b, gate)
     return (a + b) * functional.silu(gate)
 
 
 def residual(x: Tensor, gate: Tensor, branch: Tensor) -> Tensor:
     """x + gate · branch, with one gate per sample and channel."""
     if usable(x) and x.dtype == torch.promote_types(x.dtype, branch.dtype):
-        return gpu_ops.residual(x, gate, branch)
+        return gpu_block_ops.residual(x, gate, branch)
     return x + gate * branch
 
 
@@ -166,14 +166,25 @@ class FourierMixing(nn.Module):
             if x.is_cpu:
                 along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
                 return functools.reduce(torch.add, along).to(x.dtype)
-            parts = [self._along(y, axis, waves[axis]) * self.gain[axis] for axis in range(space.ndim)]
+            one = self._fused if usable(y) else self._along
+            parts = [one(y, axis, waves[axis]) for axis in range(space.ndim)]
             return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
 
-    def _on_cpu(self, x: Tensor, axis: int, waves: Waves, wraps: bool) -> Tensor:
-        modes = len(waves[0]) // 2
+    def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:
+        """Real and imaginary parts along an axis, the gain of what they answer in them."""
         gain = torch.unflatten(self.gain[axis], 0, (self.heads, 1, -1))
-        matrices = self.real[:modes] * gain, self.imaginary[:modes] * gain
-        return cpu_ops.mix_waves(x, axis, waves, matrices, sines=wraps)
+        return self.real[:modes] * gain, self.imaginary[:modes] * gain
+
+    def _on_cpu(self, x: Tensor, axis: int, waves: Waves, wraps: bool) -> Tensor:
+        return cpu_ops.mix_waves(x, axis, waves, self._matrices(axis, len(waves[0]) // 2), sines=wraps)
+
+    def _fused(self, x: Tensor, axis: int, between: Waves) -> Tensor:
+        analysis, synthesis = between
+        modes = len(analysis) // 2
+        flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
+        waves = torch.matmul(analysis, flat).reshape(len(flat), 2, modes, -1, self.heads, self.real.shape[2])
+        mixed = gpu_block_ops.mixed(waves, *self._matrices(axis, modes))
+        return torch.matmul(synthesis, mixed.reshape(len(flat), 2 * modes, -1)).reshape(x.shape)
 
     def _along(self, x: Tensor, axis: int, between: Waves) -> Tensor:
         analysis, synthesis = between
@@ -185,7 +196,7 @@ class FourierMixing(nn.Module):
         rows = (torch.cat((real, imaginary), -1), torch.cat((-imaginary, real), -1))
         weight = torch.unflatten(torch.stack(rows, 2), -1, (2, -1))  # (modes, heads, part in, in, part out, out)
         mixed = torch.einsum("bpmrhi,mhpiqj->bqmrhj", waves, weight).flatten(3).flatten(1, 2)
-        return torch.matmul(synthesis, mixed).reshape(x.shape)
+        return torch.matmul(synthesis, mixed).reshape(x.shape) * self.gain[axis]
 
 
 class LocalMix(nn.Module):
