@@ -29,24 +29,29 @@ def _at(r, head, window, s0, s1, s2, s3):
 
 
 @triton.jit
-def _unit(x, at, j, first, size, live, eps):
-    """Both halves of the channels in float32, and what makes their mean square 1."""
-    low, high = live & (j < first)[None, :], live & (first + j < size)[None, :]
-    a = tl.load(x + at[:, None] + j[None, :], mask=low, other=0.0).to(tl.float32)
-    b = tl.load(x + at[:, None] + (first + j)[None, :], mask=high, other=0.0).to(tl.float32)
-    return a, b, 1.0 / tl.sqrt((tl.sum(a * a, 1) + tl.sum(b * b, 1)) / size + eps)
+def _turn(cos, sin, token, j, half, live):
+    """By what a channel and its partner, half the channels away, are multiplied to be turned."""
+    at, there = token[:, None] * half + (j % half)[None, :], live & (j < 2 * half)[None, :]
+    sine = tl.load(sin + at, mask=there, other=0.0)
+    return tl.load(cos + at, mask=there, other=1.0), tl.where((j < half)[None, :], -sine, sine)
 
 
 @triton.jit
-def _turn(cos, sin, token, j, first, live):
-    at, there = token[:, None] * first + j[None, :], live & (j < first)[None, :]
-    return tl.load(cos + at, mask=there, other=1.0), tl.load(sin + at, mask=there, other=0.0)
+def _unit(x, at, j, size, live, eps):
+    """Channels in float32, and what makes their mean square 1."""
+    value = tl.load(x + at[:, None] + j[None, :], mask=live, other=0.0).to(tl.float32)
+    return value, (1.0 / tl.sqrt(tl.sum(value * value, 1) / size + eps))[:, None]
 
 
 @triton.jit
-def _put(y, at, j, first, size, live, a, b):
-    tl.store(y + at[:, None] + j[None, :], a, mask=live & (j < first)[None, :])
-    tl.store(y + at[:, None] + (first + j)[None, :], b, mask=live & (first + j < size)[None, :])
+def _turned(x, at, y, to, cosine, sine, j, half, size, live, eps, TURNED: tl.constexpr):
+    """y = x / rms(x), turned."""
+    value, f = _unit(x, at, j, size, live, eps)
+    value *= f
+    if TURNED:
+        partner = tl.load(x + at[:, None] + ((j + half) % size)[None, :], mask=live, other=0.0).to(tl.float32)
+        value = value * cosine + partner * f * sine
+    tl.store(y + to[:, None] + j[None, :], value, mask=live)
 
 
 @triton.jit
@@ -55,32 +60,30 @@ def _split(
     ORDERED: tl.constexpr, TURNED: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """Queries and keys over their rms, then turned; values as they are; all to where attention wants them."""
-    head, j, first, width = tl.program_id(1), tl.arange(0, BD), (size + 1) // 2, heads * size
+    head, j, half, width = tl.program_id(1), tl.arange(0, BD), size // 2, heads * size
     r, token, row, there = _places(order, tokens, ORDERED, BT)
-    live, source, to = there[:, None], row * 3 * width + head * size, _at(r, head, window, s0, s1, s2, s3)
-    a, b, f = _unit(qkv, source, j, first, size, live, eps)
-    c, d, g = _unit(qkv, source + width, j, first, size, live, eps)
-    a, b, c, d = a * f[:, None], b * f[:, None], c * g[:, None], d * g[:, None]
+    live, source = there[:, None] & (j < size)[None, :], row * 3 * width + head * size
+    to = _at(r, head, window, s0, s1, s2, s3)
+    cosine, sine = 1.0, 0.0
     if TURNED:
-        cosine, sine = _turn(cos, sin, token, j, first, live)
-        a, b = a * cosine - b * sine, a * sine + b * cosine
-        c, d = c * cosine - d * sine, c * sine + d * cosine
-    _put(q, to, j, first, size, live, a, b)
-    _put(k, to, j, first, size, live, c, d)
-    a, b, f = _unit(qkv, source + 2 * width, j, first, size, live, eps)
-    _put(v, to, j, first, size, live, a, b)
+        cosine, sine = _turn(cos, sin, token, j, half, live)
+    _turned(qkv, source, q, to, cosine, sine, j, half, size, live, eps, TURNED)
+    _turned(qkv, source + width, k, to, cosine, sine, j, half, size, live, eps, TURNED)
+    value = tl.load(qkv + (source + 2 * width)[:, None] + j[None, :], mask=live)
+    tl.store(v + to[:, None] + j[None, :], value, mask=live)
 
 
 @triton.jit
-def _pull(x, at, dy, to, dx, cosine, sine, j, first, size, live, eps, TURNED: tl.constexpr):
+def _pull(x, at, dy, to, dx, cosine, sine, j, half, size, live, eps, TURNED: tl.constexpr):
     """The gradient of x given that of x / rms(x), turned."""
-    a, b, f = _unit(x, at, j, first, size, live, eps)
-    p, q, _ = _unit(dy, to, j, first, size, live, eps)
+    value, f = _unit(x, at, j, size, live, eps)
+    value *= f
+    given = tl.load(dy + to[:, None] + j[None, :], mask=live, other=0.0).to(tl.float32)
     if TURNED:
-        p, q = p * cosine + q * sine, q * cosine - p * sine
-    a, b = a * f[:, None], b * f[:, None]
-    along = (tl.sum(a * p, 1) + tl.sum(b * q, 1)) / size
-    _put(dx, at, j, first, size, live, (p - a * along[:, None]) * f[:, None], (q - b * along[:, None]) * f[:, None])
+        partner = tl.load(dy + to[:, None] + ((j + half) % size)[None, :], mask=live, other=0.0).to(tl.float32)
+        given = given * cosine - partner * sine
+    along = (tl.sum(value * given, 1) / size)[:, None]
+    tl.store(dx + at[:, None] + j[None, :], (given - value * along) * f, mask=live)
 
 
 @triton.jit
@@ -89,18 +92,18 @@ def _split_back(
     q0, q1, q2, q3, k0, k1, k2, k3, v0, v1, v2, v3,
     ORDERED: tl.constexpr, TURNED: tl.constexpr, BT: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    head, j, first, width = tl.program_id(1), tl.arange(0, BD), (size + 1) // 2, heads * size
+    head, j, half, width = tl.program_id(1), tl.arange(0, BD), size // 2, heads * size
     r, token, row, there = _places(order, tokens, ORDERED, BT)
-    live, source = there[:, None], row * 3 * width + head * size
+    live, source = there[:, None] & (j < size)[None, :], row * 3 * width + head * size
     cosine, sine = 1.0, 0.0
     if TURNED:
-        cosine, sine = _turn(cos, sin, token, j, first, live)
+        cosine, sine = _turn(cos, sin, token, j, half, live)
     to = _at(r, head, window, q0, q1, q2, q3)
-    _pull(qkv, source, dq, to, dqkv, cosine, sine, j, first, size, live, eps, TURNED)
+    _pull(qkv, source, dq, to, dqkv, cosine, sine, j, half, size, live, eps, TURNED)
     to = _at(r, head, window, k0, k1, k2, k3)
-    _pull(qkv, source + width, dk, to, dqkv, cosine, sine, j, first, size, live, eps, TURNED)
-    a, b, _ = _unit(dv, _at(r, head, window, v0, v1, v2, v3), j, first, size, live, eps)
-    _put(dqkv, source + 2 * width, j, first, size, live, a, b)
+    _pull(qkv, source + width, dk, to, dqkv, cosine, sine, j, half, size, live, eps, TURNED)
+    given = tl.load(dv + _at(r, head, window, v0, v1, v2, v3)[:, None] + j[None, :], mask=live)
+    tl.store(dqkv + (source + 2 * width)[:, None] + j[None, :], given, mask=live)
 
 
 @triton.jit
@@ -184,4 +187,4 @@ def _grid(tokens: Tensor, heads: int) -> tuple[int, int, int]:
 
 
 def _words(size: int, order: Tensor | None, cos: Tensor | None) -> tuple[Any, ...]:
-    return order is not None, cos is not None, TOKENS, triton.next_power_of_2(-(-size // 2))
+    return order is not None, cos is not None, TOKENS, triton.next_power_of_2(size)

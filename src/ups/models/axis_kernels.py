@@ -15,6 +15,7 @@ from torch import Tensor
 from ups.models.grids import Space
 
 TOKENS = 32  # in a tile
+FEW = 16  # in one that sums of all taps go with
 CHANNELS = 64  # at most
 CHUNKS = 128  # partial sums of a weight's gradient, at most
 
@@ -109,15 +110,16 @@ def _backward_weight(
     s = tl.where(axis == 0, n1 * n2, tl.where(axis == 1, n2, 1))
     wraps = (WRAPS >> axis) & 1
     stop = tl.minimum((part + 1) * chunk, tokens)
-    total = tl.zeros((ROWS, BC), tl.float32)
+    sums = tl.zeros((ROWS, BT, BC), tl.float32)
     for first in range(part * chunk, stop, BT):
         t = first + tl.arange(0, BT)
         live = (t < stop)[:, None] & (c < width)[None, :]
         given = _tile(dy, t, c, width, live)
         for k in tl.static_range(TAPS):
             at = _neighbour(t, (t // s) % n, n, s, k - TAPS // 2, wraps)
-            of_tap = tl.sum(given * _tile(x, at, c, width, live), 0)
-            total += tl.where((row == k)[:, None], of_tap[None, :], 0.0)
+            of_tap = (row == k)[:, None, None]
+            sums += tl.where(of_tap, (given * _tile(x, at, c, width, live))[None, :, :], 0.0)
+    total = tl.sum(sums, 1)
     reach = tl.where(row < TAPS // 2, TAPS // 2 - row, row - TAPS // 2)
     total = tl.where((n >= reach)[:, None], total, 0.0)
     at = (part * AXES * TAPS + mine * TAPS + row)[:, None] * width + c[None, :]
@@ -146,8 +148,9 @@ def backward_weight(dy: Tensor, x: Tensor, weight: Tensor, space: Space) -> Tens
     partial = torch.empty(chunks, *weight.shape, dtype=torch.float32, device=x.device)
     channels = min(CHANNELS, triton.next_power_of_2(width))
     grid = (chunks, triton.cdiv(width, channels), len(weight))
-    rows = triton.next_power_of_2(taps)
-    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *_words(space, taps, channels), rows)
+    *words, _, _ = _words(space, taps, channels)
+    tile = (FEW, channels, triton.next_power_of_2(taps))
+    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, *tile, num_warps=8)
     return partial.sum(0)
 
 

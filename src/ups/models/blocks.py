@@ -189,15 +189,16 @@ class WindowAttention(nn.Module):
             # Windows join the heads: one mask then serves the whole batch.
             mask = (bias + _apart(*space, window, shift, q.device).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
             q, k, v = (t.flatten(1, 2) for t in (q, k, v))
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype).contiguous())
             return torch.unflatten(out, 1, (-1, self.heads))
         samples, (q, k, v) = len(q), (t.flatten(0, 1) for t in (q, k, v))
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype))
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype).contiguous())
         return torch.unflatten(out, 0, (samples, -1))
 
 
 class StreamAttention(nn.Module):
-    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another."""
+    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another; `leave` is for the block
+    to apply."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -210,7 +211,7 @@ class StreamAttention(nn.Module):
         qkv = torch.unflatten(self.qkv(flat).flatten(0, 1), -1, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         out = functional.scaled_dot_product_attention(rms_norm(q), rms_norm(k), v).transpose(1, 2).flatten(2)
-        return torch.unflatten(self.leave(out), 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
+        return torch.unflatten(out, 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
 
 
 def drop_rates(highest: float, blocks: int) -> Iterator[float]:
@@ -242,12 +243,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
         h = modulated(x, self.norm, parts[0], parts[1])
-        mixed = self.leave(gated(self.mixer(h, space), self.local(h, space), self.open(h)))
-        x = residual(x, self.drop(parts[2]), mixed)
+        mixed = gated(self.mixer(h, space), self.local(h, space), self.open, h)
+        x = residual(x, self.drop(parts[2]), self.leave, mixed)
         for layer in self.streams:
-            x = residual(x, self.drop(parts[8]), layer(modulated(x, self.norm, parts[6], parts[7])))
+            h = modulated(x, self.norm, parts[6], parts[7])
+            x = residual(x, self.drop(parts[8]), layer.leave, layer(h))  # type: ignore[arg-type]
         h = modulated(x, self.norm, parts[3], parts[4])
-        return residual(x, self.drop(parts[5]), self.mlp(h))
+        return residual(x, self.drop(parts[5]), self.mlp.leave, self.mlp.hidden(h))
 
 
 def fourier(shape: BlockShape, modes: int) -> Callable[[], nn.Module]:

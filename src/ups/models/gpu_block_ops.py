@@ -30,15 +30,21 @@ def _wave_kernels() -> Any:
     return wave_kernels
 
 
-def gated(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
-    """(a + b) · silu(gate), all of one shape and one type."""
-    y: Tensor = torch.ops.ups.gated(a.contiguous(), b.contiguous(), gate.contiguous())
+def gated(a: Tensor, b: Tensor, gate: Tensor, bias: Tensor) -> Tensor:
+    """(a + b) · silu(gate + bias), all but the bias of one shape and one type."""
+    y: Tensor = torch.ops.ups.gated(a.contiguous(), b.contiguous(), gate.contiguous(), bias)
     return y
 
 
-def residual(x: Tensor, gate: Tensor, branch: Tensor) -> Tensor:
-    """x + gate · branch of `x, branch (B, *G, D)` and `gate (B, …, D)`."""
-    y: Tensor = torch.ops.ups.residual(x.contiguous(), rows(gate), branch.contiguous())
+def activated(x: Tensor, bias: Tensor) -> Tensor:
+    """GELU of x + bias."""
+    y: Tensor = torch.ops.ups.activated(x.contiguous(), bias)
+    return y
+
+
+def residual(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
+    """x + gate · (branch + bias) of `x, branch (B, *G, D)` and `gate (B, …, D)`."""
+    y: Tensor = torch.ops.ups.residual(x.contiguous(), rows(gate), branch.contiguous(), bias)
     return y
 
 
@@ -66,20 +72,28 @@ def mixed(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
     return y
 
 
-def _gated(a: Tensor, b: Tensor, gate: Tensor) -> Any:
-    return _block_kernels().gate(a, b, gate)
+def _gated(a: Tensor, b: Tensor, gate: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().gate(a, b, gate, bias)
 
 
-def _gated_back(dy: Tensor, a: Tensor, b: Tensor, gate: Tensor) -> Any:
-    return _block_kernels().gate_back(dy, a, b, gate)
+def _gated_back(dy: Tensor, a: Tensor, b: Tensor, gate: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().gate_back(dy, a, b, gate, bias)
 
 
-def _residual(x: Tensor, gate: Tensor, branch: Tensor) -> Any:
-    return _block_kernels().residual(x, gate, branch)
+def _activated(x: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().activate(x, bias)
 
 
-def _residual_back(dy: Tensor, gate: Tensor, branch: Tensor) -> Any:
-    return _block_kernels().residual_back(dy, gate, branch)
+def _activated_back(dy: Tensor, x: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().activate_back(dy, x, bias)
+
+
+def _residual(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().residual(x, gate, branch, bias)
+
+
+def _residual_back(dy: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Any:
+    return _block_kernels().residual_back(dy, gate, branch, bias)
 
 
 def _heads_shapes(qkv: Tensor, order: Tensor | None, _: Any, __: Any, heads: int, window: int, ___: Any) -> Any:
@@ -142,16 +156,20 @@ def _remember_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  #
     ctx.save_for_backward(*inputs)
 
 
-def _gradients_of_gate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    d, dgate = torch.ops.ups.gated_back(dy.contiguous(), *ctx.saved_tensors)
-    return d, d, dgate
+def _gradients_of_gate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    d, dgate, dbias = torch.ops.ups.gated_back(dy.contiguous(), *ctx.saved_tensors)
+    return d, d, dgate, dbias
+
+
+def _gradients_of_activation(ctx: Any, dy: Tensor) -> Any:
+    return torch.ops.ups.activated_back(dy.contiguous(), *ctx.saved_tensors)
 
 
 def _remember_residual(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
     ctx.save_for_backward(*inputs[1:])
 
 
-def _gradients_of_residual(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _gradients_of_residual(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
     dy = dy.contiguous()
     return (dy, *torch.ops.ups.residual_back(dy, *ctx.saved_tensors))
 
@@ -187,16 +205,18 @@ def _gradients_of_mixed(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 OPERATIONS: Operations = {
-    "gated(Tensor a, Tensor b, Tensor gate) -> Tensor": (_gated, alike(2), no_flops),
-    "gated_back(Tensor dy, Tensor a, Tensor b, Tensor gate) -> (Tensor, Tensor)": (
+    "gated(Tensor a, Tensor b, Tensor gate, Tensor bias) -> Tensor": (_gated, alike(2), no_flops),
+    "gated_back(Tensor dy, Tensor a, Tensor b, Tensor gate, Tensor bias) -> (Tensor, Tensor, Tensor)": (
         _gated_back,
-        alike(1, 3),
+        alike(1, 3, 4),
         no_flops,
     ),
-    "residual(Tensor x, Tensor gate, Tensor branch) -> Tensor": (_residual, alike(0), no_flops),
-    "residual_back(Tensor dy, Tensor gate, Tensor branch) -> (Tensor, Tensor)": (
+    "activated(Tensor x, Tensor bias) -> Tensor": (_activated, alike(0), no_flops),
+    "activated_back(Tensor dy, Tensor x, Tensor bias) -> (Tensor, Tensor)": (_activated_back, alike(1, 2), no_flops),
+    "residual(Tensor x, Tensor gate, Tensor branch, Tensor bias) -> Tensor": (_residual, alike(0), no_flops),
+    "residual_back(Tensor dy, Tensor gate, Tensor branch, Tensor bias) -> (Tensor, Tensor, Tensor)": (
         _residual_back,
-        alike(1, 2),
+        alike(1, 2, 3),
         no_flops,
     ),
     "heads_of(Tensor qkv, Tensor? order, Tensor? cos, Tensor? sin, int heads, int window, float eps)"
@@ -216,6 +236,7 @@ declare(
     OPERATIONS,
     {
         "gated": (_gradients_of_gate, _remember_inputs),
+        "activated": (_gradients_of_activation, _remember_inputs),
         "residual": (_gradients_of_residual, _remember_residual),
         "heads_of": (_gradients_of_heads, _remember_heads),
         "tokens_of": (_gradients_of_tokens, _remember_tokens),

@@ -39,18 +39,25 @@ def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul(shift, x, (1 + scale) * factor)
 
 
-def gated(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
-    """(a + b) · silu(gate)."""
-    if usable(gate) and a.dtype == b.dtype == gate.dtype:
-        return gpu_block_ops.gated(a, b, gate)
-    return (a + b) * functional.silu(gate)
+def gated(a: Tensor, b: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+    """(a + b) · silu(layer(h))."""
+    if not usable(h):
+        return (a + b) * functional.silu(layer(h))
+    gate = functional.linear(h, layer.weight)
+    if a.dtype == b.dtype == gate.dtype:
+        return gpu_block_ops.gated(a, b, gate, layer.bias)
+    return (a + b) * functional.silu(gate + layer.bias.to(gate.dtype))
 
 
-def residual(x: Tensor, gate: Tensor, branch: Tensor) -> Tensor:
-    """x + gate · branch, with one gate per sample and channel."""
-    if usable(x) and x.dtype == torch.promote_types(x.dtype, branch.dtype):
-        return gpu_block_ops.residual(x, gate, branch)
-    return x + gate * branch
+def residual(x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+    """x + gate · layer(h), with one gate per sample and channel."""
+    if not usable(x):
+        plain: Tensor = x + gate * layer(h)
+        return plain
+    branch = functional.linear(h, layer.weight)
+    if x.dtype == torch.promote_types(x.dtype, branch.dtype):
+        return gpu_block_ops.residual(x, gate, branch, layer.bias)
+    return x + gate * (branch + layer.bias.to(branch.dtype))
 
 
 def fourier_features(x: Tensor, count: int) -> Tensor:
@@ -83,8 +90,14 @@ class Mlp(nn.Module):
         self.leave = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.leave(cpu_ops.gelu(self.enter(x)))
+        y: Tensor = self.leave(self.hidden(x))
         return y
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """The hidden layer, which `leave` makes an answer of."""
+        if usable(x):
+            return gpu_block_ops.activated(functional.linear(x, self.enter.weight), self.enter.bias)
+        return cpu_ops.gelu(self.enter(x))
 
 
 class AxisConv(nn.Module):

@@ -11,6 +11,7 @@ TOKENS = 32  # in a tile
 CHANNELS = 64  # at most
 BLOCK = 1024  # numbers that are squared and added at once
 PARTS = 64  # partial sums of a sample, at most
+PROGRAMS = 4096  # that fill a GPU; more of them only means more sums of sums
 
 
 @triton.jit
@@ -119,10 +120,9 @@ def backward(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor) -> tuple[Tens
     """The gradients of `x`, `scale` and `shift`."""
     samples, width = len(x), x.shape[-1]
     tokens = x.numel() // max(samples * width, 1)
-    chunk = TOKENS * max(1, -(-tokens // (TOKENS * PARTS)))
-    parts = -(-tokens // chunk)
-    partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
     grid, channels = tiles(tokens, width, samples)
+    parts, chunk = chunks(tokens, grid)
+    partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
     _sums[(parts, *grid[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
     dscale, dshift = (torch.empty(samples, width, dtype=scale.dtype, device=x.device) for _ in range(2))
     pull, dx = torch.empty_like(factor), torch.empty_like(x)
@@ -136,3 +136,10 @@ def tiles(tokens: int, width: int, samples: int) -> tuple[tuple[int, int, int], 
     """A grid of tiles over tokens, channels and samples, and the channels of a tile."""
     channels = min(CHANNELS, triton.next_power_of_2(width))
     return (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels), samples), channels
+
+
+def chunks(tokens: int, grid: tuple[int, int, int], most: int = PARTS) -> tuple[int, int]:
+    """Into how many parts tokens are cut that are added up apart, and the tokens of one."""
+    most = max(1, min(most, PROGRAMS // (grid[1] * grid[2])))
+    chunk = TOKENS * max(1, -(-tokens // (TOKENS * most)))
+    return -(-tokens // chunk), chunk
