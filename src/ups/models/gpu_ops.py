@@ -22,7 +22,14 @@ LIBRARY = torch.library.Library("ups", "FRAGMENT")  # type: ignore[no-untyped-ca
 
 def usable(x: Tensor) -> bool:
     """Whether `x` is on a GPU on which the kernels run; one that is only thought of has them."""
-    return x.is_cuda and (detect_fake_mode() is not None or _compiles(x.device))
+    return x.is_cuda and _run_on(x.device)
+
+
+def _run_on(device: torch.device) -> bool:
+    return detect_fake_mode() is not None or _compiles(device)
+
+
+_run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
 @functools.cache

@@ -96,7 +96,8 @@ class Mlp(nn.Module):
     def hidden(self, x: Tensor) -> Tensor:
         """The hidden layer, which `leave` makes an answer of."""
         if usable(x):
-            return gpu_block_ops.activated(functional.linear(x, self.enter.weight), self.enter.bias)
+            weight, bias = self.enter.weight, self.enter.bias
+            return gpu_block_ops.activated(functional.linear(x, weight, bias.detach()), bias)
         return cpu_ops.gelu(self.enter(x))
 
 
