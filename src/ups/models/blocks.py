@@ -249,7 +249,8 @@ class Block(nn.Module):
             h = modulated(x, self.norm, parts[6], parts[7])
             x = residual(x, self.drop(parts[8]), layer.leave, layer(h))  # type: ignore[arg-type]
         h = modulated(x, self.norm, parts[3], parts[4])
-        return residual(x, self.drop(parts[5]), self.mlp.leave, self.mlp.hidden(h))
+        y: Tensor = self.mlp(h, x, self.drop(parts[5]))
+        return y
 
 
 def fourier(shape: BlockShape, modes: int) -> Callable[[], nn.Module]:

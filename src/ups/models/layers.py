@@ -89,16 +89,17 @@ class Mlp(nn.Module):
         self.enter = nn.Linear(width, hidden)
         self.leave = nn.Linear(hidden, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.leave(self.hidden(x))
-        return y
-
-    def hidden(self, x: Tensor) -> Tensor:
-        """The hidden layer, which `leave` makes an answer of."""
-        if usable(x):
+    def forward(self, h: Tensor, x: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
+        """Of `h`; or x + gate · that, where both are given."""
+        if usable(h):
             weight, bias = self.enter.weight, self.enter.bias
-            return gpu_block_ops.activated(functional.linear(x, weight, bias.detach()), bias)
-        return cpu_ops.gelu(self.enter(x))
+            hidden = gpu_block_ops.activated(functional.linear(h, weight, bias.detach()), bias)
+        else:
+            hidden = cpu_ops.gelu(self.enter(h))
+        if x is not None and gate is not None:
+            return residual(x, gate, self.leave, hidden)
+        y: Tensor = self.leave(hidden)
+        return y
 
 
 class AxisConv(nn.Module):
