@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import subprocess
-import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,30 +12,14 @@ from torch._guards import detect_fake_mode
 from torch.utils.flop_counter import register_flop_formula
 
 from ups.models.grids import Space
+from ups.triton_check import runs_triton
 
 LIBRARY = torch.library.Library("ups", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def usable(x: Tensor) -> bool:
     """Whether `x` is on a GPU on which the kernels run; one that is only thought of has them."""
-    return x.is_cuda and (detect_fake_mode() is not None or _compiles(x.device))
-
-
-@functools.cache
-def _compiles(device: torch.device) -> bool:
-    """Tries one of them: Triton, which comes with torch, needs a C compiler on the machine."""
-    if find_spec("triton") is None:
-        return False
-    import triton
-
-    try:
-        one = torch.ones(1, 3, 8, device=device)
-        _axis_kernels().forward(one, one, Space((3,), (True,)))
-    except (RuntimeError, OSError, subprocess.SubprocessError, triton.TritonError) as error:
-        why = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
-        warnings.warn(f"networks run by a library's kernels, which are slower: Triton says '{why}'.", stacklevel=2)
-        return False
-    return True
+    return x.is_cuda and (detect_fake_mode() is not None or runs_triton(x.device))
 
 
 def _axis_kernels() -> Any:
