@@ -1,12 +1,14 @@
 """A viscous gas on a GPU: each part of a step of its finite volumes as one kernel, one pass over the state."""
 
-# In plain torch a step reads and writes the state about a hundred times, compiled about thirty times. Here each cell
-# works out the fluxes through all its faces, so each flux is worked out twice: arithmetic costs less than memory.
-# A sample whose step is 0 has arrived, and its cells return at once. Imported only where there is a GPU and Triton.
+# In plain torch a step reads and writes the state about a hundred times, compiled about thirty times. Here each thread
+# goes along a run of cells of the first axis, and works out the fluxes across the other axes twice, once for each of
+# the cells beside a face: it is the arithmetic that takes the time then. A sample whose step is 0 has arrived, and its
+# cells return at once. Imported only where there is a GPU and Triton.
 
-# A state `(B, 2 + D, *S)` holds density, energy, momenta; `D` axes have N0, N1, N2 cells, those that are missing 1, and
-# bit a of WRAPS says whether axis a is periodic. Of three velocities those of missing axes are dummies: never stored.
-# What is true of faces across an axis is said with the velocity across first, then those along: `_turned`, `_back`.
+# A state `w (B, 2 + D, *S)` holds density, energy, momenta; `q`, of the same shape, density, pressure, velocities. `D`
+# axes have N0, N1, N2 cells, those that are missing 1, and bit a of WRAPS says whether axis a is periodic. Of three
+# velocities those of missing axes are 0, and never stored. What is true of faces across an axis is said with the
+# velocity across first, then those along: `_turned`, `_back`.
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import triton.language as tl
 
 from ups.physics import riemann
 
-BLOCK = 128  # cells of a program
+BLOCK = 128  # threads of a program
 GAMMA = tl.constexpr(riemann.GAMMA)
 FLOOR = tl.constexpr(riemann.FLOOR)
 # Places in `numbers`: 1/dx of three axes, then these.
@@ -28,6 +30,14 @@ def _places(CELLS: tl.constexpr, BLOCK: tl.constexpr):
     blocks: tl.constexpr = (CELLS + BLOCK - 1) // BLOCK
     cell = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
     return tl.program_id(0) // blocks, tl.minimum(cell, CELLS - 1), cell < CELLS
+
+
+@triton.jit
+def _runs(N0: tl.constexpr, PLANE: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr):
+    """The sample of a program whose threads do RUN cells of the first axis each: where they begin, which cell of the
+    PLANE of the others it is, and which of them are no repetitions of the last."""
+    sample, place, inside = _places((N0 + RUN - 1) // RUN * PLANE, BLOCK)
+    return sample, place // PLANE * RUN, place % PLANE, inside
 
 
 @triton.jit
@@ -72,9 +82,9 @@ def _back(axis: tl.constexpr, across, one, other):
 
 @triton.jit
 def _vector(x, at, D: tl.constexpr, CELLS: tl.constexpr):
-    """Three channels of some cells; a missing one is the first."""
+    """Three channels of some cells; a missing one is 0."""
     a = tl.load(x + at)
-    b, c = a, a
+    b, c = tl.zeros(a.shape, a.dtype), tl.zeros(a.shape, a.dtype)
     if D > 1:
         b = tl.load(x + CELLS + at)
     if D > 2:
@@ -83,31 +93,27 @@ def _vector(x, at, D: tl.constexpr, CELLS: tl.constexpr):
 
 
 @triton.jit
-def _density(w, at):
-    return tl.maximum(tl.load(w + at), FLOOR, propagate_nan=tl.PropagateNan.ALL)
+def _floored(x):
+    return tl.maximum(x, FLOOR, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _primitive(density, energy, a, b, c, D: tl.constexpr):
-    """Density, pressure and velocities of a state."""
-    density = tl.maximum(density, FLOOR, propagate_nan=tl.PropagateNan.ALL)
-    u, v, w = a / density, b / density, c / density
-    motion = a * u
+def _pressure(density, energy, x, y, z, D: tl.constexpr):
+    """The pressure, given velocities."""
+    motion = x * x
     if D > 1:
-        motion += b * v
+        motion += y * y
     if D > 2:
-        motion += c * w
-    pressure = (energy - 0.5 * motion) * (GAMMA - 1)
-    return density, tl.maximum(pressure, FLOOR, propagate_nan=tl.PropagateNan.ALL), u, v, w
+        motion += z * z
+    return _floored((energy - 0.5 * density * motion) * (GAMMA - 1))
 
 
 @triton.jit
-def _gas(w, at, axis: tl.constexpr, D: tl.constexpr, CELLS: tl.constexpr):
+def _gas(q, at, axis: tl.constexpr, D: tl.constexpr, CELLS: tl.constexpr):
     """Density, pressure and velocities of some cells, turned."""
-    a, b, c = _vector(w + 2 * CELLS, at, D, CELLS)
-    r, p, x, y, z = _primitive(tl.load(w + at), tl.load(w + CELLS + at), a, b, c, D)
+    x, y, z = _vector(q + 2 * CELLS, at, D, CELLS)
     x, y, z = _turned(axis, x, y, z)
-    return r, p, x, y, z
+    return tl.load(q + at), tl.load(q + CELLS + at), x, y, z
 
 
 @triton.jit
@@ -121,9 +127,13 @@ def _slope(before, here, after):
 @triton.jit
 def _hllc(rl, pl, ul, vl, wl, rr, pr, ur, vr, wr, D: tl.constexpr):
     """The flux of `riemann.hllc` between face states, turned: of density, energy, and the momentum across and along."""
-    cl2, cr2 = pl / rl * GAMMA, pr / rr * GAMMA
-    root = tl.sqrt(rl)
-    weight = root / (tl.sqrt(rr) + root)
+    # Few divisions: each costs as much as eight other operations.
+    both = rl * rr
+    roots = rl + tl.sqrt(both)
+    inverse = 1 / (both * roots)
+    weight = rl * both * inverse
+    inverse *= roots * GAMMA
+    cl2, cr2 = pl * rr * inverse, pr * rl * inverse
     jump = ur - ul
     part = weight * jump
     mean = ur - part
@@ -133,8 +143,9 @@ def _hllc(rl, pl, ul, vl, wl, rr, pr, ur, vr, wr, D: tl.constexpr):
     contact = (pr - pl + al * ul - ar * ur) / (al - ar)
     left = contact > 0
     r, p, u = tl.where(left, rl, rr), tl.where(left, pl, pr), tl.where(left, ul, ur)
-    v, w, a = tl.where(left, vl, vr), tl.where(left, wl, wr), tl.where(left, al, ar)
-    star = a / (tl.where(left, sl, sr) - contact)
+    v, w, a, s = tl.where(left, vl, vr), tl.where(left, wl, wr), tl.where(left, al, ar), tl.where(left, sl, sr)
+    inverse = 1 / (s - contact)
+    star = a * inverse
     outer = tl.where(left, tl.minimum(sl, 0.0), tl.maximum(sr, 0.0))
     momentum = r * u
     kinetic = momentum * u
@@ -143,50 +154,41 @@ def _hllc(rl, pl, ul, vl, wl, rr, pr, ur, vr, wr, D: tl.constexpr):
     if D > 2:
         kinetic += r * w * w
     energy = p * (1 / (GAMMA - 1)) + 0.5 * kinetic
-    energy_star = ((p / a + contact) * (contact - u) + energy / r) * star
+    energy_star = ((p + a * contact) * (contact - u) + energy * (s - u)) * inverse
     mass = momentum + outer * (star - r)
     across = p + momentum * u + outer * (star * contact - momentum)
     return mass, (energy + p) * u + outer * (energy_star - energy), across, mass * v, mass * w
 
 
 @triton.jit
+def _slopes(r0, p0, u0, v0, w0, r1, p1, u1, v1, w1, r2, p2, u2, v2, w2):
+    return _slope(r0, r1, r2), _slope(p0, p1, p2), _slope(u0, u1, u2), _slope(v0, v1, v2), _slope(w0, w1, w2)
+
+
+@triton.jit
+def _face(r0, p0, u0, v0, w0, ar, ap, au, av, aw, r1, p1, u1, v1, w1, br, bp, bu, bv, bw, D: tl.constexpr):
+    """The flux between two cells, given both and their half slopes."""
+    return _hllc(r0 + ar, p0 + ap, u0 + au, v0 + av, w0 + aw, r1 - br, p1 - bp, u1 - bu, v1 - bv, w1 - bw, D)
+
+
+@triton.jit
 def _through(
-    w, at, axis: tl.constexpr, D: tl.constexpr,
+    q, at, axis: tl.constexpr, D: tl.constexpr,
     N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, WRAPS: tl.constexpr,
 ):  # fmt: skip
     """Flux out of cells through their upper face along an axis, less that into them through the lower one, turned."""
     CELLS: tl.constexpr = N0 * N1 * N2
-    r0, p0, u0, v0, w0 = _gas(w, _beside(at, axis, -2, N0, N1, N2, WRAPS), axis, D, CELLS)
-    r1, p1, u1, v1, w1 = _gas(w, _beside(at, axis, -1, N0, N1, N2, WRAPS), axis, D, CELLS)
-    r2, p2, u2, v2, w2 = _gas(w, at, axis, D, CELLS)
-    r3, p3, u3, v3, w3 = _gas(w, _beside(at, axis, 1, N0, N1, N2, WRAPS), axis, D, CELLS)
-    r4, p4, u4, v4, w4 = _gas(w, _beside(at, axis, 2, N0, N1, N2, WRAPS), axis, D, CELLS)
-    r, p, u, v, s = _slope(r1, r2, r3), _slope(p1, p2, p3), _slope(u1, u2, u3), _slope(v1, v2, v3), _slope(w1, w2, w3)
-    lr, lp, lu, lv, lw = _hllc(
-        r1 + _slope(r0, r1, r2), p1 + _slope(p0, p1, p2), u1 + _slope(u0, u1, u2), v1 + _slope(v0, v1, v2),
-        w1 + _slope(w0, w1, w2), r2 - r, p2 - p, u2 - u, v2 - v, w2 - s, D,
-    )  # fmt: skip
-    hr, hp, hu, hv, hw = _hllc(
-        r2 + r, p2 + p, u2 + u, v2 + v, w2 + s, r3 - _slope(r2, r3, r4), p3 - _slope(p2, p3, p4),
-        u3 - _slope(u2, u3, u4), v3 - _slope(v2, v3, v4), w3 - _slope(w2, w3, w4), D,
-    )  # fmt: skip
+    r0, p0, u0, v0, w0 = _gas(q, _beside(at, axis, -2, N0, N1, N2, WRAPS), axis, D, CELLS)
+    r1, p1, u1, v1, w1 = _gas(q, _beside(at, axis, -1, N0, N1, N2, WRAPS), axis, D, CELLS)
+    r2, p2, u2, v2, w2 = _gas(q, at, axis, D, CELLS)
+    r3, p3, u3, v3, w3 = _gas(q, _beside(at, axis, 1, N0, N1, N2, WRAPS), axis, D, CELLS)
+    r4, p4, u4, v4, w4 = _gas(q, _beside(at, axis, 2, N0, N1, N2, WRAPS), axis, D, CELLS)
+    ar, ap, au, av, aw = _slopes(r0, p0, u0, v0, w0, r1, p1, u1, v1, w1, r2, p2, u2, v2, w2)
+    br, bp, bu, bv, bw = _slopes(r1, p1, u1, v1, w1, r2, p2, u2, v2, w2, r3, p3, u3, v3, w3)
+    cr, cp, cu, cv, cw = _slopes(r2, p2, u2, v2, w2, r3, p3, u3, v3, w3, r4, p4, u4, v4, w4)
+    lr, lp, lu, lv, lw = _face(r1, p1, u1, v1, w1, ar, ap, au, av, aw, r2, p2, u2, v2, w2, br, bp, bu, bv, bw, D)
+    hr, hp, hu, hv, hw = _face(r2, p2, u2, v2, w2, br, bp, bu, bv, bw, r3, p3, u3, v3, w3, cr, cp, cu, cv, cw, D)
     return hr - lr, hp - lp, hu - lu, hv - lv, hw - lw
-
-
-@triton.jit
-def _tendency(
-    w, at, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, WRAPS: tl.constexpr
-):  # fmt: skip
-    """−∇·F of the inviscid gas, all axes at once: of density, energy, momenta."""
-    r, e, a, b, c = _through(w, at, 0, D, N0, N1, N2, WRAPS)
-    scale = -tl.load(numbers)
-    r, e, a, b, c = r * scale, e * scale, a * scale, b * scale, c * scale
-    for axis in tl.static_range(1, D):
-        fr, fe, across, one, other = _through(w, at, axis, D, N0, N1, N2, WRAPS)
-        fa, fb, fc = _back(axis, across, one, other)
-        scale = -tl.load(numbers + axis)
-        r, e, a, b, c = r + fr * scale, e + fe * scale, a + fa * scale, b + fb * scale, c + fc * scale
-    return r, e, a, b, c
 
 
 @triton.jit
@@ -200,29 +202,34 @@ def _store(x, at, live, a, b, c, D: tl.constexpr, CELLS: tl.constexpr):
 
 
 @triton.jit
-def _fastest(rate_of, numbers, live, r, e, a, b, c, D: tl.constexpr):
-    """Raise the sample's fastest signal, in cells a unit of time, to that of a state; not a number counts as ∞."""
-    r, p, u, v, w = _primitive(r, e, a, b, c, D)
-    sound = tl.sqrt(p / r * GAMMA)
-    rate = (tl.abs(u) + sound) * tl.load(numbers)
+def _fastest(density, pressure, x, y, z, numbers, D: tl.constexpr):
+    """The fastest signal, in cells a unit of time; what is not a number counts as ∞."""
+    sound = tl.sqrt(pressure / density * GAMMA)
+    rate = (tl.abs(x) + sound) * tl.load(numbers)
     if D > 1:
-        rate = tl.maximum(rate, (tl.abs(v) + sound) * tl.load(numbers + 1), propagate_nan=tl.PropagateNan.ALL)
+        rate = tl.maximum(rate, (tl.abs(y) + sound) * tl.load(numbers + 1), propagate_nan=tl.PropagateNan.ALL)
     if D > 2:
-        rate = tl.maximum(rate, (tl.abs(w) + sound) * tl.load(numbers + 2), propagate_nan=tl.PropagateNan.ALL)
-    rate = tl.where(rate == rate, rate, float("inf"))
-    tl.atomic_max(rate_of, tl.max(tl.where(live, rate, 0.0), 0))
+        rate = tl.maximum(rate, (tl.abs(z) + sound) * tl.load(numbers + 2), propagate_nan=tl.PropagateNan.ALL)
+    return tl.where(rate == rate, rate, float("inf"))
 
 
 @triton.jit
 def measure(
-    w, rates, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, BLOCK: tl.constexpr
+    w, q, rates, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The fastest signal of each sample, where `rates` were 0."""
+    """q of w, and the fastest signal of each sample, where `rates` were 0."""
     CELLS: tl.constexpr = N0 * N1 * N2
     sample, at, live = _places(CELLS, BLOCK)
-    w = _sample(w, sample, 2 + D, CELLS)
+    w, q = _sample(w, sample, 2 + D, CELLS), _sample(q, sample, 2 + D, CELLS)
+    density = _floored(tl.load(w + at))
     a, b, c = _vector(w + 2 * CELLS, at, D, CELLS)
-    _fastest(rates + sample, numbers, live, tl.load(w + at), tl.load(w + CELLS + at), a, b, c, D)
+    a, b, c = a / density, b / density, c / density
+    pressure = _pressure(density, tl.load(w + CELLS + at), a, b, c, D)
+    tl.store(q + at, density, mask=live)
+    tl.store(q + CELLS + at, pressure, mask=live)
+    _store(q + 2 * CELLS, at, live, a, b, c, D, CELLS)
+    rate = _fastest(density, pressure, a, b, c, numbers, D)
+    tl.atomic_max(rates + sample, tl.max(tl.where(live, rate, 0.0), 0))
 
 
 @triton.jit
@@ -241,52 +248,90 @@ def choose(rates, left, dt, numbers, samples, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def predict(
-    w, half, z, dt, numbers, coefficients, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
-    WRAPS: tl.constexpr, VISCOUS: tl.constexpr, BLOCK: tl.constexpr,
+def advance(
+    q, w, target, more, rates, dt, numbers, coefficients, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr,
+    N2: tl.constexpr, WRAPS: tl.constexpr, VISCOUS: tl.constexpr, LAST: tl.constexpr, RUN: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """half = w + dt/2 −∇·F(w); where there is viscosity, z = its first stage, a share of the velocity."""
+    """Both halves of a step. The first: target = w + dt/2 −∇·F(q), as density, pressure and velocities; with viscosity
+    as density, energy and velocities, and `more` is the first stage, a share of the velocities. The last: w += dt
+    −∇·F(q), with viscosity plus `more` of energy and momenta; target = density, pressure, velocities of w, and their
+    fastest signal. Each thread does RUN cells of the first axis, and carries what it knows from one to the next."""
     CELLS: tl.constexpr = N0 * N1 * N2
-    sample, at, live = _places(CELLS, BLOCK)
+    PLANE: tl.constexpr = N1 * N2
+    sample, row, column, inside = _runs(N0, PLANE, RUN, BLOCK)
     h = tl.load(dt + sample)
     if h == 0:
         return
-    w, half = _sample(w, sample, 2 + D, CELLS), _sample(half, sample, 2 + D, CELLS)
-    r, e, a, b, c = _tendency(w, at, numbers, D, N0, N1, N2, WRAPS)
-    h = 0.5 * h
-    a0, b0, c0 = _vector(w + 2 * CELLS, at, D, CELLS)
-    r, e = tl.load(w + at) + h * r, tl.load(w + CELLS + at) + h * e
-    a, b, c = a0 + h * a, b0 + h * b, c0 + h * c
-    tl.store(half + at, r, mask=live)
-    tl.store(half + CELLS + at, e, mask=live)
-    _store(half + 2 * CELLS, at, live, a, b, c, D, CELLS)
-    if VISCOUS:
-        share = tl.load(coefficients + 2) / tl.maximum(r, FLOOR, propagate_nan=tl.PropagateNan.ALL)
-        _store(_sample(z, sample, D, CELLS), at, live, a * share, b * share, c * share, D, CELLS)
+    h = h if LAST else 0.5 * h
+    q, w, target = (
+        _sample(q, sample, 2 + D, CELLS),
+        _sample(w, sample, 2 + D, CELLS),
+        _sample(target, sample, 2 + D, CELLS),
+    )
+    more = _sample(more, sample, 1 + D, CELLS) if LAST else _sample(more, sample, D, CELLS)
+    at = row * PLANE + column
+    fastest = tl.zeros(at.shape, tl.float32).to(w.dtype.element_ty)
+    r0, p0, u0, v0, w0 = _gas(q, _beside(at, 0, -2, N0, N1, N2, WRAPS), 0, D, CELLS)
+    r1, p1, u1, v1, w1 = _gas(q, _beside(at, 0, -1, N0, N1, N2, WRAPS), 0, D, CELLS)
+    r2, p2, u2, v2, w2 = _gas(q, at, 0, D, CELLS)
+    r3, p3, u3, v3, w3 = _gas(q, _beside(at, 0, 1, N0, N1, N2, WRAPS), 0, D, CELLS)
+    ar, ap, au, av, aw = _slopes(r0, p0, u0, v0, w0, r1, p1, u1, v1, w1, r2, p2, u2, v2, w2)
+    sr, sp, su, sv, sw = _slopes(r1, p1, u1, v1, w1, r2, p2, u2, v2, w2, r3, p3, u3, v3, w3)
+    fr, fe, fu, fv, fw = _face(r1, p1, u1, v1, w1, ar, ap, au, av, aw, r2, p2, u2, v2, w2, sr, sp, su, sv, sw, D)
+    for step in range(RUN):
+        live = inside & (row + step < N0)
+        at = tl.minimum(row + step, N0 - 1) * PLANE + column
+        # Along the first axis: what is known of the cell, the next one and the lower face, and the one after these.
+        r4, p4, u4, v4, w4 = _gas(q, _beside(at, 0, 2, N0, N1, N2, WRAPS), 0, D, CELLS)
+        ar, ap, au, av, aw = _slopes(r2, p2, u2, v2, w2, r3, p3, u3, v3, w3, r4, p4, u4, v4, w4)
+        gr, ge, gu, gv, gw = _face(r2, p2, u2, v2, w2, sr, sp, su, sv, sw, r3, p3, u3, v3, w3, ar, ap, au, av, aw, D)
+        scale = -tl.load(numbers)
+        r, e, a, b, c = (gr - fr) * scale, (ge - fe) * scale, (gu - fu) * scale, (gv - fv) * scale, (gw - fw) * scale
+        fr, fe, fu, fv, fw = gr, ge, gu, gv, gw
+        r2, p2, u2, v2, w2 = r3, p3, u3, v3, w3
+        r3, p3, u3, v3, w3 = r4, p4, u4, v4, w4
+        sr, sp, su, sv, sw = ar, ap, au, av, aw
+        for axis in tl.static_range(1, D):
+            dr, de, across, one, other = _through(q, at, axis, D, N0, N1, N2, WRAPS)
+            da, db, dc = _back(axis, across, one, other)
+            scale = -tl.load(numbers + axis)
+            r, e, a, b, c = r + dr * scale, e + de * scale, a + da * scale, b + db * scale, c + dc * scale
+        rate = _update(w, target, more, at, live, h, numbers, coefficients, r, e, a, b, c, VISCOUS, LAST, D, CELLS)
+        fastest = tl.maximum(fastest, rate)
+    if LAST:
+        tl.atomic_max(rates + sample, tl.max(fastest, 0))
 
 
 @triton.jit
-def correct(
-    half, w, change, rates, dt, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
-    WRAPS: tl.constexpr, VISCOUS: tl.constexpr, BLOCK: tl.constexpr,
+def _update(
+    w, target, more, at, live, h, numbers, coefficients, r, e, a, b, c,
+    VISCOUS: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, CELLS: tl.constexpr,
 ):  # fmt: skip
-    """w += dt −∇·F(half) + change; the fastest signal of the new state."""
-    CELLS: tl.constexpr = N0 * N1 * N2
-    sample, at, live = _places(CELLS, BLOCK)
-    h = tl.load(dt + sample)
-    if h == 0:
-        return
-    w, half = _sample(w, sample, 2 + D, CELLS), _sample(half, sample, 2 + D, CELLS)
-    r, e, a, b, c = _tendency(half, at, numbers, D, N0, N1, N2, WRAPS)
+    """What `advance` does with −∇·F of density, energy and momenta; the fastest signal."""
     r, e, a, b, c = h * r, h * e, h * a, h * b, h * c
-    if VISCOUS:
-        change = _sample(change, sample, 1 + D, CELLS)
-        da, db, dc = _vector(change + CELLS, at, D, CELLS)
-        e, a, b, c = tl.load(change + at) + e, da + a, db + b, dc + c
+    if VISCOUS and LAST:
+        da, db, dc = _vector(more + CELLS, at, D, CELLS)
+        e, a, b, c = tl.load(more + at) + e, da + a, db + b, dc + c
     a0, b0, c0 = _vector(w + 2 * CELLS, at, D, CELLS)
     r, e = tl.load(w + at) + r, tl.load(w + CELLS + at) + e
     a, b, c = a0 + a, b0 + b, c0 + c
-    tl.store(w + at, r, mask=live)
-    tl.store(w + CELLS + at, e, mask=live)
-    _store(w + 2 * CELLS, at, live, a, b, c, D, CELLS)
-    _fastest(rates + sample, numbers, live, r, e, a, b, c, D)
+    if LAST:
+        tl.store(w + at, r, mask=live)
+        tl.store(w + CELLS + at, e, mask=live)
+        _store(w + 2 * CELLS, at, live, a, b, c, D, CELLS)
+    r = _floored(r)
+    inverse = 1 / r
+    a, b, c = a * inverse, b * inverse, c * inverse
+    if LAST or not VISCOUS:
+        e = _pressure(r, e, a, b, c, D)
+    tl.store(target + at, r, mask=live)
+    tl.store(target + CELLS + at, e, mask=live)
+    _store(target + 2 * CELLS, at, live, a, b, c, D, CELLS)
+    if VISCOUS and not LAST:
+        share = tl.load(coefficients + 2)
+        _store(more, at, live, a * share, b * share, c * share, D, CELLS)
+    rate = tl.zeros(r.shape, r.dtype)
+    if LAST:
+        rate = tl.where(live, _fastest(r, e, a, b, c, numbers, D), 0.0)
+    return rate

@@ -9,28 +9,32 @@ from ups.later import Tensor, torch
 from ups.physics.finite_volume import GraphedSteps
 from ups.physics.viscosity import Viscosity
 
+# By the number of axes, how many cells of the first one a thread does: with more, too few threads would be at work.
+RUNS = {1: 2, 2: 8, 3: 8}
+
 
 class GasSteps(GraphedSteps):
     """The steps of `StiffFiniteVolume` for a gas with this viscosity, of `FiniteVolume` where it is none: the same to
-    round-off, in three kernels, and two more and one for each stage that viscosity takes. A sample that has arrived
-    costs nothing. States `(B, 2 + D, *S)` of density, energy, momenta."""
+    round-off, in three kernels; viscosity takes two more, and one for each of its stages but the first. A sample that
+    has arrived costs nothing. States `(B, 2 + D, *S)` of density, energy, momenta."""
 
     STEPS = 16
 
     def __init__(self, viscosity: Viscosity, cfl: float, w: Tensor) -> None:
         super().__init__(w)
         ndim, self.viscosity = len(viscosity.shape), viscosity
-        cells = viscosity.shape + (1,) * (3 - ndim)
+        shape = viscosity.shape + (1,) * (3 - ndim)
         #: What all kernels are told of the grid, at their end.
-        self.grid = (ndim, *cells)
+        self.grid = (ndim, *shape)
         self.wraps = sum(int(wraps) << axis for axis, wraps in enumerate(viscosity.periodic))
+        self.cells = RUNS[ndim]
         scales = [1 / dx for dx in viscosity.spacing] + [0.0] * (3 - ndim)
         eta, zeta = viscosity.eta, viscosity.zeta
         constants = [*scales, 4 / 3 * eta + zeta, eta, zeta - 2 / 3 * eta, cfl, viscosity.limit / cfl]
         self.numbers = w.new_tensor(constants)
         self.coefficients = w.new_tensor(viscosity.coefficients)
         self.dt, self.rates = torch.zeros_like(self.left), torch.zeros_like(self.left)
-        self.half = torch.empty_like(self.w)
+        self.q, self.half = torch.empty_like(self.w), torch.empty_like(self.w)
         rows = self.w if viscosity.active else self.w[:0]
         self.middle, self.change = torch.empty_like(rows), rows[:, 1:].clone()
         self.z = [rows[:, 2:].clone() for _ in range(2)]
@@ -40,7 +44,9 @@ class GasSteps(GraphedSteps):
         from ups.physics import gas_kernels
 
         self.rates.zero_()
-        self._launch(gas_kernels.measure, self.w, self.rates, self.numbers, *self.grid)
+        blocks = -(-math.prod(self.viscosity.shape) // gas_kernels.BLOCK)
+        everything = self.w, self.q, self.rates, self.numbers, *self.grid, gas_kernels.BLOCK
+        gas_kernels.measure[(blocks * len(self.w),)](*everything)
 
     def _first(self) -> None:
         """All kernels once, in a step of length 0 of each sample."""
@@ -56,23 +62,25 @@ class GasSteps(GraphedSteps):
         from ups.physics import gas_kernels as gas
         from ups.physics import stress_kernels as stress
 
-        viscous, words, numbers = self.viscosity.active, (*self.grid, self.wraps), self.numbers
-        samples = len(self.w)
-        gas.choose[(-(-samples // gas.BLOCK),)](self.rates, self.left, self.dt, numbers, samples, gas.BLOCK)
-        z, before = self.z
-        half, dt, coefficients = self.half, self.dt, self.coefficients
-        self._launch(gas.predict, self.w, half, z, dt, numbers, coefficients, *words, viscous)
+        samples, dt, numbers, coefficients = len(self.w), self.dt, self.numbers, self.coefficients
+        viscous, grid = self.viscosity.active, (*self.grid, self.wraps)
+        gas.choose[(-(-samples // gas.BLOCK),)](self.rates, self.left, dt, numbers, samples, gas.BLOCK)
+        (z, before), half, change, middle = self.z, self.half, self.change, self.middle
+        rest = self.rates, dt, numbers, coefficients, *grid, viscous
+        self._launch(gas.advance, self.q, self.w, half, z, *rest, False)
         if viscous:
             for j in range(1, len(coefficients)):
-                self._launch(stress.stage, half, z, before, dt, numbers, coefficients[j], *words, j == 1)
+                self._launch(stress.stage, half, z, before, dt, numbers, coefficients[j], *grid, j == 1)
                 z, before = before, z
-            self._launch(stress.push, half, z, self.change, dt, numbers, *words)
-            self._launch(stress.heat, half, z, self.change, self.middle, dt, numbers, *words)
-            half = self.middle
-        self._launch(gas.correct, half, self.w, self.change, self.rates, dt, numbers, *words, viscous)
+            self._launch(stress.push, half, z, change, middle, dt, numbers, *grid)
+            self._launch(stress.heat, half, z, change, middle, dt, numbers, *grid)
+            half = middle
+        self._launch(gas.advance, half, self.w, self.q, change, *rest, True)
 
     def _launch(self, kernel: Any, *arguments: Any) -> None:
+        """A kernel whose threads do some cells of the first axis each."""
         from ups.physics.gas_kernels import BLOCK
 
-        blocks = -(-math.prod(self.viscosity.shape) // BLOCK)
-        kernel[(blocks * len(self.w),)](*arguments, BLOCK)
+        first, *others = self.viscosity.shape
+        threads = -(-first // self.cells) * math.prod(others)
+        kernel[(-(-threads // BLOCK) * len(self.w),)](*arguments, self.cells, BLOCK)
