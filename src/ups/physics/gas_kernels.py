@@ -21,7 +21,7 @@ BLOCK = 128  # threads of a program
 GAMMA = tl.constexpr(riemann.GAMMA)
 FLOOR = tl.constexpr(riemann.FLOOR)
 # Places in `numbers`: 1/dx of three axes, then these.
-ALONG, SHEAR, LAME, CFL, MOST = (tl.constexpr(i) for i in range(3, 8))
+ALONG, SHEAR, LAME, CFL, MOST, SHARE = (tl.constexpr(i) for i in range(3, 9))
 
 
 @triton.jit
@@ -249,14 +249,14 @@ def choose(rates, left, dt, numbers, samples, BLOCK: tl.constexpr):
 
 @triton.jit
 def advance(
-    q, w, target, more, rates, dt, numbers, coefficients, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr,
+    q, w, target, change, rates, dt, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr,
     N2: tl.constexpr, WRAPS: tl.constexpr, VISCOUS: tl.constexpr, LAST: tl.constexpr, RUN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Both halves of a step. The first: target = w + dt/2 −∇·F(q), as density, pressure and velocities; with viscosity
-    as density, energy and velocities, and `more` is the first stage, a share of the velocities. The last: w += dt
-    −∇·F(q), with viscosity plus `more` of energy and momenta; target = density, pressure, velocities of w, and their
-    fastest signal. Each thread does RUN cells of the first axis, and carries what it knows from one to the next."""
+    as density, energy and velocities. The last: w += dt −∇·F(q), with viscosity plus `change` of energy and momenta;
+    target = density, pressure, velocities of w, and their fastest signal. Each thread does RUN cells of the first axis,
+    and carries what it knows from one to the next."""
     CELLS: tl.constexpr = N0 * N1 * N2
     PLANE: tl.constexpr = N1 * N2
     sample, row, column, inside = _runs(N0, PLANE, RUN, BLOCK)
@@ -269,7 +269,7 @@ def advance(
         _sample(w, sample, 2 + D, CELLS),
         _sample(target, sample, 2 + D, CELLS),
     )
-    more = _sample(more, sample, 1 + D, CELLS) if LAST else _sample(more, sample, D, CELLS)
+    change = _sample(change, sample, 1 + D, CELLS)
     at = row * PLANE + column
     fastest = tl.zeros(at.shape, tl.float32).to(w.dtype.element_ty)
     r0, p0, u0, v0, w0 = _gas(q, _beside(at, 0, -2, N0, N1, N2, WRAPS), 0, D, CELLS)
@@ -297,7 +297,7 @@ def advance(
             da, db, dc = _back(axis, across, one, other)
             scale = -tl.load(numbers + axis)
             r, e, a, b, c = r + dr * scale, e + de * scale, a + da * scale, b + db * scale, c + dc * scale
-        rate = _update(w, target, more, at, live, h, numbers, coefficients, r, e, a, b, c, VISCOUS, LAST, D, CELLS)
+        rate = _update(w, target, change, at, live, h, numbers, r, e, a, b, c, VISCOUS, LAST, D, CELLS)
         fastest = tl.maximum(fastest, rate)
     if LAST:
         tl.atomic_max(rates + sample, tl.max(fastest, 0))
@@ -305,14 +305,14 @@ def advance(
 
 @triton.jit
 def _update(
-    w, target, more, at, live, h, numbers, coefficients, r, e, a, b, c,
+    w, target, change, at, live, h, numbers, r, e, a, b, c,
     VISCOUS: tl.constexpr, LAST: tl.constexpr, D: tl.constexpr, CELLS: tl.constexpr,
 ):  # fmt: skip
     """What `advance` does with −∇·F of density, energy and momenta; the fastest signal."""
     r, e, a, b, c = h * r, h * e, h * a, h * b, h * c
     if VISCOUS and LAST:
-        da, db, dc = _vector(more + CELLS, at, D, CELLS)
-        e, a, b, c = tl.load(more + at) + e, da + a, db + b, dc + c
+        da, db, dc = _vector(change + CELLS, at, D, CELLS)
+        e, a, b, c = tl.load(change + at) + e, da + a, db + b, dc + c
     a0, b0, c0 = _vector(w + 2 * CELLS, at, D, CELLS)
     r, e = tl.load(w + at) + r, tl.load(w + CELLS + at) + e
     a, b, c = a0 + a, b0 + b, c0 + c
@@ -328,9 +328,6 @@ def _update(
     tl.store(target + at, r, mask=live)
     tl.store(target + CELLS + at, e, mask=live)
     _store(target + 2 * CELLS, at, live, a, b, c, D, CELLS)
-    if VISCOUS and not LAST:
-        share = tl.load(coefficients + 2)
-        _store(more, at, live, a * share, b * share, c * share, D, CELLS)
     rate = tl.zeros(r.shape, r.dtype)
     if LAST:
         rate = tl.where(live, _fastest(r, e, a, b, c, numbers, D), 0.0)

@@ -31,6 +31,7 @@ class GasSteps(GraphedSteps):
         scales = [1 / dx for dx in viscosity.spacing] + [0.0] * (3 - ndim)
         eta, zeta = viscosity.eta, viscosity.zeta
         constants = [*scales, 4 / 3 * eta + zeta, eta, zeta - 2 / 3 * eta, cfl, viscosity.limit / cfl]
+        constants += [viscosity.coefficients[0][2]]
         self.numbers = w.new_tensor(constants)
         self.coefficients = w.new_tensor(viscosity.coefficients)
         self.dt, self.rates = torch.zeros_like(self.left), torch.zeros_like(self.left)
@@ -65,15 +66,17 @@ class GasSteps(GraphedSteps):
         samples, dt, numbers, coefficients = len(self.w), self.dt, self.numbers, self.coefficients
         viscous, grid = self.viscosity.active, (*self.grid, self.wraps)
         gas.choose[(-(-samples // gas.BLOCK),)](self.rates, self.left, dt, numbers, samples, gas.BLOCK)
-        (z, before), half, change, middle = self.z, self.half, self.change, self.middle
-        rest = self.rates, dt, numbers, coefficients, *grid, viscous
-        self._launch(gas.advance, self.q, self.w, half, z, *rest, False)
+        half, change, middle = self.half, self.change, self.middle
+        rest = self.rates, dt, numbers, *grid, viscous
+        self._launch(gas.advance, self.q, self.w, half, change, *rest, False)
         if viscous:
-            for j in range(1, len(coefficients)):
-                self._launch(stress.stage, half, z, before, dt, numbers, coefficients[j], *grid, j == 1)
-                z, before = before, z
-            self._launch(stress.push, half, z, change, middle, dt, numbers, *grid)
-            self._launch(stress.heat, half, z, change, middle, dt, numbers, *grid)
+            z, channels = half[:, 2:], len(self.w[0])
+            for stage in range(2, len(coefficients) + 1):
+                target, words = self.z[stage % 2], (*grid, channels, stage if stage < 4 else 4)
+                self._launch(stress.stage, half, z, target, dt, numbers, coefficients[stage - 1], *words)
+                z, channels = target, self.grid[0]
+            self._launch(stress.push, half, z, change, middle, dt, numbers, *grid, channels)
+            self._launch(stress.heat, half, z, change, middle, dt, numbers, *grid, channels)
             half = middle
         self._launch(gas.advance, half, self.w, self.q, change, *rest, True)
 

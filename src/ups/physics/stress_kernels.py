@@ -1,7 +1,8 @@
 """The viscous stages of a gas on a GPU, each as one kernel; those of `viscosity.Viscosity`."""
 
 # The words of gas_kernels.py, and as there: imported only where there is a GPU and Triton. `half` holds density, energy
-# and velocities.
+# and velocities. What the stages follow, z, is a share of these at first, and then has an array of its own: CHANNELS
+# says how many channels the array has that z lies in.
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import triton.language as tl
 from ups.physics.gas_kernels import (
     ALONG,
     LAME,
+    SHARE,
     SHEAR,
     _back,
     _beside,
@@ -91,18 +93,25 @@ def _force(
 
 @triton.jit
 def stage(
-    half, z, before, dt, numbers, coefficients, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
-    WRAPS: tl.constexpr, FIRST: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
+    half, z, target, dt, numbers, coefficients, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+    WRAPS: tl.constexpr, CHANNELS: tl.constexpr, STAGE: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """before = μ z + ν before + μ̃ (v0 + dt/ρ ∇·σ(z)) + γ̃ v0, with the four coefficients; before is 0 at first."""
+    """target = μ z + ν before + μ̃ (v0 + dt/ρ ∇·σ(z)) + γ̃ v0, with the four coefficients. What was before z is 0 in the
+    second stage, a share of v0 in the third, and later `target` itself. In the second stage `z` is v0, without that
+    share: ∇·σ is linear."""
     CELLS: tl.constexpr = N0 * N1 * N2
     sample, row, column, inside = _runs(N0, N1 * N2, RUN, BLOCK)
     h = tl.load(dt + sample)
     if h == 0:
         return
-    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, D, CELLS)
-    before = _sample(before, sample, D, CELLS)
-    mu, share, start = tl.load(coefficients), tl.load(coefficients + 2), tl.load(coefficients + 3)
+    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, CHANNELS, CELLS)
+    target = _sample(target, sample, D, CELLS)
+    mu, nu = tl.load(coefficients), tl.load(coefficients + 1)
+    new, old = tl.load(coefficients + 2), tl.load(coefficients + 3)
+    if STAGE == 2:
+        h, mu = h * tl.load(numbers + SHARE), mu * tl.load(numbers + SHARE)
+    if STAGE == 3:
+        old += nu * tl.load(numbers + SHARE)
     a0, b0, c0 = _below(half, z, row * (N1 * N2) + column, numbers, D, N0, N1, N2, WRAPS)
     for step in range(RUN):
         live = inside & (row + step < N0)
@@ -110,20 +119,19 @@ def stage(
         x, y, t, a0, b0, c0 = _force(half, z, at, a0, b0, c0, numbers, D, N0, N1, N2, WRAPS)
         inverse = h / tl.load(half + at)
         a, b, c = _vector(half + 2 * CELLS, at, D, CELLS)
-        x, y, t = (a + inverse * x) * share, (b + inverse * y) * share, (c + inverse * t) * share
+        x, y, t = (a + inverse * x) * new, (b + inverse * y) * new, (c + inverse * t) * new
         za, zb, zc = _vector(z, at, D, CELLS)
-        x, y, t = x + mu * za + start * a, y + mu * zb + start * b, t + mu * zc + start * c
-        if not FIRST:
-            nu = tl.load(coefficients + 1)
-            pa, pb, pc = _vector(before, at, D, CELLS)
+        x, y, t = x + mu * za + old * a, y + mu * zb + old * b, t + mu * zc + old * c
+        if STAGE > 3:
+            pa, pb, pc = _vector(target, at, D, CELLS)
             x, y, t = x + nu * pa, y + nu * pb, t + nu * pc
-        _store(before, at, live, x, y, t, D, CELLS)
+        _store(target, at, live, x, y, t, D, CELLS)
 
 
 @triton.jit
 def push(
     half, z, change, middle, dt, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
-    WRAPS: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
+    WRAPS: tl.constexpr, CHANNELS: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What a step adds to the momenta, the last channels of `change`: dt ∇·σ(z); and the velocities of `middle`, half
     way through that."""
@@ -132,7 +140,7 @@ def push(
     h = tl.load(dt + sample)
     if h == 0:
         return
-    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, D, CELLS)
+    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, CHANNELS, CELLS)
     change, middle = _sample(change, sample, 1 + D, CELLS), _sample(middle, sample, 2 + D, CELLS)
     a0, b0, c0 = _below(half, z, row * (N1 * N2) + column, numbers, D, N0, N1, N2, WRAPS)
     for step in range(RUN):
@@ -168,7 +176,7 @@ def _work(
 @triton.jit
 def heat(
     half, z, change, middle, dt, numbers, D: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
-    WRAPS: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
+    WRAPS: tl.constexpr, CHANNELS: tl.constexpr, RUN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What a step adds to the energy, the first channel of `change`: dt ∇·(v·σ); and density and pressure of `middle`,
     half way through that."""
@@ -177,7 +185,7 @@ def heat(
     h = tl.load(dt + sample)
     if h == 0:
         return
-    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, D, CELLS)
+    half, z = _sample(half, sample, 2 + D, CELLS), _sample(z, sample, CHANNELS, CELLS)
     change, middle = _sample(change, sample, 1 + D, CELLS), _sample(middle, sample, 2 + D, CELLS)
     at = row * (N1 * N2) + column
     low = _work(half, z, middle, at, _beside(at, 0, -1, N0, N1, N2, WRAPS), at, 0, numbers, D, N0, N1, N2, WRAPS)
