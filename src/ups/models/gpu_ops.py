@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import subprocess
-import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,6 +12,7 @@ from torch._guards import detect_fake_mode
 from torch.utils.flop_counter import register_flop_formula
 
 from ups.models.grids import Space
+from ups.triton_check import runs_triton
 
 LIBRARY = torch.library.Library("ups", "FRAGMENT")  # type: ignore[no-untyped-call]
 
@@ -26,27 +23,10 @@ def usable(x: Tensor) -> bool:
 
 
 def _run_on(device: torch.device) -> bool:
-    return detect_fake_mode() is not None or _compiles(device)
+    return detect_fake_mode() is not None or runs_triton(device)
 
 
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
-
-
-@functools.cache
-def _compiles(device: torch.device) -> bool:
-    """Tries one of them: Triton, which comes with torch, needs a C compiler on the machine."""
-    if find_spec("triton") is None:
-        return False
-    import triton
-
-    try:
-        one = torch.ones(1, 3, 8, device=device)
-        _axis_kernels().forward(one, one, Space((3,), (True,)))
-    except (RuntimeError, OSError, subprocess.SubprocessError, triton.TritonError) as error:
-        why = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
-        warnings.warn(f"networks run by a library's kernels, which are slower: Triton says '{why}'.", stacklevel=2)
-        return False
-    return True
 
 
 def _axis_kernels() -> Any:
