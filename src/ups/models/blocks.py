@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.gpu_block_ops import heads_of, tokens_of
+from ups.models.gpu_block_ops import LARGEST_WINDOW, heads_of, window_attention
 from ups.models.gpu_ops import usable
 from ups.models.grids import Space
 from ups.models.layers import AXES, EPS, AxisConv, DropPath, FourierMixing, Mlp, gated, modulated, residual, rms_norm
@@ -77,7 +77,7 @@ class GlobalAttention(nn.Module):
         qkv = self.qkv(x.flatten(1, -2))
         turn = _rotations(*space, qkv.shape[-1] // (6 * self.heads), x.device)
         if usable(qkv):
-            q, k, v = (t.squeeze(1) for t in heads_of(qkv, self.heads, qkv.shape[1], None, turn, EPS))
+            q, k, v = heads_of(qkv, self.heads, turn, EPS)
         else:
             q, k, v = torch.unflatten(qkv, -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
             q, k = rotate(rms_norm(q), turn), rotate(rms_norm(k), turn)
@@ -168,32 +168,29 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         window = window_of(space, self.windows[space.ndim - 1])
         shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
-        if usable(x):
+        bias = self.bias(_log_offsets(*space, window, x.device)).permute(2, 0, 1).unsqueeze(0)
+        if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
+            bias = bias + _apart(*space, window, shift, x.device).unsqueeze(1)
+        if usable(x) and math.prod(window) <= LARGEST_WINDOW:
             order = _order(space.shape, window, shift, x.device)
-            heads = heads_of(self.qkv(x.flatten(1, -2)), self.heads, math.prod(window), order, None, EPS)
-            return tokens_of(self._attend(*heads, space, window, shift), order).reshape(x.shape)
+            return window_attention(self.qkv(x.flatten(1, -2)), order, bias, EPS).reshape(x.shape)
         moved, axes = any(shift), tuple(range(1, space.ndim + 1))
         if moved:
             x = x.roll([-s for s in shift], axes)
         q, k, v = torch.unflatten(self.qkv(split(x, window)), -1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
-        out = self._attend(rms_norm(q), rms_norm(k), v, space, window, shift)
+        out = self._attend(rms_norm(q), rms_norm(k), v, bias.to(q.dtype).contiguous())
         out = join(out.transpose(2, 3).flatten(3), window, space)
         return out.roll(shift, axes) if moved else out
 
-    def _attend(
-        self, q: Tensor, k: Tensor, v: Tensor, space: Space, window: tuple[int, ...], shift: tuple[int, ...]
-    ) -> Tensor:
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         """Attention within windows, of heads `(B, windows, heads, W, d)`."""
-        bias = self.bias(_log_offsets(*space, window, q.device)).permute(2, 0, 1)
-        if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
+        if len(bias) > 1:
             # Windows join the heads: one mask then serves the whole batch.
-            mask = (bias + _apart(*space, window, shift, q.device).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
             q, k, v = (t.flatten(1, 2) for t in (q, k, v))
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype).contiguous())
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.flatten(0, 1).unsqueeze(0))
             return torch.unflatten(out, 1, (-1, self.heads))
         samples, (q, k, v) = len(q), (t.flatten(0, 1) for t in (q, k, v))
-        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype).contiguous())
-        return torch.unflatten(out, 0, (samples, -1))
+        return torch.unflatten(functional.scaled_dot_product_attention(q, k, v, attn_mask=bias), 0, (samples, -1))
 
 
 class StreamAttention(nn.Module):

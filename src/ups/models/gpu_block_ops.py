@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from ups.models.gpu_ops import Operations, alike, declare, no_flops, rows
 
+LARGEST_WINDOW = 128  # tokens that one program holds
+
 
 def _block_kernels() -> Any:
     from ups.models import block_kernels
@@ -23,6 +25,12 @@ def _attention_kernels() -> Any:
     from ups.models import attention_kernels
 
     return attention_kernels
+
+
+def _window_kernels() -> Any:
+    from ups.models import window_kernels
+
+    return window_kernels
 
 
 def _wave_kernels() -> Any:
@@ -49,20 +57,18 @@ def residual(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
     return y
 
 
-def heads_of(
-    qkv: Tensor, heads: int, window: int, order: Tensor | None, turn: tuple[Tensor, Tensor] | None, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys over their rms, values as they are, each `(B, windows, heads, W, d)`, out of `qkv (B, tokens,
-    3 · heads · d)`. `order` names the token that stands at each place, window after window; `turn` are cos and sin
-    `(tokens, d / 2)` by which queries and keys are turned."""
-    cos, sin = turn or (None, None)
-    q, k, v = torch.ops.ups.heads_of(qkv.contiguous(), order, cos, sin, heads, window, eps)
+def heads_of(qkv: Tensor, heads: int, turn: tuple[Tensor, Tensor], eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys over their rms and turned, values as they are, each `(B, heads, tokens, d)`, out of `qkv (B,
+    tokens, 3 · heads · d)`; `turn` are cos and sin `(tokens, d / 2)`."""
+    q, k, v = torch.ops.ups.heads_of(qkv.contiguous(), *turn, heads, eps)
     return q, k, v
 
 
-def tokens_of(x: Tensor, order: Tensor) -> Tensor:
-    """Heads in windows `(B, windows, heads, W, d)` back to tokens `(B, tokens, heads · d)` in their own order."""
-    y: Tensor = torch.ops.ups.tokens_of(x, order)
+def window_attention(qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Tokens `(B, tokens, heads · d)` that attend within windows, out of `qkv (B, tokens, 3 · heads · d)`, queries and
+    keys over their rms. `order` names the token at each place, window after window; `bias (1 or windows, heads, W,
+    W)`, W at most LARGEST_WINDOW."""
+    y: Tensor = torch.ops.ups.window_attention(qkv.contiguous(), order, bias.contiguous(), eps)
     return y
 
 
@@ -97,39 +103,40 @@ def _residual_back(dy: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> An
     return _block_kernels().residual_back(dy, gate, branch, bias)
 
 
-def _heads_shapes(qkv: Tensor, order: Tensor | None, _: Any, __: Any, heads: int, window: int, ___: Any) -> Any:
-    """Windows and heads lie beside each other, so that they can be joined; without windows the heads of a token do, as
-    attention likes it, so that what it answers are tokens again."""
-    counts, size = (len(qkv), qkv.shape[1] // window), qkv.shape[-1] // (3 * heads)
-    if order is not None:
-        return tuple(qkv.new_empty(*counts, heads, window, size) for _ in range(3))
-    return tuple(qkv.new_empty(*counts, window, heads, size).transpose(2, 3) for _ in range(3))
+def _heads_shapes(qkv: Tensor, _: Any, __: Any, heads: int, ___: Any) -> Any:
+    """The heads of a token lie beside each other, as attention likes it, so that what it answers are tokens again."""
+    size = qkv.shape[-1] // (3 * heads)
+    return tuple(qkv.new_empty(*qkv.shape[:2], heads, size).transpose(1, 2) for _ in range(3))
 
 
-def _heads(qkv: Tensor, order: Any, cos: Any, sin: Any, heads: int, window: int, eps: float) -> Any:
-    q, k, v = _heads_shapes(qkv, order, cos, sin, heads, window, eps)
-    _attention_kernels().split(qkv, q, k, v, order, cos, sin, eps)
+def _heads(qkv: Tensor, cos: Tensor, sin: Tensor, heads: int, eps: float) -> Any:
+    q, k, v = _heads_shapes(qkv, cos, sin, heads, eps)
+    _attention_kernels().split(qkv, q, k, v, cos, sin, eps)
     return q, k, v
 
 
-def _heads_back(dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, order: Any, cos: Any, sin: Any, eps: float) -> Any:
-    return _attention_kernels().split_back(dq, dk, dv, qkv, order, cos, sin, eps)
+def _heads_back(dq: Tensor, dk: Tensor, dv: Tensor, qkv: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Any:
+    return _attention_kernels().split_back(dq, dk, dv, qkv, cos, sin, eps)
 
 
-def _tokens(x: Tensor, order: Tensor) -> Any:
-    return _attention_kernels().join(x, order)
+def _windows(qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Any:
+    return _window_kernels().attend(qkv, order, bias, eps)
 
 
-def _tokens_shape(x: Tensor, _: Any) -> Tensor:
-    return x.new_empty(len(x), x.shape[1] * x.shape[3], x.shape[2] * x.shape[4])
+def _windows_shape(qkv: Tensor, *_: Any) -> Tensor:
+    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
 
 
-def _tokens_back(dy: Tensor, order: Tensor, heads: int, window: int) -> Any:
-    return _attention_kernels().join_back(dy, order, heads, window)
+def _windows_back(dy: Tensor, qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Any:
+    return _window_kernels().attend_back(dy, qkv, order, bias, eps)
 
 
-def _tokens_back_shape(dy: Tensor, _: Any, heads: int, window: int) -> Tensor:
-    return dy.new_empty(len(dy), dy.shape[1] // window, window, heads, dy.shape[2] // heads).transpose(2, 3)
+def _flops_windows(qkv: Sequence[int], _: Any, bias: Sequence[int], *__: Any, **___: Any) -> int:
+    return 4 * math.prod(qkv) // 3 * bias[-1]
+
+
+def _flops_windows_back(_: Any, qkv: Sequence[int], *rest: Any, **__: Any) -> int:
+    return _flops_windows(qkv, *rest) * 5 // 2  # as attention is counted: five products, two forwards
 
 
 def _mixed(x: Tensor, real: Tensor, imaginary: Tensor, back: bool) -> Any:
@@ -176,22 +183,22 @@ def _gradients_of_residual(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
 
 
 def _remember_heads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ARG001
-    *tensors, _, _, ctx.eps = inputs
+    *tensors, _, ctx.eps = inputs
     ctx.save_for_backward(*tensors)
 
 
 def _gradients_of_heads(ctx: Any, dq: Tensor, dk: Tensor, dv: Tensor) -> tuple[Tensor | None, ...]:
-    return (torch.ops.ups.heads_of_back(dq, dk, dv, *ctx.saved_tensors, ctx.eps), *(None,) * 6)
+    return (torch.ops.ups.heads_of_back(dq, dk, dv, *ctx.saved_tensors, ctx.eps), *(None,) * 4)
 
 
-def _remember_tokens(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    x, order = inputs
-    ctx.sizes = x.shape[2], x.shape[3]
-    ctx.save_for_backward(order)
+def _remember_windows(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
+    *tensors, ctx.eps = inputs
+    ctx.save_for_backward(*tensors)
 
 
-def _gradients_of_tokens(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-    return torch.ops.ups.tokens_of_back(dy.contiguous(), *ctx.saved_tensors, *ctx.sizes), None
+def _gradients_of_windows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    dqkv, dbias = torch.ops.ups.window_attention_back(dy.contiguous(), *ctx.saved_tensors, ctx.eps)
+    return dqkv, None, dbias, None
 
 
 def _remember_mixed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
@@ -220,15 +227,25 @@ OPERATIONS: Operations = {
         alike(1, 2, 3),
         no_flops,
     ),
-    "heads_of(Tensor qkv, Tensor? order, Tensor? cos, Tensor? sin, int heads, int window, float eps)"
-    " -> (Tensor, Tensor, Tensor)": (_heads, _heads_shapes, no_flops),
-    "heads_of_back(Tensor dq, Tensor dk, Tensor dv, Tensor qkv, Tensor? order, Tensor? cos, Tensor? sin, float eps)"
-    " -> Tensor": (_heads_back, alike(3), no_flops),
-    "tokens_of(Tensor x, Tensor order) -> Tensor": (_tokens, _tokens_shape, no_flops),
-    "tokens_of_back(Tensor dy, Tensor order, int heads, int window) -> Tensor": (
-        _tokens_back,
-        _tokens_back_shape,
+    "heads_of(Tensor qkv, Tensor cos, Tensor sin, int heads, float eps) -> (Tensor, Tensor, Tensor)": (
+        _heads,
+        _heads_shapes,
         no_flops,
+    ),
+    "heads_of_back(Tensor dq, Tensor dk, Tensor dv, Tensor qkv, Tensor cos, Tensor sin, float eps) -> Tensor": (
+        _heads_back,
+        alike(3),
+        no_flops,
+    ),
+    "window_attention(Tensor qkv, Tensor order, Tensor bias, float eps) -> Tensor": (
+        _windows,
+        _windows_shape,
+        _flops_windows,
+    ),
+    "window_attention_back(Tensor dy, Tensor qkv, Tensor order, Tensor bias, float eps) -> (Tensor, Tensor)": (
+        _windows_back,
+        alike(1, 3),
+        _flops_windows_back,
     ),
     "mixed(Tensor x, Tensor real, Tensor imaginary, bool back) -> Tensor": (_mixed, alike(0), _flops),
     "mixed_weights(Tensor dy, Tensor x) -> (Tensor, Tensor)": (_mixed_weights, _mixed_weights_shapes, _flops_weights),
@@ -240,7 +257,7 @@ declare(
         "activated": (_gradients_of_activation, _remember_inputs),
         "residual": (_gradients_of_residual, _remember_residual),
         "heads_of": (_gradients_of_heads, _remember_heads),
-        "tokens_of": (_gradients_of_tokens, _remember_tokens),
+        "window_attention": (_gradients_of_windows, _remember_windows),
         "mixed": (_gradients_of_mixed, _remember_mixed),
     },
 )
