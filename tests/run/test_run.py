@@ -80,6 +80,7 @@ def test_the_simulator_gives_the_same_bits_in_another_process(finished: Path) ->
         "import sys, numpy as np, ups\n"
         "u0 = np.sin(2 * np.pi * (np.arange(32) + 0.5) / 32).astype(np.float32)\n"
         "out = ups.load(sys.argv[1]).rollout(u0, steps=3, task='advection1d', params={'beta': 0.4})\n"
+        "assert 'torch._dynamo' not in sys.modules, 'two seconds of imports that a simulator has no need of'\n"
         "sys.stdout.buffer.write(np.ascontiguousarray(out).tobytes())\n"
     )
     there = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, check=True, timeout=120)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ups.models.grids import Space
-from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, modulated, rms_norm
+from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, draw_small, modulated, rms_norm
 from ups.tensors import table
 from ups.types import Array
 
@@ -213,7 +213,7 @@ class Block(nn.Module):
         self.streams = nn.ModuleList([StreamAttention(shape)] if shape.streams > 1 else [])
         self.mlp, self.drop = Mlp(width, shape.ratio), DropPath(drop)
         self.condition = nn.Linear(shape.condition, 3 * (2 + len(self.streams)) * width)
-        nn.init.normal_(self.condition.weight, std=0.02)
+        draw_small(self.condition.weight)
         nn.init.zeros_(self.condition.bias)
         with torch.no_grad():
             torch.unflatten(self.condition.weight, 0, (-1, 3, width))[:, 2] = 0
