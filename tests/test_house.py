@@ -97,7 +97,8 @@ def room_of(module: str) -> str:
 def imports_of(path: Path) -> set[str]:
     """Modules of `ups` that a file imports anywhere: at its top, inside functions, for types alone."""
     found = set()
-    for node in ast.parse("\n".join(text for text in IMPORT.findall(path.read_text()) if "ups" in text or " ." in text)).body:
+    ours = [text for text in IMPORT.findall(path.read_text()) if "ups" in text or text.startswith("from .")]
+    for node in ast.parse("\n".join(ours)).body:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
