@@ -184,6 +184,9 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
     # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
     # import of the whole compiler, which takes seconds.
     look._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    # By the name of its code a compiler tells one table from another.
+    code: Any = look.__code__  # type: ignore[attr-defined]
+    look.__code__ = code.replace(co_name=make.__name__)  # type: ignore[attr-defined]
     return look
 
 

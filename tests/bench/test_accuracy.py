@@ -77,6 +77,15 @@ def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> No
         assert any(f"seed {seed}: nRMSE {ours.value:.3g}" in words for words in measured.said)
 
 
+def test_an_entry_says_of_a_large_file_that_only_samples_of_it_are_hashed(measured: Measured, tmp_path: Path) -> None:
+    """The same run, as one whose file is too large to be hashed whole."""
+    place = RunDir(shutil.copytree(places(measured)[0].folder, tmp_path / "run"))
+    (name, row), *_ = json.loads(place.data.read_text())["files"].items()
+    place.write(place.data, {"files": {name: {"bytes": row["bytes"], "sampled": "f" * 64}}})
+    (data,) = accuracy.entry_of(place, measured.row, Budget(), {"source": ""}).data
+    assert data.sha256 == {Path(name).name: "sampled:" + "f" * 64}
+
+
 def test_a_row_beyond_the_table_has_the_numbers_of_every_part_and_their_ratios(measured: Measured) -> None:
     """The same run, as that of a row in a folder `beyond`; its finer grid is of other trajectories than the test."""
     place, row = places(measured)[0], dataclasses.replace(measured.row, name="beyond/first")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
 from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space
-from ups.models.layers import AxisConv, modulated
+from ups.models.layers import AxisConv, FourierMixing, modulated
 
 GRIDS = [
     ((9,), (True,)),
@@ -70,6 +75,57 @@ def test_fused_norms_of_fields_and_their_gradients_are_those_of_plain_torch(shap
 
     for mine, theirs in zip(results("cuda"), results("cpu"), strict=True):
         assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max(), mine.shape
+
+
+MIXERS: dict[str, Callable[[BlockShape], nn.Module]] = {
+    "everywhere": GlobalAttention,
+    "windows": lambda shape: WindowAttention(shape, (4, 4, 2), False),
+    "shifted windows": lambda shape: WindowAttention(shape, (4, 4, 2), True),
+    "fourier": lambda shape: FourierMixing(shape.width, shape.heads, 3),
+}
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(("shape", "periodic"), [((40,), (True,)), ((8, 12), (False, True)), ((4, 2, 6), (False,) * 3)])
+def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
+    shape: tuple[int, ...], periodic: tuple[bool, ...], mixer: str
+) -> None:
+    torch.manual_seed(0)
+    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", 1)
+    block = Block(size, lambda: MIXERS[mixer](size), 0.0)
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.3)
+    x, c, weight = torch.randn(3, *shape, 48), torch.randn(3, 20), torch.randn(3, *shape, 48)
+
+    def results(device: str, mixed: bool) -> list[torch.Tensor]:
+        there = copy.deepcopy(block).to(device)
+        entering, driven = (value.to(device, copy=True).requires_grad_() for value in (x, c))
+        with torch.autocast(device, torch.bfloat16, enabled=mixed):
+            y = there(entering.bfloat16() if mixed else entering, driven, space)
+        (y.float() * weight.to(device)).sum().backward()
+        gradients = [entering.grad, driven.grad, *(p.grad for p in there.parameters())]
+        return [value.detach().cpu().double() for value in (y, *gradients) if value is not None]
+
+    truth = results("cpu", False)
+    for mixed, error in ((False, 2e-5), (True, 0.1)):
+        mine = results("cuda", mixed)
+        assert len(mine) == len(truth)
+        for ours, theirs in zip(mine, truth, strict=True):
+            assert (ours - theirs).norm() <= error * theirs.norm(), (mixed, ours.shape)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_compiled_block_gives_what_it_gives_uncompiled_whatever_tables_it_looks_up(mixer: str) -> None:
+    size, space = BlockShape(12, 3, 4, 2.0, 5, "field", 1), Space((8, 12), (False, True))
+    block, x, c = Block(size, lambda: MIXERS[mixer](size), 0.0), torch.randn(2, 8, 12, 12), torch.randn(2, 4)
+    for weight in block.parameters():
+        nn.init.normal_(weight, std=0.3)
+    plain = block(x, c, space)
+    block.compile(backend="aot_eager")
+    torch.testing.assert_close(block(x, c, space), plain)
 
 
 def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:

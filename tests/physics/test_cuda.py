@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import h5py
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from ups.physics import EQUATIONS
-from ups.physics.finite_volume import GraphedSteps
+from ups.physics.finite_volume import CompiledSteps
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.transport import Burgers1D
@@ -44,9 +45,43 @@ def test_fused_steps_equal_eager_ones() -> None:
     stepper = equation.stepper("pdebench", domain, u0)
     state = stepper.start(u0)
     left = torch.full((4,), 0.01, dtype=torch.float64, device=CUDA)
-    fused = GraphedSteps(stepper.step, state, left).run(state, left)
-    eager = GraphedSteps(stepper.step, state, left, fused=False).run(state, left)
+    fused = CompiledSteps(stepper.step, state).run(state, left)
+    eager = CompiledSteps(stepper.step, state, fused=False).run(state, left)
     assert torch.allclose(fused, eager, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "viscosity", "boundary", "dtype"),
+    [
+        ("cfd1d", 130, 0.0, "periodic", torch.float64),
+        ("cfd1d", 130, 0.01, "trans", torch.float64),  # one stage
+        ("cfd1d", 131, 0.3, "periodic", torch.float32),  # three
+        ("cfd1d", 64, 4.0, "periodic", torch.float64),  # nine
+        ("cfd2d", 20, 0.0, "trans", torch.float32),
+        ("cfd2d", 21, 0.3, "periodic", torch.float32),
+        ("cfd2d", 20, 0.3, "trans", torch.float64),
+        ("cfd3d", 9, 0.3, "trans", torch.float32),
+    ],
+)
+def test_kernels_take_the_steps_of_a_gas_that_plain_torch_takes(
+    name: str, cells: int, viscosity: float, boundary: str, dtype: torch.dtype
+) -> None:
+    equation = EQUATIONS[name](eta=viscosity, zeta=viscosity / 2, boundary=boundary)
+    domain = equation.domain(cells)
+    u0 = initial_states(equation, Draw(3, range(4), CUDA, dtype), domain)
+    stepper = equation.stepper("pdebench", domain, u0)
+    state = stepper.start(u0)
+    left = 9.5 * stepper.cfl * stepper.limit(stepper.variables(state))
+    left[1] = 0  # has arrived already
+    state[2] *= math.nan  # and one that is spoilt spoils no other, and ends
+    plain = CompiledSteps(stepper.step, state, fused=False).run(state, left)
+    ours = stepper.kernels(state).run(state, left)
+    assert torch.equal(ours[1], state[1])
+    assert ours[2].isnan().all()
+    whole = [0, 1, 3]
+    size = plain[whole].abs().amax(dim=(0, *range(2, plain.ndim)), keepdim=True)
+    assert ((plain - state)[whole].abs() / size).max() > 1e-3
+    assert ((ours - plain)[whole].abs() / size).max() < 100 * torch.finfo(dtype).eps
 
 
 def test_the_same_seed_gives_the_same_bits_on_one_device(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ Way = Literal["begin", "resume", "overwrite"]
 # Carries out the run of a config, in a folder that is new or holds it; how it ended.
 Carry = Callable[[RunConfig, Way], Ending]
 STOPPED = (Ending.PREEMPTED, Ending.INTERRUPTED)  # by somebody who wants no further run
+SAMPLED = "sampled:"
 SPARE = 2**30  # bytes of the disk for checkpoints, logs and reports
 
 
@@ -183,9 +184,10 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
 
 
 def data_of(config: RunConfig, place: RunDir) -> list[dict[str, Any]]:
-    """The data sets of a run: what they are, and the digests that it recorded of their files."""
+    """The data sets of a run: what they are, and the digests that it recorded of their files; those of large files,
+    of which only samples are hashed, begin with `SAMPLED`."""
     files = place.read(place.data).get("files", {})
-    digests = {Path(name).name: str(row["sha256"]) for name, row in files.items()}
+    digests = {Path(name).name: str(row.get("sha256") or SAMPLED + row["sampled"]) for name, row in files.items()}
     return [
         {"task": o.task.name, **o.counts, "grid": o.grid, "frames": o.frames, "sha256": digests}
         for o in outlines(config.data)

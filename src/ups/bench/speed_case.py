@@ -141,7 +141,7 @@ def large_case(kind: str, core: str) -> Case:
         "operator": {
             "batch": sizes.batch,
             "loss": {"increment": 0.0, "latent": 1.0},
-            "train": {"steps": 1, "precision": sizes.precision, "graph": False},
+            "train": {"steps": 1, "precision": sizes.precision},
         },
     }
     config = run_config().model_validate(settings)

@@ -207,9 +207,20 @@ class Ema:
         if not ok.is_cuda:  # on the host, where numbers are at hand, one pass over memory
             torch._foreach_lerp_(average, weights, float(self.weight) * bool(ok))
             return
-        change = torch._foreach_sub(weights, average)
-        torch._foreach_mul_(change, self.weight * ok)
-        torch._foreach_add_(average, change)
+        # As descent by the fused kernel, whose step may be a tensor: s ← s − w (1 · s − θ), in one pass over memory.
+        average, weights = ([getattr(one, "_local_tensor", one) for one in many] for many in (average, weights))
+        torch._fused_sgd_(
+            average,
+            weights,
+            [],
+            lr=self.weight * ok,
+            weight_decay=1.0,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+        )
 
     @contextmanager
     def swapped(self) -> Iterator[None]:

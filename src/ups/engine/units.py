@@ -40,7 +40,7 @@ def recompute(unit: nn.Module) -> Undo:
 def compile_unit(unit: nn.Module) -> Undo:
     """Compile a block in place, at its first call."""
     undo = override(unit, "_compiled_call_impl", None)
-    unit.compile()
+    unit.compile(dynamic=False)  # a shape is worth a compilation: tables are made for it, and it hardly ever changes
     return undo
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from ups.models.grids import Space
 
 TOKENS = 32  # in a tile
+FEW = 16  # in one with the sums of several taps
 CHANNELS = 64  # at most
 CHUNKS = 128  # partial sums of a weight's gradient, at most
 
@@ -97,26 +98,55 @@ def _backward(
 
 
 @triton.jit
+def _through(given, x, t, p, n, s, tap, c, width, live, wraps, TAPS: tl.constexpr):
+    """What dy says of a tap's weight, token by token."""
+    at = _neighbour(t, p, n, s, tap - TAPS // 2, wraps)
+    there = tl.full(t.shape, TAPS, tl.int32) > tap
+    return given * _tile(x, at, c, width, live & there[:, None])
+
+
+@triton.jit
+def _put(partial, total, tap, n, c, width, TAPS: tl.constexpr):
+    """An arm is no longer than its axis."""
+    off = tap - TAPS // 2
+    total = tl.where((n >= off) & (n >= -off), tl.sum(total, 0), 0.0)
+    there = tl.full(c.shape, TAPS, tl.int32) > tap
+    tl.store(partial + tap * width + c, total, mask=(c < width) & there)
+
+
+@triton.jit
 def _backward_weight(
     x, dy, partial, tokens, width, chunk, n0, n1, n2,
     AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of one tap along one axis, over a chunk of the tokens."""
-    part, tap = tl.program_id(0), tl.program_id(2)
+    """The gradients of six taps along one axis, over a chunk of the tokens, so that dy is read once for them."""
+    part, groups = tl.program_id(0), (TAPS + 5) // 6
+    mine, tap = tl.program_id(2) // groups, 6 * (tl.program_id(2) % groups)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
-    axis, off = tap // TAPS + 3 - AXES, tap % TAPS - TAPS // 2
+    axis = mine + 3 - AXES
     n = tl.where(axis == 0, n0, tl.where(axis == 1, n1, n2))
     s = tl.where(axis == 0, n1 * n2, tl.where(axis == 1, n2, 1))
     wraps = (WRAPS >> axis) & 1
     stop = tl.minimum((part + 1) * chunk, tokens)
-    total = tl.zeros((BT, BC), tl.float32)
+    a0, a1, a2 = tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32)
+    a3, a4, a5 = tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32)
     for first in range(part * chunk, stop, BT):
         t = first + tl.arange(0, BT)
-        live = (t < stop)[:, None] & (c < width)[None, :]
-        at = _neighbour(t, (t // s) % n, n, s, off, wraps)
-        total += _tile(dy, t, c, width, live) * _tile(x, at, c, width, live)
-    total = tl.where((n >= off) & (n >= -off), total, 0.0)
-    tl.store(partial + (part * AXES * TAPS + tap) * width + c, tl.sum(total, 0), mask=c < width)
+        p, live = (t // s) % n, (t < stop)[:, None] & (c < width)[None, :]
+        given = _tile(dy, t, c, width, live)
+        a0 += _through(given, x, t, p, n, s, tap, c, width, live, wraps, TAPS)
+        a1 += _through(given, x, t, p, n, s, tap + 1, c, width, live, wraps, TAPS)
+        a2 += _through(given, x, t, p, n, s, tap + 2, c, width, live, wraps, TAPS)
+        a3 += _through(given, x, t, p, n, s, tap + 3, c, width, live, wraps, TAPS)
+        a4 += _through(given, x, t, p, n, s, tap + 4, c, width, live, wraps, TAPS)
+        a5 += _through(given, x, t, p, n, s, tap + 5, c, width, live, wraps, TAPS)
+    out = partial + (part * AXES + mine) * TAPS * width
+    _put(out, a0, tap, n, c, width, TAPS)
+    _put(out, a1, tap + 1, n, c, width, TAPS)
+    _put(out, a2, tap + 2, n, c, width, TAPS)
+    _put(out, a3, tap + 3, n, c, width, TAPS)
+    _put(out, a4, tap + 4, n, c, width, TAPS)
+    _put(out, a5, tap + 5, n, c, width, TAPS)
 
 
 def forward(x: Tensor, weight: Tensor, space: Space) -> Tensor:
@@ -140,8 +170,9 @@ def backward_weight(dy: Tensor, x: Tensor, weight: Tensor, space: Space) -> Tens
     chunks = -(-tokens // chunk)
     partial = torch.empty(chunks, *weight.shape, dtype=torch.float32, device=x.device)
     channels = min(CHANNELS, triton.next_power_of_2(width))
-    grid = (chunks, triton.cdiv(width, channels), len(weight) * taps)
-    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *_words(space, taps, channels))
+    grid = (chunks, triton.cdiv(width, channels), len(weight) * triton.cdiv(taps, 6))
+    *words, _, _ = _words(space, taps, channels)
+    _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
     return partial.sum(0)
 
 

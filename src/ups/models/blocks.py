@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -11,8 +12,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ups.models.gpu_block_ops import heads_of, tokens_of
+from ups.models.gpu_ops import usable
 from ups.models.grids import Space
-from ups.models.layers import AXES, AxisConv, DropPath, FourierMixing, Mlp, draw_small, modulated, rms_norm
+from ups.models.layers import (
+    AXES,
+    EPS,
+    AxisConv,
+    DropPath,
+    FourierMixing,
+    Mlp,
+    draw_small,
+    gated,
+    modulated,
+    residual,
+    rms_norm,
+)
 from ups.tensors import table
 from ups.types import Array
 
@@ -71,10 +86,13 @@ class GlobalAttention(nn.Module):
         self.qkv = nn.Linear(shape.width, 3 * shape.width, bias=False)
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
-        qkv = torch.unflatten(self.qkv(x.flatten(1, -2)), -1, (3, self.heads, -1))
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        turn = _rotations(*space, q.shape[-1] // 2, x.device)
-        q, k = rotate(rms_norm(q), turn), rotate(rms_norm(k), turn)
+        qkv = self.qkv(x.flatten(1, -2))
+        turn = _rotations(*space, qkv.shape[-1] // (6 * self.heads), x.device)
+        if usable(qkv):
+            q, k, v = (t.squeeze(1) for t in heads_of(qkv, self.heads, qkv.shape[1], None, turn, EPS))
+        else:
+            q, k, v = torch.unflatten(qkv, -1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            q, k = rotate(rms_norm(q), turn), rotate(rms_norm(k), turn)
         out = functional.scaled_dot_product_attention(q, k, v)
         return out.transpose(1, 2).flatten(2).reshape(x.shape)
 
@@ -129,6 +147,14 @@ def split(x: Tensor, window: tuple[int, ...]) -> Tensor:
     return x.reshape(len(x), *shape, x.shape[-1]).permute(order).flatten(1, ndim).flatten(2, -2)
 
 
+@table
+def _order(shape: tuple[int, ...], window: tuple[int, ...], shift: tuple[int, ...], device: torch.device) -> Tensor:
+    """The token at each place, window after window, of a grid that was shifted."""
+    number = torch.arange(math.prod(shape), dtype=torch.int32).reshape(1, *shape, 1)
+    moved = number.roll([-s for s in shift], tuple(range(1, 1 + len(shape))))
+    return split(moved, window).flatten().to(device)
+
+
 def join(x: Tensor, window: tuple[int, ...], space: Space) -> Tensor:
     """The inverse of `split`."""
     ndim = space.ndim
@@ -154,29 +180,37 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         window = window_of(space, self.windows[space.ndim - 1])
         shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
+        if usable(x):
+            order = _order(space.shape, window, shift, x.device)
+            heads = heads_of(self.qkv(x.flatten(1, -2)), self.heads, math.prod(window), order, None, EPS)
+            return tokens_of(self._attend(*heads, space, window, shift), order).reshape(x.shape)
         moved, axes = any(shift), tuple(range(1, space.ndim + 1))
         if moved:
             x = x.roll([-s for s in shift], axes)
-        qkv = torch.unflatten(self.qkv(split(x, window)), -1, (3, self.heads, -1))
-        q, k, v = qkv.permute(3, 0, 1, 4, 2, 5)  # each (B, windows, heads, W, d)
-        q, k = rms_norm(q), rms_norm(k)
-        bias = self.bias(_log_offsets(*space, window, x.device)).permute(2, 0, 1)
-        if moved and not all(wraps or not s for s, wraps in zip(shift, space.periodic, strict=True)):
-            # Windows join the heads: one mask then serves the whole batch.
-            mask = (bias + _apart(*space, window, shift, x.device).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
-            q, k, v = (t.flatten(1, 2) for t in (q, k, v))
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype))
-            out = torch.unflatten(out, 1, (-1, self.heads))
-        else:
-            q, k, v = (t.flatten(0, 1) for t in (q, k, v))
-            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype))
-            out = torch.unflatten(out, 0, (len(x), -1))
+        q, k, v = torch.unflatten(self.qkv(split(x, window)), -1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
+        out = self._attend(rms_norm(q), rms_norm(k), v, space, window, shift)
         out = join(out.transpose(2, 3).flatten(3), window, space)
         return out.roll(shift, axes) if moved else out
 
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, space: Space, window: tuple[int, ...], shift: tuple[int, ...]
+    ) -> Tensor:
+        """Attention within windows, of heads `(B, windows, heads, W, d)`."""
+        bias = self.bias(_log_offsets(*space, window, q.device)).permute(2, 0, 1)
+        if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
+            # Windows join the heads: one mask then serves the whole batch.
+            mask = (bias + _apart(*space, window, shift, q.device).unsqueeze(1)).flatten(0, 1).unsqueeze(0)
+            q, k, v = (t.flatten(1, 2) for t in (q, k, v))
+            out = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.dtype).contiguous())
+            return torch.unflatten(out, 1, (-1, self.heads))
+        samples, (q, k, v) = len(q), (t.flatten(0, 1) for t in (q, k, v))
+        out = functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.unsqueeze(0).to(q.dtype).contiguous())
+        return torch.unflatten(out, 0, (samples, -1))
+
 
 class StreamAttention(nn.Module):
-    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another."""
+    """At each place, the streams `(B · streams, *G, D)` of one sample attend to one another; `leave` is for the block
+    to apply."""
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
@@ -189,7 +223,7 @@ class StreamAttention(nn.Module):
         qkv = torch.unflatten(self.qkv(flat).flatten(0, 1), -1, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         out = functional.scaled_dot_product_attention(rms_norm(q), rms_norm(k), v).transpose(1, 2).flatten(2)
-        return torch.unflatten(self.leave(out), 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
+        return torch.unflatten(out, 0, flat.shape[:2]).transpose(1, 2).reshape(x.shape)
 
 
 def drop_rates(highest: float, blocks: int) -> Iterator[float]:
@@ -221,12 +255,13 @@ class Block(nn.Module):
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
         h = modulated(x, self.norm, parts[0], parts[1])
-        mixed = self.leave((self.mixer(h, space) + self.local(h, space)) * functional.silu(self.open(h)))
-        x = x + self.drop(parts[2] * mixed)
+        mixed = gated(self.mixer(h, space), self.local(h, space), self.open, h)
+        x = residual(x, self.drop(parts[2]), self.leave, mixed)
         for layer in self.streams:
-            x = x + self.drop(parts[8] * layer(modulated(x, self.norm, parts[6], parts[7])))
+            h = modulated(x, self.norm, parts[6], parts[7])
+            x = residual(x, self.drop(parts[8]), layer.leave, layer(h))  # type: ignore[arg-type]
         h = modulated(x, self.norm, parts[3], parts[4])
-        y: Tensor = x + self.drop(parts[5] * self.mlp(h))
+        y: Tensor = self.mlp(h, x, self.drop(parts[5]))
         return y
 
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import subprocess
-import warnings
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -16,30 +12,21 @@ from torch._guards import detect_fake_mode
 from torch.utils.flop_counter import register_flop_formula
 
 from ups.models.grids import Space
+from ups.triton_check import runs_triton
 
 LIBRARY = torch.library.Library("ups", "FRAGMENT")  # type: ignore[no-untyped-call]
 
 
 def usable(x: Tensor) -> bool:
     """Whether `x` is on a GPU on which the kernels run; one that is only thought of has them."""
-    return x.is_cuda and (detect_fake_mode() is not None or _compiles(x.device))
+    return x.is_cuda and _run_on(x.device)
 
 
-@functools.cache
-def _compiles(device: torch.device) -> bool:
-    """Tries one of them: Triton, which comes with torch, needs a C compiler on the machine."""
-    if find_spec("triton") is None:
-        return False
-    import triton
+def _run_on(device: torch.device) -> bool:
+    return detect_fake_mode() is not None or runs_triton(device)
 
-    try:
-        one = torch.ones(1, 3, 8, device=device)
-        _axis_kernels().forward(one, one, Space((3,), (True,)))
-    except (RuntimeError, OSError, subprocess.SubprocessError, triton.TritonError) as error:
-        why = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
-        warnings.warn(f"networks run by a library's kernels, which are slower: Triton says '{why}'.", stacklevel=2)
-        return False
-    return True
+
+_run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
 def _axis_kernels() -> Any:
@@ -54,6 +41,24 @@ def _norm_kernels() -> Any:
     return norm_kernels
 
 
+# By signature: how it is computed, what shapes it gives, how many FLOPs it takes.
+Operations = dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]]
+# By name: the gradients, and what is remembered for them.
+Gradients = dict[str, tuple[Callable[..., Any], Callable[..., None]]]
+
+
+def declare(operations: Operations, gradients: Gradients) -> None:
+    """Make operations known to torch, as `torch.ops.ups.NAME`."""
+    for signature, (compute, shapes, count) in operations.items():
+        name = signature.partition("(")[0]
+        LIBRARY.define(signature)  # type: ignore[no-untyped-call]
+        LIBRARY.impl(name, compute, "CUDA")  # type: ignore[no-untyped-call]
+        LIBRARY.impl(name, shapes, "Meta")  # type: ignore[no-untyped-call]
+        register_flop_formula(getattr(torch.ops.ups, name))(count)
+    for name, (back, remember) in gradients.items():
+        torch.library.register_autograd(f"ups::{name}", back, setup_context=remember, lib=LIBRARY)
+
+
 def axis_conv(x: Tensor, weight: Tensor, space: Space) -> Tensor:
     """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each: around an axis that
     wraps, the last one repeated at a wall; an arm longer than its axis is cut."""
@@ -64,9 +69,14 @@ def axis_conv(x: Tensor, weight: Tensor, space: Space) -> Tensor:
 
 def field_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
     """Fields `x (B, *G, D)` over their rms, times 1 + `scale (B, …, D)`, plus `shift (B, …, D)`."""
-    rows = (value.reshape(len(x), -1).float().contiguous() for value in (scale, shift))
-    y: Tensor = torch.ops.ups.field_norm(x.contiguous(), *rows, eps)[0]
+    y: Tensor = torch.ops.ups.field_norm(x.contiguous(), rows(scale), rows(shift), eps)[0]
     return y
+
+
+def rows(x: Tensor) -> Tensor:
+    """`(B, 1, …, D)` as rows, however far apart."""
+    flat = x.reshape(len(x), -1)
+    return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
 def _conv(x: Tensor, weight: Tensor, shape: list[int], periodic: list[bool]) -> Any:
@@ -97,15 +107,15 @@ def _flops_weight(_: Any, x: Sequence[int], weight: Sequence[int], *__: Any, **_
     return _flops(x, weight)
 
 
-def _no_flops(*_: Any, **__: Any) -> int:
+def no_flops(*_: Any, **__: Any) -> int:
     return 0  # only matrix products, convolutions and attention are counted
 
 
-def _alike(*places: int) -> Callable[..., Any]:
+def alike(*places: int) -> Callable[..., Any]:
     """The shapes of what an operation gives: those of its arguments at some places."""
 
     def shapes(*args: Any) -> Any:
-        made = tuple(torch.empty_like(args[place]) for place in places)
+        made = tuple(torch.empty_like(args[place], memory_format=torch.contiguous_format) for place in places)
         return made if len(made) > 1 else made[0]
 
     return shapes
@@ -113,31 +123,6 @@ def _alike(*places: int) -> Callable[..., Any]:
 
 def _norm_shapes(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
-
-
-# By signature: how it is computed, what shapes it gives, how many FLOPs it takes.
-GRID = "int[] shape, bool[] periodic"
-OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., int]]] = {
-    f"axis_conv(Tensor x, Tensor weight, {GRID}) -> Tensor": (_conv, _alike(0), _flops),
-    f"axis_conv_back(Tensor dy, Tensor weight, {GRID}) -> Tensor": (_conv_back, _alike(0), _flops),
-    f"axis_conv_weight(Tensor dy, Tensor x, Tensor weight, {GRID}) -> Tensor": (
-        _conv_weight,
-        _alike(2),
-        _flops_weight,
-    ),
-    "field_norm(Tensor x, Tensor scale, Tensor shift, float eps) -> (Tensor, Tensor)": (_norm, _norm_shapes, _no_flops),
-    "field_norm_back(Tensor dy, Tensor x, Tensor scale, Tensor factor) -> (Tensor, Tensor, Tensor)": (
-        _norm_back,
-        _alike(1, 2, 2),
-        _no_flops,
-    ),
-}
-for _signature, (_compute, _shapes, _count) in OPERATIONS.items():
-    _name = _signature.partition("(")[0]
-    LIBRARY.define(_signature)  # type: ignore[no-untyped-call]
-    LIBRARY.impl(_name, _compute, "CUDA")  # type: ignore[no-untyped-call]
-    LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
-    register_flop_formula(getattr(torch.ops.ups, _name))(_count)
 
 
 def _remember_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
@@ -164,5 +149,23 @@ def _gradients_of_norm(ctx: Any, dy: Tensor, _: Any) -> tuple[Tensor, Tensor, Te
     return (*torch.ops.ups.field_norm_back(dy.contiguous(), x, scale, factor), None)
 
 
-torch.library.register_autograd("ups::axis_conv", _gradients_of_conv, setup_context=_remember_conv, lib=LIBRARY)
-torch.library.register_autograd("ups::field_norm", _gradients_of_norm, setup_context=_remember_norm, lib=LIBRARY)
+GRID = "int[] shape, bool[] periodic"
+OPERATIONS: Operations = {
+    f"axis_conv(Tensor x, Tensor weight, {GRID}) -> Tensor": (_conv, alike(0), _flops),
+    f"axis_conv_back(Tensor dy, Tensor weight, {GRID}) -> Tensor": (_conv_back, alike(0), _flops),
+    f"axis_conv_weight(Tensor dy, Tensor x, Tensor weight, {GRID}) -> Tensor": (
+        _conv_weight,
+        alike(2),
+        _flops_weight,
+    ),
+    "field_norm(Tensor x, Tensor scale, Tensor shift, float eps) -> (Tensor, Tensor)": (_norm, _norm_shapes, no_flops),
+    "field_norm_back(Tensor dy, Tensor x, Tensor scale, Tensor factor) -> (Tensor, Tensor, Tensor)": (
+        _norm_back,
+        alike(1, 2, 2),
+        no_flops,
+    ),
+}
+declare(
+    OPERATIONS,
+    {"axis_conv": (_gradients_of_conv, _remember_conv), "field_norm": (_gradients_of_norm, _remember_norm)},
+)

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models import cpu_ops
-from ups.models.gpu_ops import axis_conv, field_norm, usable
+from ups.models import cpu_ops, gpu_block_ops, gpu_ops
+from ups.models.gpu_ops import usable
 from ups.models.grids import Space, pad_axis
 from ups.tensors import table
 
+Waves = tuple[Tensor, Tensor]
 AXES = 3
 EPS = 1e-6  # of a mean square
 
@@ -48,9 +49,30 @@ def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
     if over == "token":
         return torch.addcmul(shift, rms_norm(x), 1 + scale)
     if usable(x):
-        return field_norm(x, scale, shift, EPS)
+        return gpu_ops.field_norm(x, scale, shift, EPS)
     factor = torch.rsqrt(x.float().square().mean(tuple(range(1, x.ndim)), keepdim=True) + EPS)
     return torch.addcmul(shift, x, (1 + scale) * factor)
+
+
+def gated(a: Tensor, b: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+    """(a + b) · silu(layer(h))."""
+    if not usable(h):
+        return (a + b) * functional.silu(layer(h))
+    gate = functional.linear(h, layer.weight)
+    if a.dtype == b.dtype == gate.dtype:
+        return gpu_block_ops.gated(a, b, gate, layer.bias)
+    return (a + b) * functional.silu(gate + layer.bias.to(gate.dtype))
+
+
+def residual(x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+    """x + gate · layer(h), with one gate per sample and channel."""
+    if not usable(x):
+        plain: Tensor = x + gate * layer(h)
+        return plain
+    branch = functional.linear(h, layer.weight)
+    if x.dtype == torch.promote_types(x.dtype, branch.dtype):
+        return gpu_block_ops.residual(x, gate, branch, layer.bias)
+    return x + gate * (branch + layer.bias.to(branch.dtype))
 
 
 def fourier_features(x: Tensor, count: int) -> Tensor:
@@ -82,8 +104,16 @@ class Mlp(nn.Module):
         self.enter = nn.Linear(width, hidden)
         self.leave = nn.Linear(hidden, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.leave(cpu_ops.gelu(self.enter(x)))
+    def forward(self, h: Tensor, x: Tensor | None = None, gate: Tensor | None = None) -> Tensor:
+        """Of `h`; or x + gate · that, where both are given."""
+        if usable(h):
+            weight, bias = self.enter.weight, self.enter.bias
+            hidden = gpu_block_ops.activated(functional.linear(h, weight, bias.detach()), bias)
+        else:
+            hidden = cpu_ops.gelu(self.enter(h))
+        if x is not None and gate is not None:
+            return residual(x, gate, self.leave, hidden)
+        y: Tensor = self.leave(hidden)
         return y
 
 
@@ -101,7 +131,7 @@ class AxisConv(nn.Module):
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         if x.is_cpu or usable(x):
-            conv = cpu_ops.axis_conv if x.is_cpu else axis_conv
+            conv = cpu_ops.axis_conv if x.is_cpu else gpu_ops.axis_conv
             return conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
         half = self.kernel.shape[1] // 2
         total = None
@@ -123,7 +153,13 @@ class AxisConv(nn.Module):
 
 
 @table
-def _waves(n: int, modes: int, periodic: bool, device: torch.device) -> tuple[Tensor, Tensor]:
+def _waves(shape: tuple[int, ...], periodic: tuple[bool, ...], modes: int, device: torch.device) -> list[Waves]:
+    """Of each axis, as many of the first waves as it has."""
+    counts = (min(modes, n // 2 + 1 if wraps else n) for n, wraps in zip(shape, periodic, strict=True))
+    return [_waves_of(*axis, device) for axis in zip(shape, counts, periodic, strict=True)]
+
+
+def _waves_of(n: int, modes: int, periodic: bool, device: torch.device) -> Waves:
     """(analysis `(2M, n)`, synthesis `(n, 2M)`): the first M cosines and sines of an axis, and back.
 
     A bounded axis is seen as half of its mirror image: only cosines are analysed, while sines of the doubled box may be
@@ -156,33 +192,41 @@ class FourierMixing(nn.Module):
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            y = x.float()
+            y, waves = x.float(), _waves(*space, self.modes, x.device)
             if x.is_cpu:
-                return functools.reduce(torch.add, (self._on_cpu(y, axis, space) for axis in range(space.ndim))).to(
-                    x.dtype
-                )
-            parts = [self._along(y, axis, space) * self.gain[axis] for axis in range(space.ndim)]
+                along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
+                return functools.reduce(torch.add, along).to(x.dtype)
+            one = self._fused if usable(y) else self._along
+            parts = [one(y, axis, waves[axis]) for axis in range(space.ndim)]
             return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
 
-    def _on_cpu(self, x: Tensor, axis: int, space: Space) -> Tensor:
-        n, wraps = space.shape[axis], space.periodic[axis]
-        modes = min(self.modes, n // 2 + 1 if wraps else n)
+    def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:
+        """Real and imaginary parts along an axis, the gain of what they answer in them."""
         gain = torch.unflatten(self.gain[axis], 0, (self.heads, 1, -1))
-        matrices = self.real[:modes] * gain, self.imaginary[:modes] * gain
-        return cpu_ops.mix_waves(x, axis, _waves(n, modes, wraps, x.device), matrices, sines=wraps)
+        return self.real[:modes] * gain, self.imaginary[:modes] * gain
 
-    def _along(self, x: Tensor, axis: int, space: Space) -> Tensor:
-        n, wraps = space.shape[axis], space.periodic[axis]
-        modes = min(self.modes, n // 2 + 1 if wraps else n)
-        analysis, synthesis = _waves(n, modes, wraps, x.device)
-        flat = x.reshape(math.prod(x.shape[: axis + 1]), n, -1)
+    def _on_cpu(self, x: Tensor, axis: int, waves: Waves, wraps: bool) -> Tensor:
+        return cpu_ops.mix_waves(x, axis, waves, self._matrices(axis, len(waves[0]) // 2), sines=wraps)
+
+    def _fused(self, x: Tensor, axis: int, between: Waves) -> Tensor:
+        analysis, synthesis = between
+        modes = len(analysis) // 2
+        flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
+        waves = torch.matmul(analysis, flat).reshape(len(flat), 2, modes, -1, self.heads, self.real.shape[2])
+        mixed = gpu_block_ops.mixed(waves, *self._matrices(axis, modes))
+        return torch.matmul(synthesis, mixed.reshape(len(flat), 2 * modes, -1)).reshape(x.shape)
+
+    def _along(self, x: Tensor, axis: int, between: Waves) -> Tensor:
+        analysis, synthesis = between
+        modes = len(analysis) // 2
+        flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
         waves = torch.unflatten(torch.matmul(analysis, flat), 1, (2, modes))
         waves = torch.unflatten(waves, -1, (-1, self.heads, self.real.shape[2]))
         real, imaginary = self.real[:modes], self.imaginary[:modes]
         rows = (torch.cat((real, imaginary), -1), torch.cat((-imaginary, real), -1))
         weight = torch.unflatten(torch.stack(rows, 2), -1, (2, -1))  # (modes, heads, part in, in, part out, out)
         mixed = torch.einsum("bpmrhi,mhpiqj->bqmrhj", waves, weight).flatten(3).flatten(1, 2)
-        return torch.matmul(synthesis, mixed).reshape(x.shape)
+        return torch.matmul(synthesis, mixed).reshape(x.shape) * self.gain[axis]
 
 
 class LocalMix(nn.Module):

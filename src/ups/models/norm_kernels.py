@@ -11,6 +11,7 @@ TOKENS = 32  # in a tile
 CHANNELS = 64  # at most
 BLOCK = 1024  # numbers that are squared and added at once
 PARTS = 64  # partial sums of a sample, at most
+PROGRAMS = 4096  # that fill a GPU; more of them only means more sums of sums
 
 
 @triton.jit
@@ -28,7 +29,7 @@ def _squares(x, partial, count, chunk, BLOCK: tl.constexpr):
 
 @triton.jit
 def _apply(
-    x, partial, scale, shift, y, factor, tokens, width, parts, eps,
+    x, partial, scale, shift, y, factor, tokens, width, scales, shifts, parts, eps,
     PARTS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """y = x (1 + scale) f + shift with f = 1 / rms(x), which is kept."""
@@ -40,8 +41,8 @@ def _apply(
         tl.store(factor + sample, f)
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
-    a = tl.load(scale + sample * width + c, mask=c < width, other=0.0)
-    b = tl.load(shift + sample * width + c, mask=c < width, other=0.0)
+    a = tl.load(scale + sample * scales + c, mask=c < width, other=0.0).to(tl.float32)
+    b = tl.load(shift + sample * shifts + c, mask=c < width, other=0.0).to(tl.float32)
     at = (sample * tokens + t)[:, None] * width + c[None, :]
     value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
     tl.store(y + at, value * ((1.0 + a) * f)[None, :] + b[None, :], mask=live)
@@ -67,13 +68,34 @@ def _sums(dy, x, partial, tokens, width, chunk, BT: tl.constexpr, BC: tl.constex
 
 
 @triton.jit
-def _entering(dy, x, scale, factor, pull, dx, tokens, width, BT: tl.constexpr, BC: tl.constexpr):
+def _gather(
+    partial, scale, factor, pull, dscale, dshift, tokens, width, scales, parts, PARTS: tl.constexpr, BC: tl.constexpr
+):
+    """Of a sample, out of the sums over its chunks: the gradients of scale and shift, and what pulls dx along x."""
+    sample = tl.program_id(0).to(tl.int64)
+    f, each = tl.load(factor + sample), tl.arange(0, PARTS)
+    total = tl.zeros((BC,), tl.float32)
+    for first in range(0, width, BC):
+        c = first + tl.arange(0, BC)
+        at = partial + (sample * parts + each)[:, None] * 2 * width + c[None, :]
+        live = (each < parts)[:, None] & (c < width)[None, :]
+        plain = tl.sum(tl.load(at, mask=live, other=0.0), 0)
+        times = tl.sum(tl.load(at + width, mask=live, other=0.0), 0)
+        total += times * (1.0 + tl.load(scale + sample * scales + c, mask=c < width, other=0.0).to(tl.float32))
+        tl.store(dshift + sample * width + c, plain, mask=c < width)
+        tl.store(dscale + sample * width + c, times * f, mask=c < width)
+    tl.store(pull + sample, tl.sum(total, 0) * f * f * f / (tokens * width))
+
+
+@triton.jit
+def _entering(dy, x, scale, factor, pull, dx, tokens, width, scales, BT: tl.constexpr, BC: tl.constexpr):
     """dx = dy (1 + scale) f − x · pull."""
     sample = tl.program_id(2).to(tl.int64)
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
     at = (sample * tokens + t)[:, None] * width + c[None, :]
-    a = (1.0 + tl.load(scale + sample * width + c, mask=c < width, other=0.0)) * tl.load(factor + sample)
+    a = 1.0 + tl.load(scale + sample * scales + c, mask=c < width, other=0.0).to(tl.float32)
+    a = a * tl.load(factor + sample)
     given = tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
     tl.store(dx + at, given * a[None, :] - value * tl.load(pull + sample), mask=live)
@@ -88,8 +110,9 @@ def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor
     partial = torch.empty(samples, parts, dtype=torch.float32, device=x.device)
     y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
     _squares[(parts, samples)](x, partial, count, chunk, BLOCK)
-    grid, channels = _tiles(count // width, width, samples)
-    _apply[grid](x, partial, scale, shift, y, factor, count // width, width, parts, eps, PARTS, TOKENS, channels)
+    grid, channels = tiles(count // width, width, samples)
+    numbers = (count // width, width, scale.stride(0), shift.stride(0), parts, eps)
+    _apply[grid](x, partial, scale, shift, y, factor, *numbers, PARTS, TOKENS, channels)
     return y, factor
 
 
@@ -97,18 +120,26 @@ def backward(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor) -> tuple[Tens
     """The gradients of `x`, `scale` and `shift`."""
     samples, width = len(x), x.shape[-1]
     tokens = x.numel() // max(samples * width, 1)
-    chunk = TOKENS * max(1, -(-tokens // (TOKENS * PARTS)))
-    parts = -(-tokens // chunk)
+    grid, channels = tiles(tokens, width, samples)
+    parts, chunk = chunks(tokens, grid)
     partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
-    grid, channels = _tiles(tokens, width, samples)
     _sums[(parts, *grid[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
-    shift, times = partial.sum(1).unbind(1)
-    pull = ((1 + scale) * times).sum(-1) * factor**3 / (tokens * width)
-    dx = torch.empty_like(x)
-    _entering[grid](dy, x, scale, factor, pull, dx, tokens, width, TOKENS, channels)
-    return dx, times * factor.unsqueeze(-1), shift.contiguous()
+    dscale, dshift = (torch.empty(samples, width, dtype=scale.dtype, device=x.device) for _ in range(2))
+    pull, dx = torch.empty_like(factor), torch.empty_like(x)
+    numbers = (tokens, width, scale.stride(0), parts, PARTS, channels)
+    _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *numbers)
+    _entering[grid](dy, x, scale, factor, pull, dx, tokens, width, scale.stride(0), TOKENS, channels)
+    return dx, dscale, dshift
 
 
-def _tiles(tokens: int, width: int, samples: int) -> tuple[tuple[int, int, int], int]:
+def tiles(tokens: int, width: int, samples: int) -> tuple[tuple[int, int, int], int]:
+    """A grid of tiles over tokens, channels and samples, and the channels of a tile."""
     channels = min(CHANNELS, triton.next_power_of_2(width))
     return (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels), samples), channels
+
+
+def chunks(tokens: int, grid: tuple[int, int, int], most: int = PARTS) -> tuple[int, int]:
+    """Into how many parts tokens are cut that are added up apart, and the tokens of one."""
+    most = max(1, min(most, PROGRAMS // (grid[1] * grid[2])))
+    chunk = TOKENS * max(1, -(-tokens // (TOKENS * most)))
+    return -(-tokens // chunk), chunk

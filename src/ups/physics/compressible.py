@@ -14,6 +14,7 @@ from ups.physics.constraints import Law, Positive
 from ups.physics.finite_volume import FiniteVolume, StiffFiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas
 from ups.physics.gas_laws import gas_laws
+from ups.physics.gas_steps import GasSteps
 from ups.physics.initial import pdebench_points, random_modes, reference
 from ups.physics.random import Draw
 from ups.physics.riemann import FLOOR, GAMMA, hllc
@@ -106,13 +107,15 @@ class Compressible(Equation):
         viscosity = Viscosity(domain, self.eta, self.zeta, CFL * min(domain.spacing) / self.pace)
         # dw/dt of the inviscid gas: limited primitive slopes, HLLC, all axes at once.
         tendency, free, most = flux_sum(domain, hllc), gas_limit(domain), viscosity.limit / CFL
+        kernels = functools.partial(GasSteps, viscosity, CFL)
+        gas = (CFL, conserved, primitive, primitive)
         if not viscosity.active:
-            return FiniteVolume(domain, tendency, free, CFL, conserved, primitive, primitive)
+            return FiniteVolume(domain, tendency, free, *gas, kernels=kernels)
 
         def limit(q: Tensor) -> Tensor:
             return free(q).clamp_max(most)
 
-        return StiffFiniteVolume(domain, tendency, limit, CFL, conserved, primitive, primitive, stiff=viscosity.change)
+        return StiffFiniteVolume(domain, tendency, limit, *gas, kernels=kernels, stiff=viscosity.change)
 
     def coarsen(self, frames: Tensor, factor: int) -> Tensor:
         if factor == 1:

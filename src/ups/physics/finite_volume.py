@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ups.later import Tensor, torch
+from ups.triton_check import runs_triton
 from ups.types import Domain
 
 
@@ -85,7 +87,7 @@ class FiniteVolume:
     taken; both are told the variables q of the state, which is the state itself unless `variables` says how to get
     them; `encode` and `decode` turn physical values `(B, C, *S)` into the state and back. A sample that has reached
     the saved time takes steps of length 0, which leave it untouched, or none: on a processor the samples that are
-    still on their way go on without the others.
+    still on their way go on without the others. `kernels` takes the steps on a GPU; without it they are compiled.
     """
 
     domain: Domain
@@ -96,6 +98,7 @@ class FiniteVolume:
     decode: Callable[[Tensor], Tensor] = field(default=lambda w: w)
     variables: Callable[[Tensor], Tensor] = field(default=lambda w: w)
     numbers: PerSample | None = None
+    kernels: Callable[[Tensor], GraphedSteps] | None = None
     _graph: GraphedSteps | None = field(default=None, init=False, repr=False)
 
     def start(self, u0: Tensor) -> Tensor:
@@ -109,8 +112,13 @@ class FiniteVolume:
         if not state.is_cuda:
             return self._eagerly(state, left)
         if self._graph is None or not self._graph.fits(state):
-            self._graph = GraphedSteps(self.step, state, left)
+            self._graph = self._on_gpu(state)
         return self._graph.run(state, left)
+
+    def _on_gpu(self, state: Tensor) -> GraphedSteps:
+        if not runs_triton(state.device):
+            return CompiledSteps(self.step, state, fused=False)
+        return CompiledSteps(self.step, state) if self.kernels is None else self.kernels(state)
 
     def _eagerly(self, state: Tensor, left: Tensor) -> Tensor:
         """Step by step; whenever some of the samples have arrived, the others are solved without them."""
@@ -160,37 +168,34 @@ class StiffFiniteVolume(FiniteVolume):
 Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-class GraphedSteps:
-    """Several fused steps replayed as one CUDA graph: without it, launches and memory traffic take most of the time.
+class GraphedSteps(ABC):
+    """Several steps replayed as one CUDA graph until no sample has time left: without it, launches take most of the
+    time. Only once per replay is the host asked. States lie in `w`, the remaining times in `left`."""
 
-    The step is compiled (`fused=False` keeps it eager), captured `STEPS` times in a row, and replayed until no sample
-    has time left. Only then, once per replay, is the host asked.
-    """
+    def __init__(self, w: Tensor) -> None:
+        # Plain strides, as the steps' own output has: other ones would be compiled for separately.
+        self.w = torch.empty(w.shape, dtype=w.dtype, device=w.device).copy_(w)
+        self.left = torch.zeros(len(w), dtype=w.dtype, device=w.device)
 
-    STEPS = 8
+    @abstractmethod
+    def steps(self) -> None:
+        """A few steps of each sample that has time left, in place."""
 
-    def __init__(self, step: Step, w: Tensor, left: Tensor, fused: bool = True) -> None:
-        run = torch.compile(step, fullgraph=True, dynamic=False) if fused else step
-        # Plain strides, as the step's own output has: other ones would be compiled for separately.
-        self.w, self.left = torch.empty(w.shape, dtype=w.dtype, device=w.device).copy_(w), left.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    @abstractmethod
+    def begin(self) -> None:
+        """What is to be done once when `w` and `left` are new."""
+
+    def capture(self, first: Callable[[], object]) -> None:
+        """Record the steps, after having done `first`, behind which all compilation must lie."""
+        from ups.graphs import QUIET, record
+
+        side = torch.cuda.Stream(self.w.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
-        # One process may solve many equations: the default limit on compilations of one function is no limit here.
-        with torch.cuda.stream(side), torch._dynamo.config.patch(recompile_limit=1024), warnings.catch_warnings():
-            # Transforms are called as they are, and there is nothing to be said about that.
-            warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex")
-            # Every compilation must be over before the capture, that for the strides of its own output included.
-            a, b = self.w, self.left
-            for _ in range(3):
-                a, b = run(a, b)
+        with torch.cuda.stream(side):
+            first()
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            a, b = self.w, self.left
-            for _ in range(self.STEPS):
-                a, b = run(a, b)
-            self.w.copy_(a)
-            self.left.copy_(b)
+        with QUIET:
+            self.graph, _ = record(self.steps, torch.cuda.graph_pool_handle(), side)
 
     def fits(self, w: Tensor) -> bool:
         return self.w.shape == w.shape and self.w.dtype == w.dtype and self.w.device == w.device
@@ -198,6 +203,37 @@ class GraphedSteps:
     def run(self, w: Tensor, left: Tensor) -> Tensor:
         self.w.copy_(w)
         self.left.copy_(left)
+        self.begin()
         while bool((self.left > 0).any()):
             self.graph.replay()
         return self.w.clone()
+
+
+class CompiledSteps(GraphedSteps):
+    """Steps that are compiled, which saves memory traffic; `fused=False` keeps them eager."""
+
+    STEPS = 8
+
+    def __init__(self, step: Step, w: Tensor, fused: bool = True) -> None:
+        super().__init__(w)
+        self.step = torch.compile(step, fullgraph=True, dynamic=False) if fused else step
+        # One process may solve many equations: the default limit on compilations of one function is no limit here.
+        with torch._dynamo.config.patch(recompile_limit=1024), warnings.catch_warnings():
+            # Transforms are called as they are, and there is nothing to be said about that.
+            warnings.filterwarnings("ignore", message="Torchinductor does not support code generation for complex")
+            # Every compilation must be over before the capture, that for the strides of its own output included.
+            self.capture(lambda: self._take(3))
+
+    def begin(self) -> None:
+        """Nothing: a step asks the state alone."""
+
+    def steps(self) -> None:
+        w, left = self._take(self.STEPS)
+        self.w.copy_(w)
+        self.left.copy_(left)
+
+    def _take(self, count: int) -> tuple[Tensor, Tensor]:
+        w, left = self.w, self.left
+        for _ in range(count):
+            w, left = self.step(w, left)
+        return w, left

@@ -109,7 +109,7 @@ def _make(
 
 
 def _write_batches(writer: Writer, job: Job, params: FileParams, config: GenerateConfig, tell: Telling) -> None:
-    """Solve batch after batch; one thread writes a batch to disk while the next one is solved."""
+    """Solve batch after batch; one thread measures and writes a batch while the next one is solved."""
     with ThreadPoolExecutor(max_workers=1) as disk:
         pending: Future[None] | None = None
         for first in range(writer.done, config.samples, job.size):
@@ -119,7 +119,7 @@ def _write_batches(writer: Writer, job: Job, params: FileParams, config: Generat
                 solved = _solve(params, config, replace(job, first=first), writer.spec)
             if pending is not None:
                 pending.result()
-            pending = disk.submit(writer.write, first, *solved)
+            pending = disk.submit(_write, writer, replace(job, first=first), solved)
         if pending is not None:
             pending.result()
         tell(config.samples)
@@ -178,11 +178,27 @@ class Job:
     device: torch.device
 
 
-def _solve(
-    params: FileParams, config: GenerateConfig, job: Job, plan: FileSpec
-) -> tuple[Array, Array, dict[str, float]]:
-    """Frames, inputs and measured laws of a batch. The last batch is solved whole and cut, so that a sample's bits do
-    not depend on how many samples were asked for."""
+@dataclass(frozen=True)
+class Solved:
+    """Frames, inputs and measured laws of a batch; its first trajectories and their inputs as they were solved."""
+
+    frames: Array
+    inputs: Array
+    measured: dict[str, float]
+    few: tuple[Array, Array]
+
+
+def _write(writer: Writer, job: Job, solved: Solved) -> None:
+    measured = solved.measured
+    if job.first == 0:
+        solution = replace(writer.spec, domain=job.domain, times=np.asarray(job.times))
+        measured = measured | _residual(solution, *solved.few)
+    writer.write(job.first, solved.frames, solved.inputs, measured)
+
+
+def _solve(params: FileParams, config: GenerateConfig, job: Job, plan: FileSpec) -> Solved:
+    """A batch. The last one is solved whole and cut, so that a sample's bits do not depend on how many samples were
+    asked for."""
     kind, samples = EQUATIONS[config.task], range(job.first, job.first + job.size)
     equation = params.equation(kind)
     draw = Draw(config.seed, samples, job.device, getattr(torch, plan.identity["dtype"]))
@@ -199,12 +215,10 @@ def _solve(
     frames, inputs = solved[keep].float(), given[keep].float()
     _check_finite(frames, job, config.task)
     measured = {law.name: float(law.residual(frames, job.domain).max()) for law in equation.laws()}
-    if job.first == 0:
-        solution = replace(plan, domain=job.domain, times=np.asarray(job.times))
-        measured |= _residual(solution, frames[:FITTED].cpu().numpy(), inputs[:FITTED].cpu().numpy())
+    few = frames[:FITTED].clone().cpu().numpy(), inputs[:FITTED].clone().cpu().numpy()
     every = (slice(None, None, config.store.space),) * job.domain.ndim
     stored = frames[(slice(None), config.store.frames, *every)].contiguous()
-    return stored.cpu().numpy(), inputs[(slice(None), *every)].contiguous().cpu().numpy(), measured
+    return Solved(stored.cpu().numpy(), inputs[(slice(None), *every)].contiguous().cpu().numpy(), measured, few)
 
 
 def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:

@@ -1,0 +1,169 @@
+"""What stands between the matrix products of a block on a GPU: gates, activations, residual sums, a kernel each way."""
+
+# Gates and residual sums take what a matrix product gave without its bias, and add that; the gradient of every bias, a
+# sum over all tokens, falls off on the way back.
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ups.models.norm_kernels import TOKENS, chunks, tiles
+
+SUMS = 512  # partial sums over all tokens, at most
+
+
+@triton.jit
+def _tile(rows, width, BT: tl.constexpr, BC: tl.constexpr):
+    """Where the numbers of a tile of rows are, its channels, and which are there."""
+    t, c = tl.program_id(0).to(tl.int64) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
+    return t[:, None] * width + c[None, :], c, (t < rows)[:, None] & (c < width)[None, :]
+
+
+@triton.jit
+def _row(x, c, width):
+    return tl.load(x + c, mask=c < width, other=0.0).to(tl.float32)[None, :]
+
+
+@triton.jit
+def _gate(a, b, g, bias, y, rows, width, BT: tl.constexpr, BC: tl.constexpr):
+    at, c, live = _tile(rows, width, BT, BC)
+    total = tl.load(a + at, mask=live).to(tl.float32) + tl.load(b + at, mask=live).to(tl.float32)
+    gate = tl.load(g + at, mask=live).to(tl.float32) + _row(bias, c, width)
+    tl.store(y + at, total * gate * tl.sigmoid(gate), mask=live)
+
+
+@triton.jit
+def _gate_back(dy, a, b, g, bias, d, dg, partial, rows, width, chunk, BT: tl.constexpr, BC: tl.constexpr):
+    part, c = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
+    stop = tl.minimum((part + 1) * chunk, rows)
+    sums, shift = tl.zeros((BT, BC), tl.float32), _row(bias, c, width)
+    for first in range(part * chunk, stop, BT):
+        t = (first + tl.arange(0, BT)).to(tl.int64)
+        at, live = t[:, None] * width + c[None, :], (t < stop)[:, None] & (c < width)[None, :]
+        total = tl.load(a + at, mask=live, other=0.0).to(tl.float32) + tl.load(b + at, mask=live, other=0.0).to(
+            tl.float32
+        )
+        gate = tl.load(g + at, mask=live, other=0.0).to(tl.float32) + shift
+        given, s = tl.load(dy + at, mask=live, other=0.0).to(tl.float32), tl.sigmoid(gate)
+        slope = given * total * s * (1.0 + gate * (1.0 - s))
+        tl.store(d + at, given * gate * s, mask=live)
+        tl.store(dg + at, slope, mask=live)
+        sums += slope
+    tl.store(partial + part * width + c, tl.sum(sums, 0), mask=c < width)
+
+
+@triton.jit
+def _slope(x):
+    """The derivative of x Φ(x). Φ by the exponential that it shares with its own derivative and a polynomial
+    (Abramowitz and Stegun 7.1.26), which is right to 1e-7: a library's erf would be most of the work."""
+    bell = tl.exp(-0.5 * x * x)
+    t = 1.0 / (1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(x))
+    tail = 1.061405429 * t - 1.453152027
+    tail = ((tail * t + 1.421413741) * t - 0.284496736) * t + 0.254829592
+    tail *= 0.5 * t * bell
+    return tl.where(x > 0, 1.0 - tail, tail) + x * 0.3989422804014327 * bell
+
+
+@triton.jit
+def _activate_back(dy, x, dx, partial, rows, width, chunk, BT: tl.constexpr, BC: tl.constexpr):
+    part, c = tl.program_id(0), tl.program_id(1) * BC + tl.arange(0, BC)
+    stop = tl.minimum((part + 1) * chunk, rows)
+    sums = tl.zeros((BT, BC), tl.float32)
+    for first in range(part * chunk, stop, BT):
+        t = (first + tl.arange(0, BT)).to(tl.int64)
+        at, live = t[:, None] * width + c[None, :], (t < stop)[:, None] & (c < width)[None, :]
+        slope = _slope(tl.load(x + at, mask=live, other=0.0).to(tl.float32))
+        slope *= tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
+        tl.store(dx + at, slope, mask=live)
+        sums += slope
+    tl.store(partial + part * width + c, tl.sum(sums, 0), mask=c < width)
+
+
+@triton.jit
+def _residual(x, g, m, bias, y, tokens, width, stride, BT: tl.constexpr, BC: tl.constexpr):
+    sample = tl.program_id(2).to(tl.int64)
+    t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
+    live = (t < tokens)[:, None] & (c < width)[None, :]
+    at = (sample * tokens + t)[:, None] * width + c[None, :]
+    branch = tl.load(m + at, mask=live).to(tl.float32) + _row(bias, c, width)
+    value = tl.load(x + at, mask=live).to(tl.float32)
+    tl.store(y + at, value + _row(g + sample * stride, c, width) * branch, mask=live)
+
+
+@triton.jit
+def _residual_back(dy, g, m, bias, dm, partial, tokens, width, stride, chunk, BT: tl.constexpr, BC: tl.constexpr):
+    """dm = gate · dy; and over a chunk of the tokens, of each channel, the sums of dy · (m + bias) and of dm."""
+    part, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    stop = tl.minimum((part + 1) * chunk, tokens)
+    gate, shift = _row(g + sample * stride, c, width), _row(bias, c, width)
+    times, plain = tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32)
+    for first in range(part * chunk, stop, BT):
+        t = first + tl.arange(0, BT)
+        live = (t < stop)[:, None] & (c < width)[None, :]
+        at = (sample * tokens + t)[:, None] * width + c[None, :]
+        given = tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
+        times += given * (tl.load(m + at, mask=live, other=0.0).to(tl.float32) + shift)
+        plain += given
+        tl.store(dm + at, given * gate, mask=live)
+    out = partial + (sample * tl.num_programs(0) + part) * 2 * width + c
+    tl.store(out, tl.sum(times, 0), mask=c < width)
+    tl.store(out + width, tl.sum(plain * gate, 0), mask=c < width)
+
+
+def gate(a: Tensor, b: Tensor, g: Tensor, bias: Tensor) -> Tensor:
+    """(a + b) · silu(g + bias), `a`, `b` and `g` of one shape."""
+    y = torch.empty_like(g)
+    rows, width, grid, channels = _over_rows(g)
+    _gate[grid[:2]](a, b, g, bias, y, rows, width, TOKENS, channels)
+    return y
+
+
+def gate_back(dy: Tensor, a: Tensor, b: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient of `a`, which is that of `b`, and those of `g` and of the bias."""
+    d, dg = torch.empty_like(a), torch.empty_like(g)
+    rows, width, grid, channels = _over_rows(g)
+    parts, chunk = chunks(rows, grid, SUMS)
+    partial = torch.empty(parts, width, dtype=torch.float32, device=g.device)
+    _gate_back[(parts, grid[1])](dy, a, b, g, bias, d, dg, partial, rows, width, chunk, TOKENS, channels)
+    return d, dg, partial.sum(0).to(bias.dtype)
+
+
+def activate_back(dy: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of `x` and of the bias in it, given that of GELU of x."""
+    dx = torch.empty_like(x)
+    rows, width, grid, channels = _over_rows(x)
+    parts, chunk = chunks(rows, grid, SUMS)
+    partial = torch.empty(parts, width, dtype=torch.float32, device=x.device)
+    _activate_back[(parts, grid[1])](dy, x, dx, partial, rows, width, chunk, TOKENS, channels)
+    return dx, partial.sum(0).to(bias.dtype)
+
+
+def residual(x: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> Tensor:
+    """x + g · (m + bias) of `x, m (B, *G, D)` and rows `g (B, D)`."""
+    y = torch.empty_like(x)
+    width, tokens = x.shape[-1], x[0].numel() // x.shape[-1]
+    grid, channels = tiles(tokens, width, len(x))
+    _residual[grid](x, g, m, bias, y, tokens, width, g.stride(0), TOKENS, channels)
+    return y
+
+
+def residual_back(dy: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `g`, `m` and the bias; that of `x` is `dy`."""
+    width, tokens = m.shape[-1], m[0].numel() // m.shape[-1]
+    grid, channels = tiles(tokens, width, len(m))
+    parts, chunk = chunks(tokens, grid)
+    partial = torch.empty(len(m), parts, 2, width, dtype=torch.float32, device=m.device)
+    dm, numbers = torch.empty_like(m), (tokens, width, g.stride(0), chunk, TOKENS, channels)
+    _residual_back[(parts, *grid[1:])](dy, g, m, bias, dm, partial, *numbers)
+    return partial[:, :, 0].sum(1).to(g.dtype), dm, partial[:, :, 1].sum((0, 1)).to(bias.dtype)
+
+
+def _over_rows(x: Tensor) -> tuple[int, int, tuple[int, int, int], int]:
+    """Tokens of all samples as rows: how many, their width, a grid of tiles over them, and the channels of a tile."""
+    width = x.shape[-1]
+    rows = x.numel() // width
+    return rows, width, *tiles(rows, width, 1)
