@@ -280,7 +280,8 @@ def test_a_run_that_does_not_fit_is_told_the_largest_microbatch(monkeypatch: pyt
     assert module._largest(config, "cpu", 1000, found) == 0
 
 
-def test_times_come_from_real_steps_and_add_up() -> None:
+def test_times_come_from_real_steps_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "costs", lambda *_: counted(settings(LINE)))  # the same of any number of steps
     found = forecast(settings(LINE, steps=7), measure=True, price=2.0)
     assert found.measured
     assert found.times["operator"].steps == 7

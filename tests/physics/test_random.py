@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from ups.physics.random import Draw, philox
 
@@ -45,6 +44,8 @@ def test_names_samples_and_seeds_keep_streams_apart() -> None:
 
 
 def test_draws_follow_their_distributions() -> None:
+    from scipy import stats  # here, for its import takes every worker a second
+
     draw = Draw(3, range(200))
     assert stats.kstest(draw.uniform("u", (100,)).flatten().numpy(), "uniform").pvalue > 0.01
     assert stats.kstest(draw.normal("n", (100,)).flatten().numpy(), "norm").pvalue > 0.01

@@ -39,6 +39,8 @@ SMALL: dict[str, Any] = {
     "codec.batch": 16,
     "operator.batch": 16,
 }
+# Of a run whose simulator nobody asks anything.
+FEW = {"codec__train__steps": 2, "operator__train__steps": 4}
 
 
 def config(folder: Path, data: dict[str, Any], **changes: Any) -> RunConfig:
@@ -136,7 +138,7 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
     npz(tmp_path / "d" / "slow.npz", np.full(6, 0.2))
     npz(tmp_path / "d" / "fast.npz", np.full(6, 0.9), frames=11)
     npz(tmp_path / "d" / "fine" / "fast.npz", np.full(6, 0.9), cells=32)
-    settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}})
+    settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}}, **FEW)
     (outline,) = check(settings)
     assert (outline.grid, sum(outline.counts.values())) == ((32,), 18)
     (data,) = sets_of(settings, tmp_path)
@@ -186,7 +188,7 @@ def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_
     (given,) = sets_of(config(tmp_path, {"w": {"file": str(path)}}), tmp_path)
     assert [len(given.parts(part)[0]) for part in ("train", "valid", "test")] == [6, 3, 3], "its own split"
     for wanted in ([0.4], {"low": 0.3, "high": 0.5}):
-        settings = config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": wanted}}}})
+        settings = config(tmp_path, {"w": {"file": str(path), "split": {"hold_out": {"speed": wanted}}}}, **FEW)
         (data,) = sets_of(settings, tmp_path)
         assert data.parts("test")[0].params.flatten().tolist() == pytest.approx([0.4] * 4)
         assert data.values() == {"speed": pytest.approx((0.2, 0.6))}

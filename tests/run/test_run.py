@@ -32,7 +32,7 @@ TINY = """
 name: tiny
 data:
   a: {task: advection1d, scheme: accurate, samples: 20, resolution: 32, device: cpu, reduce: {time: 20}}
-  k: {task: kdv1d, samples: 10, resolution: 32, device: cpu, reduce: {time: 20}, frames: 101}
+  k: {task: kdv1d, samples: 10, resolution: 32, device: cpu, reduce: {time: 4}, frames: 21}
 model:
   codec: {dim: 8}
   operator: {width: 16, depth: 1, heads: 2}
@@ -80,6 +80,7 @@ def test_the_simulator_gives_the_same_bits_in_another_process(finished: Path) ->
         "import sys, numpy as np, ups\n"
         "u0 = np.sin(2 * np.pi * (np.arange(32) + 0.5) / 32).astype(np.float32)\n"
         "out = ups.load(sys.argv[1]).rollout(u0, steps=3, task='advection1d', params={'beta': 0.4})\n"
+        "assert 'torch._dynamo' not in sys.modules, 'two seconds of imports that a simulator has no need of'\n"
         "sys.stdout.buffer.write(np.ascontiguousarray(out).tobytes())\n"
     )
     there = subprocess.run([sys.executable, "-c", code, str(finished)], capture_output=True, check=True, timeout=120)
@@ -138,11 +139,12 @@ def test_a_run_without_data_is_refused_before_any_work(tmp_path: Path) -> None:
 
 def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     path = tmp_path / "tiny.yaml"
-    one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line)
+    one = "\n".join(line for line in TINY.splitlines() if "kdv1d" not in line).replace("time: 20", "time: 40")
     path.write_text(one)
     more = tmp_path / "more.yaml"
     onward = "name: more\nstart_from: nowhere\nplan: [residual]\nresidual: {batch: 4, train: {steps: 4}}"
-    more.write_text(one.replace("name: tiny", onward).replace("model:", "evaluation: {ensemble: 2}\nmodel:"))
+    network = "evaluation: {ensemble: 2}\nmodel:\n  residual: {width: 16, depth: 1, heads: 2}"
+    more.write_text(one.replace("name: tiny", onward).replace("model:", network))
     (folder, first), (further, second) = demo(tmp_path / "runs" / "demo", path, SCREEN, more)
     report, drawn = first.report, second.report
     assert report is not None

@@ -15,7 +15,19 @@ from torch.nn import functional
 from ups.models.gpu_block_ops import LARGEST_WINDOW, heads_of, window_attention
 from ups.models.gpu_ops import usable
 from ups.models.grids import Space
-from ups.models.layers import AXES, EPS, AxisConv, DropPath, FourierMixing, Mlp, gated, modulated, residual, rms_norm
+from ups.models.layers import (
+    AXES,
+    EPS,
+    AxisConv,
+    DropPath,
+    FourierMixing,
+    Mlp,
+    draw_small,
+    gated,
+    modulated,
+    residual,
+    rms_norm,
+)
 from ups.tensors import table
 from ups.types import Array
 
@@ -232,7 +244,7 @@ class Block(nn.Module):
         self.streams = nn.ModuleList([StreamAttention(shape)] if shape.streams > 1 else [])
         self.mlp, self.drop = Mlp(width, shape.ratio), DropPath(drop)
         self.condition = nn.Linear(shape.condition, 3 * (2 + len(self.streams)) * width)
-        nn.init.normal_(self.condition.weight, std=0.02)
+        draw_small(self.condition.weight)
         nn.init.zeros_(self.condition.bias)
         with torch.no_grad():
             torch.unflatten(self.condition.weight, 0, (-1, 3, width))[:, 2] = 0

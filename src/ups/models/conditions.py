@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.layers import AXES, fourier_features
+from ups.models.layers import AXES, drawn, fourier_features
 from ups.models.part import NamedAxis
 from ups.tensors import Condition, numbers_of, table
 from ups.types import ConfigError, TaskSpec
@@ -67,8 +67,8 @@ class Conditioner(nn.Module):
             {name: nn.Linear(n * (2 * PARAM_WAVES + 1), width, bias=False) for name, n in counts.items() if n}
         )
         self.dt = nn.Linear(2 * DT_WAVES + 1, width, bias=False)
-        self.task = nn.Parameter(torch.randn(len(names), width) / 2)
-        self.boundary = nn.Parameter(torch.randn(AXES, 2, width) / 2)
+        self.task = nn.Parameter(drawn(len(names), width, over=2))
+        self.boundary = nn.Parameter(drawn(AXES, 2, width, over=2))
         self.leave = nn.Linear(width, width)
         # How the box is stretched beside the task's own; an unstretched one adds nothing.
         self.lengths = {task.name: tuple(hi - lo for lo, hi in task.bounds) for task in tasks}

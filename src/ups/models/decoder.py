@@ -110,6 +110,8 @@ class PointDecoder(nn.Module):
         for task in tasks:
             layer = self.linear[task.name]
             assert isinstance(layer, nn.Linear)
+            if layer.weight.is_meta:
+                continue  # there is nothing to set
             with torch.no_grad():
                 layer.weight.copy_(torch.linalg.pinv(encoder.core_of(task).flatten(1)))
                 layer.bias.zero_()

@@ -20,6 +20,21 @@ AXES = 3
 EPS = 1e-6  # of a mean square
 
 
+def drawn(*shape: int, over: float, around: float = 0.0) -> Tensor:
+    """Normal numbers of deviation 1 / `over`, `around` a number; on the device `meta` their shape alone.
+
+    There torch works out each operation in Python, for which it first imports its compiler: seconds at every load.
+    """
+    numbers = torch.empty(shape)
+    return numbers if numbers.is_meta else torch.randn(shape) / over + around
+
+
+def draw_small(weight: Tensor) -> None:
+    """Fill a weight with normal numbers of deviation 0.02; see `drawn` of the device `meta`."""
+    if not weight.is_meta:
+        nn.init.normal_(weight, std=0.02)
+
+
 def rms_norm(x: Tensor) -> Tensor:
     """x / rms(x) of each token (the last axis), in float32 whatever the precision around it."""
     return functional.rms_norm(x.float(), x.shape[-1:], eps=EPS).to(x.dtype)
@@ -111,8 +126,8 @@ class AxisConv(nn.Module):
 
     def __init__(self, width: int, kernel: int) -> None:
         super().__init__()
-        self.kernel = nn.Parameter(torch.randn(width, kernel) / kernel**0.5)
-        self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
+        self.kernel = nn.Parameter(drawn(width, kernel, over=kernel**0.5))
+        self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         if x.is_cpu or usable(x):
@@ -171,9 +186,9 @@ class FourierMixing(nn.Module):
         super().__init__()
         size = width // heads
         self.heads, self.modes = heads, modes
-        self.real = nn.Parameter(torch.randn(modes, heads, size, size) / size**0.5)
-        self.imaginary = nn.Parameter(torch.randn(modes, heads, size, size) / size**0.5)
-        self.gain = nn.Parameter(1 + 0.5 * torch.randn(AXES, width))
+        self.real = nn.Parameter(drawn(modes, heads, size, size, over=size**0.5))
+        self.imaginary = nn.Parameter(drawn(modes, heads, size, size, over=size**0.5))
+        self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):

@@ -13,7 +13,7 @@ from ups.models.conditions import Conditioner, driven_by
 from ups.models.config import NetworkConfig
 from ups.models.encoders import InputEncoder
 from ups.models.grids import Space
-from ups.models.layers import Walls, modulated
+from ups.models.layers import Walls, draw_small, drawn, modulated
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.transformer import Transformer
 from ups.models.unet import UNet
@@ -52,11 +52,11 @@ class TokenNetwork(Part):
         self.enter = nn.Linear(frames * dim, size.width * streams)
         self.walls = Walls(size.width * streams)
         if streams > 1:
-            self.stream = nn.Parameter(torch.randn(streams, size.width) / 2)
+            self.stream = nn.Parameter(drawn(streams, size.width, over=2))
         self.core = CORES[config.core](config, shape)
         self.modulation = nn.Linear(size.width, 2 * size.width * streams)
         self.head = nn.Linear(size.width * streams, dim)
-        nn.init.normal_(self.modulation.weight, std=0.02)
+        draw_small(self.modulation.weight)
         for tensor in (self.modulation.bias, self.head.weight, self.head.bias):
             nn.init.zeros_(tensor)
         self.inputs = InputEncoder(tasks, size.width * streams, patch, grids)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, Law, Mean, Positive, quotient
+from ups.physics.constraints import Law, Positive
 from ups.physics.finite_volume import FiniteVolume, StiffFiniteVolume, flux_sum
 from ups.physics.gas import random_gas, turbulent_gas
+from ups.physics.gas_laws import gas_laws
 from ups.physics.gas_steps import GasSteps
 from ups.physics.initial import pdebench_points, random_modes, reference
 from ups.physics.random import Draw
@@ -22,7 +23,6 @@ from ups.physics.viscosity import Viscosity
 from ups.types import Domain, Field, PhysicsError, Storage, TaskSpec
 
 CFL = 0.3
-WARMTH = 0.01
 
 
 def conserved(q: Tensor, dim: int = 1) -> Tensor:
@@ -57,28 +57,6 @@ def gas_limit(domain: Domain) -> Callable[[Tensor], Tensor]:
         return 1 / functools.reduce(torch.maximum, rates).flatten(1).amax(1)
 
     return limit
-
-
-def fluid_momentum(u: Tensor) -> Tensor:
-    """ρ (|v| + c) of `(..., C)`: what a drift of momentum is measured against, for a fluid at rest has none."""
-    speed = u[..., 2:].square().sum(-1).sqrt()
-    return u[..., 0] * speed + (GAMMA * u[..., 1] * u[..., 0]).clamp_min(0).sqrt()
-
-
-def restore_energy(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
-    """A gas `(..., C)` with a mean energy of `want`, its mass and momentum as they are: a constant is added to the
-    pressure. Where motion alone has more than `want`, it first comes nearer to the mean motion, so that a share of
-    `WARMTH` is left for the pressure."""
-    density, pressure, velocity = u[..., :1], u[..., 1:2], u[..., 2:]
-    want, mass = want.unsqueeze(-1), mean(density)
-    drift = quotient(mean(density * velocity), mass)
-    swing = velocity - drift
-    carried = 0.5 * mass * drift.square().sum(-1, keepdim=True)
-    stirred = 0.5 * mean(density * swing.square().sum(-1, keepdim=True))
-    room = (want - carried).clamp_min(0)
-    calm = torch.where(stirred > room, quotient((1 - WARMTH) * room, stirred), 1.0)
-    pressure = pressure + ((GAMMA - 1) * (room - calm * stirred) - mean(pressure))
-    return torch.cat([density, pressure, drift + calm.sqrt() * swing], -1)
 
 
 def _task(bounds: tuple[tuple[float, float], ...], resolution: int, frames: int, **storage: Any) -> TaskSpec:
@@ -147,19 +125,7 @@ class Compressible(Equation):
     def laws(self) -> tuple[Law, ...]:
         if self.boundary != "periodic":
             return (Positive("density", 0), Positive("pressure", 1))
-        mass = (Conserved("mass", lambda u: u[..., 0], channel=0), Positive("density", 0, keeps_total=True))
-        momenta = tuple(
-            Conserved(
-                f"momentum {axis}",
-                lambda u, i=i: u[..., 0] * u[..., 2 + i],  # type: ignore[misc]
-                channel=2 + i,
-                scale=fluid_momentum,
-                weight=lambda u: u[..., 0],
-            )
-            for i, axis in enumerate("xyz"[: self.task.ndim])
-        )
-        energy = Conserved("energy", lambda u: conserved(u, dim=-1)[..., 1], repair=restore_energy)
-        return (*mass, *momenta, energy, Positive("pressure", 1, keeps_total=True))
+        return gas_laws(self.task.ndim)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from ups.later import Tensor, torch
 from ups.types import Domain
@@ -15,6 +15,17 @@ from ups.types import Domain
 NOTHING = 1e-6
 # Cells along an axis, below which its two ends are not apart.
 FEWEST = 6
+
+
+class Together(Protocol):
+    """One repair for `laws` laws of an equation together, as each of them would be repaired after those before it."""
+
+    @property
+    def laws(self) -> int: ...
+
+    def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor: ...
+
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor: ...
 
 
 class Law(ABC):
@@ -26,6 +37,7 @@ class Law(ABC):
 
     kind: ClassVar[str]
     name: str
+    together: Together | None = None  # the repair of all laws of its equation, where there is one
 
     @property
     @abstractmethod
@@ -93,6 +105,7 @@ class Conserved(Law):
     scale: Callable[[Tensor], Tensor] | None = None
     weight: Callable[[Tensor], Tensor] | None = None
     repair: Repair | None = None
+    together: Together | None = None
 
     def __post_init__(self) -> None:
         if self.channel < 0 and self.repair is None:
@@ -185,6 +198,7 @@ class Within(Law):
     low: float = -math.inf
     high: float = math.inf
     keeps_total: bool = False
+    together: Together | None = None
 
     @property
     def says(self) -> str:

@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from ups.later import Tensor
 from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive, Within
+from ups.physics.constraints import Conserved, Law, Positive, Together, Within
 from ups.physics.divergence import DivergenceFree
 from ups.types import ConfigError, Domain, Params, TaskSpec
 
@@ -78,18 +78,25 @@ def repaired(
     aims: Sequence[Tensor] | None = None,
 ) -> Tensor:
     """A frame `(B, *S, C)`, or values at points `(B, P, C)` where the laws are bounds, as they repair it, with float64
-    between one law and the next. `aims` are those of the laws (`aims_of`), where they are known."""
+    between one law and the next. `aims` are those of their repairs (`aims_of`), where they are known."""
     if not laws:
         return frame
     frames = frame.unsqueeze(1).double()
-    for law, aim in zip(laws, aims or aims_of(laws, reference, domain, mask), strict=True):
-        frames = law.restore(frames, aim, domain, mask)
+    for repair, aim in zip(repairs_of(laws), aims or aims_of(laws, reference, domain, mask), strict=True):
+        frames = repair.restore(frames, aim, domain, mask)
     return frames.squeeze(1).to(frame.dtype)
 
 
-def aims_of(laws: Iterable[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None) -> list[Tensor]:
-    """What each law aims at, given a reference."""
-    return [law.aim(reference, domain, mask) for law in laws]
+def repairs_of(laws: Sequence[Law]) -> Sequence[Law | Together]:
+    """What repairs a frame, in this order: the laws, or what repairs them all together, where none is left out."""
+    joint = laws[0].together if laws else None
+    whole = joint is not None and joint.laws == len(laws) and all(law.together == joint for law in laws)
+    return (joint,) if joint is not None and whole else laws
+
+
+def aims_of(laws: Sequence[Law], reference: Tensor, domain: Domain, mask: Tensor | None = None) -> list[Tensor]:
+    """What each of the repairs of laws aims at, given a reference."""
+    return [repair.aim(reference, domain, mask) for repair in repairs_of(laws)]
 
 
 def broken(
