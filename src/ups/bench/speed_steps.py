@@ -138,17 +138,17 @@ def ranks(device: str) -> Found:
 
 
 def ranks_rows(found: Found, times: dict[str, list[float]]) -> None:
-    """Speed of this rank in several ways over its own alone."""
+    """Speed of this rank in several ways over its own alone; before communication, over that of one of two that share
+    the machine as the ranks do, and have nothing to say to each other."""
     shared = over(times["alone"], times["apart"])
     found.row("two ranks that never speak, each over one alone, speed", shared, "what sharing the machine leaves")
-    before = "two ranks as graphs before communication, each over one alone, speed"
+    before = "two ranks as graphs before communication, each over one of two that never speak, speed"
     if GRAPHS not in times:
         found.missing(before, NO_GRAPHS)
-        name = "two ranks kernel by kernel before communication, each over one alone, speed"
-        found.row(name, over(times["alone"], times[f"{EAGER}, without the reduction"]), "")
+        name = before.replace("as graphs", "kernel by kernel")
+        found.row(name, over(times["apart"], times[f"{EAGER}, without the reduction"]), "")
         return
-    without = times[f"{GRAPHS}, without the reduction"]
-    found.row(before, over(times["alone"], without), f"{shared.median:.3g} without a word between them")
+    found.row(before, over(times["apart"], times[f"{GRAPHS}, without the reduction"]), "")
     found.row("two ranks as graphs, each over one alone, speed", over(times["alone"], times[GRAPHS]), "all of it")
     found.row("two ranks, graphs over kernel by kernel, speed", over(times[EAGER], times[GRAPHS]), "all of it")
 
