@@ -16,6 +16,7 @@ from torch import nn
 from small_training import Fitting, Waves
 from ups.engine.checkpoint.store import CorruptError, NoStore, Snapshot
 from ups.engine.checkpoint.vault import Vault
+from ups.engine.learner import matrix_products
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
@@ -438,3 +439,16 @@ def test_one_process_is_a_world_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE")
     with pytest.raises(ConfigError, match="no device"), Dist.start("gpu0"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("machine", "device", "inside"), [("aarch64", "cpu", False), ("x86_64", "cpu", True), ("arm64", "cuda", True)]
+)
+def test_only_an_arm_processor_multiplies_without_onednn_and_only_while_it_trains(
+    machine: str, device: str, inside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("torch.backends.mkldnn.enabled", True)
+    with matrix_products(config(), device):
+        assert torch.backends.mkldnn.enabled is inside
+    assert torch.backends.mkldnn.enabled is True

@@ -141,11 +141,13 @@ def mix_waves(
     before, n, after = math.prod(x.shape[: axis + 1]), x.shape[axis + 1], math.prod(x.shape[axis + 2 : -1])
     flat = x.reshape(before, n, after, heads, size).permute(1, 3, 0, 2, 4).reshape(n, -1)
     real, imaginary = (m.flatten(0, 1) for m in matrices)
-    cosine = torch.mm(analysis[:modes], flat).view(modes * heads, -1, size)
-    left, right = products(cosine, real), products(cosine, imaginary)
+    weights = torch.cat((real, imaginary), -1)  # of cosines; a product for each wave is slow, so there is one for all
+    waves = torch.mm(analysis if sines else analysis[:modes], flat).view(-1, modes * heads, before * after, size)
     if sines:
-        sine = torch.mm(analysis[modes:], flat).view(modes * heads, -1, size)
-        left, right = left - products(sine, imaginary), right + products(sine, real)
-    y = torch.mm(synthesis[:, :modes], left.view(modes, -1))
-    y = torch.addmm(y, synthesis[:, modes:], right.view(modes, -1))
+        weights = torch.cat((weights, torch.cat((-imaginary, real), -1)), 1)
+        rows = waves.permute(1, 2, 0, 3).flatten(2)
+    else:
+        rows = waves[0]
+    mixed = torch.unflatten(products(rows, weights), -1, (2, size)).permute(2, 0, 1, 3).reshape(2 * modes, -1)
+    y = torch.mm(synthesis, mixed)
     return y.view(n, heads, before, after, size).permute(2, 0, 3, 1, 4).reshape(x.shape)
