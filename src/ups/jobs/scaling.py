@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.units import units_of
@@ -113,6 +114,15 @@ def counts_up_to(most: int) -> list[int]:
     return sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | {1, most})
 
 
+def bytes_of_weights(module: nn.Module, ranks: DistConfig, precision: str) -> tuple[int, int]:
+    """Of the trained weights, and of what they are gathered as."""
+    whole, blocks = (
+        sum(p.numel() * p.element_size() for part in parts for p in part.parameters() if p.requires_grad)
+        for parts in ([module], units_of(module))
+    )
+    return whole, whole - blocks // 2 if ranks.rounds(precision) else whole
+
+
 def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int, gathered: int | None = None) -> Talk:
     """What a rank says in a step that trains `numbers` bytes of weights in so many units: by rings, as NCCL and gloo
     do it. `gathered`: bytes of the weights as they are gathered, where they are rounded for it."""
@@ -144,12 +154,8 @@ def scaling(
     settings = config.stage(stage)
     with torch.device("meta"):
         module = config.stages[stage](new_simulator(config, outlines(config.data)), settings).module
-    units = units_of(module)
-    numbers, blocks = (
-        sum(p.numel() * p.element_size() for part in parts for p in part.parameters() if p.requires_grad)
-        for parts in ([module], units)
-    )
-    gathered = numbers - blocks // 2 if config.dist.rounds(settings.train.precision) else numbers
+    units = len(units_of(module))
+    numbers, gathered = bytes_of_weights(module, config.dist, settings.train.precision)
 
     def compute(dist: DistConfig, cost: StageCost, batch: int) -> float:
         if measured:
@@ -168,7 +174,7 @@ def scaling(
         step = compute(dist, cost, share)
         if count > 1 and whole is None:
             whole = compute(dist, cost, settings.batch)
-        talk = talk_of(dist, numbers, len(units), max(1, -(-share // cost.microbatch)), gathered)
+        talk = talk_of(dist, numbers, units, max(1, -(-share // cost.microbatch)), gathered)
         rows.append(Scaled(count, share, step, step if whole is None else whole, talk, cost.reserved))
     return Scaling(stage, tuple(rows))
 
