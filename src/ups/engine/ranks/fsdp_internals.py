@@ -79,8 +79,8 @@ def undo(module: Any, device: torch.device) -> None:
 class Rounding:
     """Whether pieces are rounded on their way, as the policy of their unit says, or gathered as they are kept.
 
-    Either way has tensors of its own, so that a backward that is still to come finds those of its forward. Nothing may
-    be gathered while it changes.
+    Either way has tensors of its own, so that a backward that is still to come finds those of its forward. What is
+    gathered while it changes is let go of.
     """
 
     def __init__(self, module: Any) -> None:
@@ -95,6 +95,7 @@ class Rounding:
         self.on = on
         names = ("param_dtype", "all_gather_outputs", "_unsharded_param")  # the last is missing before its first use
         for i, piece in enumerate(self.pieces):
+            piece.free_unsharded_param()
             mine = {name: vars(piece).pop(name) for name in names if name in vars(piece)}
             vars(piece).update(self.others[i])
             self.others[i] = mine
