@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -321,15 +322,15 @@ def gathers() -> Iterator[dict[str, set[torch.dtype]]]:
 
 
 def rounded_runs() -> tuple[dict[str, End], dict[str, set[torch.dtype]]]:
-    """The operator in bf16: gathered as fp32 and as bf16, in two microbatches, recomputed, with a rank that fails."""
+    """The operator gathered as fp32 and bf16, a toy in two microbatches, and recomputed by ranks that fail."""
     CASES["in bf16"] = (operator, operator_in_bf16)
-    ends = {"fp32": sharded_run("in bf16", 2)}
+    ends = {"fp32": sharded_run("in bf16", steps=2)}
     with gathers() as seen:
-        ends["bf16"] = sharded_run("in bf16", 2, gather="bf16")
-    ends["recomputed"] = sharded_run("in bf16", 2, recompute=True, gather="bf16")
+        ends["bf16"] = sharded_run("in bf16", steps=2, gather="bf16")
+    ends["toy"] = sharded_run("autocast", 2, gather="bf16")
     with allocations():
-        FAULTS.plan = {0: {"allocate reduce": {1}}, 1: {"allocate gather": {3}}}[dist.get_rank()]
-        ends["mended"] = sharded_run("in bf16", 2, gather="bf16")
+        FAULTS.plan = {0: {"late backward": {1}, "allocate reduce": {3}}, 1: {"allocate gather": {4}}}[dist.get_rank()]
+        ends["mended"] = sharded_run("autocast", 2, recompute=True, gather="bf16")
         FAULTS.plan = {}
     return ends, seen
 
@@ -353,11 +354,10 @@ def test_blocks_gathered_as_bf16_train_as_those_of_fp32_up_to_rounding_and_keep_
             assert not rounded_too or name == "conditioner.box", "which is zero, for no box was given"
 
 
-def test_a_failure_is_mended_to_the_same_bits_where_blocks_are_gathered_as_bf16() -> None:
+def test_failures_are_mended_to_the_same_bits_where_blocks_are_gathered_as_bf16_and_recomputed() -> None:
     for ends, _ in rounded():
-        assert same(ends["recomputed"], ends["bf16"])
-        assert ends["mended"].retries == 2
-        assert same(ends["mended"], ends["bf16"])
+        assert ends["mended"].retries == 3
+        assert same(ends["mended"], ends["toy"])
 
 
 def judged() -> tuple[Tensor, Tensor, dict[str, Tensor], list[bool]]:
@@ -832,31 +832,50 @@ def big_in_bf16(module: nn.Module, step: int, rows: slice) -> Tensor:
         return big_loss(module, step, rows)
 
 
-def rounded_on_the_gpu() -> tuple[End, End, End, list[int]]:
-    """Gathered as fp32, as bf16 and as bf16 with a rank that fails; the most memory that the first two took."""
+def operator_on_the_gpu(core: Literal["transformer", "unet"], module: nn.Module, step: int, rows: slice) -> Tensor:
+    from ups.tensors import Condition
+
+    draw = torch.Generator().manual_seed(100 + step)
+    z, y = (torch.randn(SAMPLES, *shape, 8, generator=draw)[rows].cuda() for shape in ((1, 16), (16,)))
+    dt, nu = torch.ones(SAMPLES)[rows].cuda(), torch.full((SAMPLES, 1), 0.3)[rows].cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        return (module(z, Condition(nu, dt, (core == "unet",), "burgers1d")) - y).square().mean()
+
+
+def rounded_on_the_gpu() -> tuple[dict[str, tuple[End, End]], End, list[int]]:
+    """By name gathered as fp32 and as bf16; the first one as bf16 with a rank that fails; what both of it took."""
     torch.cuda.set_device(0)
+    CASES["big"] = (big_toy, big_in_bf16)
+    for core in ("transformer", "unet"):
+        CASES[core] = functools.partial(operator, core), functools.partial(operator_on_the_gpu, core)
+    names = ("transformer", "unet")  # kernels of our own, of which not every one adds up in one order
+    ends = {name: (sharded_run(name, device="cuda"), sharded_run(name, device="cuda", gather="bf16")) for name in names}
     torch.use_deterministic_algorithms(True)
-    CASES["big in bf16"] = (big_toy, big_in_bf16)
-    ends, taken = [], []
+    both, taken = [], []
+    sharded_run("big", device="cuda", steps=1)  # what libraries take once and keep
     for gather in ("fp32", "bf16"):
+        gc.collect()
         torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        ends.append(sharded_run("big in bf16", device="cuda", gather=gather))
-        taken.append(torch.cuda.max_memory_allocated())
+        both.append(sharded_run("big", device="cuda", gather=gather))
+        taken.append(torch.cuda.max_memory_allocated() - before)
     with allocations():
         FAULTS.plan = {0: {"backward": {1}}, 1: {"allocate reduce": {3}}}[dist.get_rank()]
-        mended = sharded_run("big in bf16", device="cuda", gather="bf16")
-    return ends[0], ends[1], mended, taken
+        mended = sharded_run("big", device="cuda", gather="bf16")
+    return {**ends, "big": (both[0], both[1])}, mended, taken
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
 def test_on_a_gpu_blocks_gathered_as_bf16_train_as_those_of_fp32_in_less_memory() -> None:
     env = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-    for exact, end, mended, taken in values(run_ranks(rounded_on_the_gpu, 2, timeout=120, env=env)):
-        assert end.losses == pytest.approx(exact.losses, rel=2e-2)
-        assert not same(end, exact)
-        assert all(weight.dtype == torch.float32 for weight in end.weights.values())
+    for ends, mended, taken in values(run_ranks(rounded_on_the_gpu, 2, timeout=140, env=env)):
+        for name, (exact, end) in ends.items():
+            assert end.losses[0] == pytest.approx(exact.losses[0], rel=1e-2), name
+            assert end.losses == pytest.approx(exact.losses, rel=5e-2), name
+            assert not same(end, exact), name
+            assert all(weight.dtype == torch.float32 for weight in end.weights.values()), name
         assert mended.retries == 2
-        assert same(mended, end)
+        assert same(mended, ends["big"][1])
         assert taken[1] < taken[0]
