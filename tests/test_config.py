@@ -172,6 +172,14 @@ def test_a_flag_that_makes_a_group_of_the_file_wrong_is_named_and_not_the_file(
     assert complaint(broken, operator__train__steps="3").startswith(f"{broken}: 'operator.train'")
 
 
+def test_weights_gathered_as_bf16_are_refused_where_no_stage_computes_in_bf16(tmp_path: Path) -> None:
+    path = written(tmp_path, "c.yaml", "data: {b: {task: burgers1d}}\ndist: {strategy: fsdp, gather: bf16}\n")
+    assert "dist.gather is bf16, which is for stages that compute in bf16, and none of the plan does" in complaint(path)
+    assert load(run_config(), path, {"operator.train.precision": "bf16"}).dist.gather == "bf16"
+    alone = written(tmp_path, "d.yaml", "data: {b: {task: burgers1d}}\ndist: {gather: bf16}\n")
+    assert "dist.gather are for strategy fsdp" in complaint(alone)
+
+
 def test_a_key_that_stands_twice_is_refused_and_none_of_its_values_is_lost(tmp_path: Path) -> None:
     text = complaint(written(tmp_path, "c.yaml", "data:\n  b: {task: burgers1d}\n  b: {task: kdv1d}\n"))
     assert "'b' stands twice" in text

@@ -99,6 +99,14 @@ def test_who_keeps_the_object_keeps_no_thread_that_could_abort_the_end_of_python
         assert "the ranks have parted" in sentence
 
 
+def test_only_a_sharded_stage_in_bf16_is_gathered_as_bf16() -> None:
+    assert DistConfig(strategy="fsdp", gather="bf16").rounds("bf16")
+    assert not DistConfig(strategy="fsdp", gather="bf16").rounds("tf32")
+    assert not DistConfig(strategy="fsdp").rounds("bf16")
+    with pytest.raises(ConfigError, match=r"dist\.gather are for strategy fsdp; leave them out"):
+        DistConfig(gather="bf16")
+
+
 def test_what_nccl_is_told_is_named_and_nccl_without_a_gpu_is_refused() -> None:
     assert DistConfig().environment() == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
     assert DistConfig(nccl_errors="abort").environment() == {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}

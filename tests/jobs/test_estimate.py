@@ -22,8 +22,9 @@ from torch.profiler import ProfilerActivity, profile
 from ups.cli import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
-from ups.engine.memory import Ledger, fake, training_work
+from ups.engine.memory import Ledger, fake, gathered, held_memory, training_work
 from ups.engine.ranks.dist import Dist
+from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 from ups.jobs import contention, making
 from ups.jobs import forecast as module
@@ -241,6 +242,37 @@ def test_shards_hold_their_share_of_the_weights() -> None:
     kept = "average and best copy"
     one, part = known.stages[1].memory[kept], costs(four, "cpu", known=known).stages[1].memory[kept]
     assert part == pytest.approx(one / 4, rel=0.1)
+
+
+class Blocks(nn.Sequential):
+    def shard_units(self) -> list[nn.Module]:
+        return list(self)[1:]
+
+
+@pytest.mark.parametrize("microbatch", [4, 2])
+def test_blocks_gathered_as_bf16_leave_no_copies_of_their_weights_in_memory(microbatch: int) -> None:
+    (data,) = outlines(settings(LINE).data)
+    train, width, works, held = TrainConfig(steps=1, precision="bf16"), 256, [], []
+    with fake("cpu"):
+        net = Blocks(nn.Linear(1, width), *(nn.Linear(width, width, bias=False) for _ in range(3)))
+
+        def loss(window: Window) -> dict[str, torch.Tensor]:
+            return {"a": net(window.state[:, :2]).square().mean()}
+
+        for gather in ("fp32", "bf16"):
+            ranks = DistConfig(ranks=4, strategy="fsdp", gather=gather)  # type: ignore[arg-type]
+            with gathered(net, train, ranks):
+                works.append(training_work(loss, data.window(4, 1, 1), "cpu", train, microbatch))
+            held.append(held_memory(net, net, train, "cpu", ranks))
+            assert {p.dtype for p in net.parameters()} == {torch.float32}
+            net.zero_grad(set_to_none=True)
+    block = 4 * width**2
+    # Autocast makes a copy of every matrix, which the backward needs; in the end all gradients are there in float32.
+    assert works[0].saved - works[1].saved == pytest.approx(3 * block / 2, rel=0.01)
+    assert 3 * block < works[1].peak <= works[0].peak
+    assert held[0].weights - held[1].weights == 1.5 * block
+    assert held[0].gradients == held[1].gradients
+    assert works[0].flops == works[1].flops
 
 
 def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from torch import nn
 
 from ups.cli import main
 from ups.engine.ranks.dist_config import DistConfig
 from ups.jobs import forecast as module
 from ups.jobs.estimate import costs
 from ups.jobs.forecast import duration, forecast, size
-from ups.jobs.scaling import VOTE, Link, Scaled, Scaling, Talk, counts_up_to, scaling, talk_of
+from ups.jobs.scaling import VOTE, Link, Scaled, Scaling, Talk, bytes_of_weights, counts_up_to, scaling, talk_of
 from ups.jobs.timing import Ceilings
 from ups.run.config import RunConfig, run_config
 
@@ -50,6 +52,23 @@ def test_pieces_with_copies_are_reduced_among_the_copies_too() -> None:
     both = talk_of(DistConfig(ranks=4, strategy="fsdp", shard=2), 8000, 0, 1)
     pieces = talk_of(DistConfig(ranks=2, strategy="fsdp"), 8000, 0, 1)
     assert both.bytes == pieces.bytes + sent_by_a_ring(2, 4000)
+
+
+class Blocks(nn.Sequential):
+    def shard_units(self) -> list[nn.Module]:
+        return list(self)[1:]
+
+
+@pytest.mark.parametrize("gather", ["fp32", "bf16"])
+def test_of_what_is_gathered_blocks_are_half_as_bf16_and_sums_are_whole(gather: Literal["fp32", "bf16"]) -> None:
+    module = Blocks(nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    ranks = DistConfig(ranks=4, strategy="fsdp", gather=gather)
+    trained, gathered = bytes_of_weights(module, ranks, "bf16")
+    first, block = 4 * (3 * 8 + 8), 4 * (8 * 8 + 8)
+    assert (trained, gathered) == (first + 2 * block, first + (1 if gather == "bf16" else 2) * block)
+    assert bytes_of_weights(module, ranks, "fp32") == (trained, trained)
+    rounds = [2 * gathered, trained]  # for the forward and the backward, and once to be summed: half a ring each
+    assert talk_of(ranks, trained, 2, 1, gathered).bytes == sum(sent_by_a_ring(4, n) / 2 for n in rounds)
 
 
 def test_a_step_waits_for_bytes_messages_and_votes() -> None:

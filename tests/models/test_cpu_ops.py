@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ups.models import cpu_ops
 from ups.models.grids import Space, pad_axis
-from ups.models.layers import FourierMixing, _waves
+from ups.models.layers import AxisConv, FourierMixing, _waves
 
 # Rings and walls, an axis shorter than the kernel's arm, and one as long as it.
 SPACES = [
@@ -84,3 +84,19 @@ def test_waves_are_mixed_as_on_any_other_device(space: Space) -> None:
     gradients = (torch.autograd.grad(y, inputs, dy) for y in (found, wanted))
     for mine, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("space", [Space((6,), (True,)), Space((4, 5), (True, False))])
+def test_weights_gathered_as_bf16_mix_and_convolve_in_float32(space: Space) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(2, *space.shape, 8)
+    waves = _waves(*space, 3, x.device)[0]
+    for layer in (FourierMixing(8, 2, 3), AxisConv(8, 5)):
+        exact = layer(x, space)
+        short = layer.bfloat16()(x, space)
+        parts = [layer._along(x, 0, waves)] if isinstance(layer, FourierMixing) else []  # as on other devices
+        layer.float()  # the rounded values
+        assert torch.equal(short, layer(x, space))
+        assert not torch.equal(short, exact), "rounding is seen"
+        if isinstance(layer, FourierMixing):
+            assert torch.equal(parts[0], layer._along(x, 0, waves))

@@ -232,7 +232,8 @@ def _trained(module: nn.Module) -> bool:
 def _ranks(subject: Subject, world: int, strategy: Strategy) -> AbstractContextManager[Dist]:
     if world == 1:
         return Dist.alone(subject.device)
-    offload = subject.config.dist.offload and strategy == "fsdp"
-    return Dist.start(
-        subject.device, DistConfig(ranks=world, strategy=strategy, offload=offload, timeout=600, vote_timeout=600)
-    )
+    own = subject.config.dist
+    config = DistConfig(ranks=world, strategy=strategy, timeout=600, vote_timeout=600)
+    if strategy == "fsdp":
+        config = dataclasses.replace(config, offload=own.offload, gather=own.gather)
+    return Dist.start(subject.device, config)

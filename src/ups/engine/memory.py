@@ -191,9 +191,10 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     largest = max((rounded(p.numel() * p.element_size(), device) for p in (*muon, *wave)), default=0)
     copied = 2 * turned + 3 * bytes_of(wave, device) + 4 * largest
     changed = whole if device == "cuda" else 0  # the average's update, all weights at once
-    # A sharded module is gathered block by block: two of the largest at once, weights and gradients.
+    # A sharded module is gathered block by block: of the largest two as weights, one as gradients, one to be summed.
     units = units_of(module) if shards > 1 else []
-    gathered = 4 * max((bytes_of(unit.parameters(), device) for unit in units), default=0)
+    parts = 2.5 if ranks.rounds(config.precision) else 4  # all but the last are half as large as bf16
+    gathered = round(parts * max((bytes_of(unit.parameters(), device) for unit in units), default=0))
     mine = whole // shards
     return Held(
         weights=fixed + mine + gathered,
@@ -218,6 +219,31 @@ def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
     """Whether steps are replayed as CUDA graphs."""
     able = ranks.strategy == "ddp" and config.activations == "keep"
     return device == "cuda" and config.graph is not False and able
+
+
+@contextmanager
+def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Iterator[None]:
+    """Inside, the blocks of `module` compute with weights as they are gathered, if the config wants them rounded; their
+    gradients are then added up in float32 beside them, and gone afterwards."""
+    blocks = units_of(module) if ranks.rounds(config.precision) else []
+    kept = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
+    sums: dict[Tensor, Tensor] = {}
+
+    def add(p: Tensor) -> None:
+        assert p.grad is not None
+        sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
+        p.grad = None
+
+    hooks = [p.register_post_accumulate_grad_hook(add) for p in kept if p.requires_grad]  # type: ignore[no-untyped-call]
+    for p, data in kept.items():
+        p.data = data.bfloat16()
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for p, data in kept.items():
+            p.data = data
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from ups.engine.memory import (
     captures,
     fake,
     forward_work,
+    gathered,
     held_memory,
     recomputed,
     training_work,
@@ -165,7 +166,8 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     steps = []
     with recomputed(stage.module, train):
         for window in windows:
-            steps.append(training_work(stage.loss, window, place.stand_in, train, size))
+            with gathered(stage.module, train, ranks):
+                steps.append(training_work(stage.loss, window, place.stand_in, train, size))
             stage.module.zero_grad(set_to_none=True)
     held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
     captured = place.captured(name)

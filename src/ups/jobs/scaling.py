@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.units import units_of
@@ -113,9 +114,18 @@ def counts_up_to(most: int) -> list[int]:
     return sorted({2**i for i in range(most.bit_length()) if 2**i <= most} | {1, most})
 
 
-def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int) -> Talk:
+def bytes_of_weights(module: nn.Module, ranks: DistConfig, precision: str) -> tuple[int, int]:
+    """Of the trained weights, and of what they are gathered as."""
+    whole, blocks = (
+        sum(p.numel() * p.element_size() for part in parts for p in part.parameters() if p.requires_grad)
+        for parts in ([module], units_of(module))
+    )
+    return whole, whole - blocks // 2 if ranks.rounds(precision) else whole
+
+
+def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int, gathered: int | None = None) -> Talk:
     """What a rank says in a step that trains `numbers` bytes of weights in so many units: by rings, as NCCL and gloo
-    do it."""
+    do it. `gathered`: bytes of the weights as they are gathered, where they are rounded for it."""
     world = ranks.world
     if world == 1:
         return Talk()
@@ -123,7 +133,8 @@ def talk_of(ranks: DistConfig, numbers: int, units: int, microbatches: int) -> T
         return Talk(2 * (world - 1) / world * numbers, 2 * (world - 1), 1)
     shards = ranks.shard or world
     copies, collectives = world // shards, (2 * microbatches + 1) * (units + 1)
-    sent = (2 * microbatches + 1) * (shards - 1) / shards * numbers + 2 * (copies - 1) / copies * numbers / shards
+    there = 2 * microbatches * (numbers if gathered is None else gathered)
+    sent = (there + numbers) * (shards - 1) / shards + 2 * (copies - 1) / copies * numbers / shards
     votes = 1 + (collectives if ranks.gate == "always" else 0)
     return Talk(sent, collectives * (shards - 1) + (units + 1) * 2 * (copies - 1), votes)
 
@@ -144,7 +155,7 @@ def scaling(
     with torch.device("meta"):
         module = config.stages[stage](new_simulator(config, outlines(config.data)), settings).module
     units = len(units_of(module))
-    numbers = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    numbers, gathered = bytes_of_weights(module, config.dist, settings.train.precision)
 
     def compute(dist: DistConfig, cost: StageCost, batch: int) -> float:
         if measured:
@@ -163,7 +174,7 @@ def scaling(
         step = compute(dist, cost, share)
         if count > 1 and whole is None:
             whole = compute(dist, cost, settings.batch)
-        talk = talk_of(dist, numbers, units, max(1, -(-share // cost.microbatch)))
+        talk = talk_of(dist, numbers, units, max(1, -(-share // cost.microbatch)), gathered)
         rows.append(Scaled(count, share, step, step if whole is None else whole, talk, cost.reserved))
     return Scaling(stage, tuple(rows))
 

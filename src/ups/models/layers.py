@@ -35,6 +35,11 @@ def draw_small(weight: Tensor) -> None:
         nn.init.normal_(weight, std=0.02)
 
 
+def widened(weight: Tensor) -> Tensor:
+    """A weight that was gathered as bf16 in float32, any other as it is."""
+    return weight.float() if weight.dtype == torch.bfloat16 else weight
+
+
 def rms_norm(x: Tensor) -> Tensor:
     """x / rms(x) of each token (the last axis), in float32 whatever the precision around it."""
     return functional.rms_norm(x.float(), x.shape[-1:], eps=EPS).to(x.dtype)
@@ -132,7 +137,7 @@ class AxisConv(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         if x.is_cpu or usable(x):
             conv = cpu_ops.axis_conv if x.is_cpu else gpu_ops.axis_conv
-            return conv(x, self.kernel.t() * self.gain[: space.ndim].unsqueeze(1), space)
+            return conv(x, self.kernel.t() * widened(self.gain[: space.ndim]).unsqueeze(1), space)
         half = self.kernel.shape[1] // 2
         total = None
         for axis, wraps in enumerate(space.periodic):
@@ -140,7 +145,7 @@ class AxisConv(nn.Module):
             # A ring shorter than the kernel's arm would wrap more than once; the arm is cut to the ring.
             reach = min(half, n)
             padded = pad_axis(x, axis + 1, reach, reach, wraps)
-            weight = (self.kernel * self.gain[axis].unsqueeze(1)).narrow(1, half - reach, 2 * reach + 1)
+            weight = (self.kernel * widened(self.gain[axis]).unsqueeze(1)).narrow(1, half - reach, 2 * reach + 1)
             flat = padded.reshape(math.prod(padded.shape[: axis + 1]), n + 2 * reach, -1, x.shape[-1])
             # Channels last in memory; a 2D convolution is what CPUs and GPUs have fast depthwise kernels for.
             out = functional.conv2d(
@@ -202,7 +207,7 @@ class FourierMixing(nn.Module):
 
     def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:
         """Real and imaginary parts along an axis, the gain of what they answer in them."""
-        gain = torch.unflatten(self.gain[axis], 0, (self.heads, 1, -1))
+        gain = torch.unflatten(widened(self.gain[axis]), 0, (self.heads, 1, -1))
         return self.real[:modes] * gain, self.imaginary[:modes] * gain
 
     def _on_cpu(self, x: Tensor, axis: int, waves: Waves, wraps: bool) -> Tensor:
@@ -222,7 +227,7 @@ class FourierMixing(nn.Module):
         flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
         waves = torch.unflatten(torch.matmul(analysis, flat), 1, (2, modes))
         waves = torch.unflatten(waves, -1, (-1, self.heads, self.real.shape[2]))
-        real, imaginary = self.real[:modes], self.imaginary[:modes]
+        real, imaginary = widened(self.real[:modes]), widened(self.imaginary[:modes])
         rows = (torch.cat((real, imaginary), -1), torch.cat((-imaginary, real), -1))
         weight = torch.unflatten(torch.stack(rows, 2), -1, (2, -1))  # (modes, heads, part in, in, part out, out)
         mixed = torch.einsum("bpmrhi,mhpiqj->bqmrhj", waves, weight).flatten(3).flatten(1, 2)

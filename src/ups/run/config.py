@@ -277,6 +277,11 @@ class RunConfig(Config):
     def _shareable(self) -> RunConfig:
         if self.dist.backend == "nccl" and self.device == "cpu":
             raise ValueError("dist.backend is nccl, which needs GPUs, and device is cpu; change one of them.")
+        if self.dist.gather == "bf16" and not any(self.stage(name).train.precision == "bf16" for name in self.plan):
+            raise ValueError(
+                "dist.gather is bf16, which is for stages that compute in bf16, and none of the plan does; set the "
+                "train.precision of a stage to bf16, or leave dist.gather out."
+            )
         for name in self.plan:
             stage = self.stage(name)
             if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":

@@ -10,7 +10,8 @@ from ups.types import ConfigError
 
 @dataclass(frozen=True)
 class DistConfig:
-    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results."""
+    """On how many processes a run trains, and how the model lives on them. It changes speed and memory, not results;
+    `gather` changes their rounding."""
 
     ranks: int = 1
     """Processes on each machine; one per GPU, or per group of cores."""
@@ -35,6 +36,10 @@ class DistConfig:
     """fsdp: ranks that share one copy of the model; more ranks hold copies of it. All ranks if not given."""
     offload: bool = False
     """fsdp: keep weights and moments in host memory, and bring them to the GPU piece by piece."""
+    gather: Literal["fp32", "bf16"] = "fp32"
+    """fsdp: as what the weights of blocks travel, and are held while a block is computed. bf16, in stages with
+    train.precision bf16: half of the bytes, and of the memory; the weights that are kept, and judged in validations,
+    stay fp32, and gradients are summed in fp32."""
     gate: Literal["always", "probation", "off"] = "always"
     """fsdp: vote before every collective, so that a failure on one rank is mended in place: always, in the first steps
     and after every failure, or never (a failure then restarts the run from its last checkpoint)."""
@@ -57,8 +62,14 @@ class DistConfig:
                 raise ConfigError(f"dist.{name} is {getattr(self, name)}, but must be {limit}.")
         if self.shard is not None and self.world % self.shard:
             raise ConfigError(f"dist.shard is {self.shard}, which does not divide the {self.world} ranks; change one.")
-        if self.strategy == "ddp" and (self.shard is not None or self.offload):
-            raise ConfigError("dist.shard and dist.offload are for strategy fsdp; leave them out, or change it.")
+        if self.strategy == "ddp" and (self.shard is not None or self.offload or self.gather != "fp32"):
+            raise ConfigError(
+                "dist.shard, dist.offload and dist.gather are for strategy fsdp; leave them out, or change it."
+            )
+
+    def rounds(self, precision: str) -> bool:
+        """Whether blocks of a stage of this `train.precision` are gathered as bf16."""
+        return self.gather == "bf16" and precision == "bf16"
 
     def environment(self) -> dict[str, str]:
         """Variables that torch reads when a rank starts."""

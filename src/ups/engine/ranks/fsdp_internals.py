@@ -76,6 +76,31 @@ def undo(module: Any, device: torch.device) -> None:
             piece.free_unsharded_param()
 
 
+class Rounding:
+    """Whether pieces are rounded on their way, as the policy of their unit says, or gathered as they are kept.
+
+    Either way has tensors of its own, so that a backward that is still to come finds those of its forward. What is
+    gathered while it changes is let go of.
+    """
+
+    def __init__(self, module: Any) -> None:
+        pieces = [piece for group in groups(state_of(module)) for piece in group.fsdp_params]
+        self.pieces = [piece for piece in pieces if piece.param_dtype is not None]
+        self.others: list[dict[str, Any]] = [{"param_dtype": None, "all_gather_outputs": []} for _ in self.pieces]
+        self.on = True
+
+    def set(self, on: bool) -> None:
+        if on == self.on:
+            return
+        self.on = on
+        names = ("param_dtype", "all_gather_outputs", "_unsharded_param")  # the last is missing before its first use
+        for i, piece in enumerate(self.pieces):
+            piece.free_unsharded_param()
+            mine = {name: vars(piece).pop(name) for name in names if name in vars(piece)}
+            vars(piece).update(self.others[i])
+            self.others[i] = mine
+
+
 def before_end_of_backward(module: Any, call: Callable[[], None]) -> None:
     """Have `call` run after each backward and before FSDP2 reduces what is left and finishes it."""
     for state in state_of(module)._state_ctx.all_states:

@@ -52,4 +52,6 @@ def parallelize(module: nn.Module, config: TrainConfig, ranks: Dist) -> Parallel
     assert ranks.mesh is not None
     if config.optimizer == "muon":
         raise ConfigError("optimizer muon needs whole matrices, and strategy fsdp cuts them; use adamw, or ddp.")
-    return Sharded(module, ranks.mesh, ranks.control, offload=ranks.config.offload, gate=ranks.config.gate)
+    c = ranks.config
+    gather = c.gather if c.rounds(config.precision) else "fp32"
+    return Sharded(module, ranks.mesh, ranks.control, offload=c.offload, gate=c.gate, gather=gather)

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
+    MixedPrecisionPolicy,
     OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
@@ -33,6 +34,7 @@ CPU = torch.device("cpu")
 PROBATION = 20  # steps that are voted on after the start or a recovery
 
 Gate = Literal["always", "probation", "off"]
+Gather = Literal["fp32", "bf16"]
 
 
 class Sharded:
@@ -44,6 +46,10 @@ class Sharded:
 
     All get the first rank's weights. It gives them tensor by tensor, letting go of each, and is the only one that ever
     holds the module whole; on the others it may be on `meta` from the start.
+
+    With `gather` bf16 blocks are rounded before they are gathered, and their gradients are summed in float32; for
+    autocast to bf16, which would round their matrices afterwards. Without gradients and outside of autocast, as in a
+    validation, they are gathered as they are kept.
 
     With `gate` always, nothing is launched on any rank after one has failed, and `recover` makes the attempt
     undone. `probation` votes only in the first steps and after a recovery; where `gated` is false, a failure in the
@@ -58,6 +64,7 @@ class Sharded:
         *,
         offload: bool = False,
         gate: Gate = "always",
+        gather: Gather = "fp32",
     ) -> None:
         self.module, self.mesh, self.control, self.policy = module, mesh, control, gate
         self.device = torch.device("cuda", torch.cuda.current_device()) if mesh.device_type == "cuda" else CPU
@@ -69,9 +76,11 @@ class Sharded:
         module.to("meta")
         units = units_of(module)
         policy = CPUOffloadPolicy(pin_memory=self.device.type == "cuda") if offload else OffloadPolicy()
-        for part in (*units, module):
-            after = None if part is module else True
-            fully_shard(part, mesh=mesh, reshard_after_forward=after, offload_policy=policy)
+        rounded = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        travel = rounded if gather == "bf16" else MixedPrecisionPolicy()
+        for unit in units:
+            fully_shard(unit, mesh=mesh, reshard_after_forward=True, mp_policy=travel, offload_policy=policy)
+        fully_shard(module, mesh=mesh, reshard_after_forward=None, offload_policy=policy)
         fix_gradient_order(module, units)
         for entry in getattr(module, "entries", ()):
             register_fsdp_forward_method(module, entry)
@@ -82,11 +91,12 @@ class Sharded:
         self.parts: dict[str, FSDPModule] = {
             name: part for name, part in module.named_modules() if isinstance(part, FSDPModule)
         }
-        for name, unit in self.parts.items():
-            self._set_up(unit, name)
+        for name, part in self.parts.items():
+            self._set_up(part, name)
         # It may move local tensors once more; then they stay where they are.
         fsdp_internals.state_of(module)._lazy_init()
         fsdp_internals.before_end_of_backward(module, self._end_backward)
+        self._rounding = fsdp_internals.Rounding(module)
         self._everything = {n: p for n, p in module.named_parameters() if isinstance(p, DTensor)}
         self._trained = {n: p for n, p in self._everything.items() if p.requires_grad}
         self.parameters: dict[str, Tensor] = {n: p._local_tensor for n, p in self._trained.items()}
@@ -126,6 +136,7 @@ class Sharded:
         self._left, self._starts, self._depth = PROBATION, True, 0
         self._uses.clear()
         fsdp_internals.undo(self.module, self.device)
+        self._rounding.set(True)
         for name, p in self._trained.items():
             p.grad = self.parameters[name].grad = None
 
@@ -236,6 +247,8 @@ class Sharded:
         return run
 
     def _enter(self, *_: Any) -> None:
+        if self._depth == 0 and not torch.is_grad_enabled():
+            self._rounding.set(torch.is_autocast_enabled(self.device.type))
         self._depth += 1
         self._use("")
 
@@ -245,6 +258,7 @@ class Sharded:
         if self._depth == 0 and not torch.is_grad_enabled():
             for part in self.parts.values():
                 part.reshard()
+            self._rounding.set(True)
 
     def _gate(self, op: str) -> None:
         if self.gated:
