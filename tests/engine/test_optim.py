@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from ups.engine.optim import Ema, Optimizer, clip, decays, schedule, trained
+from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, schedule, trained
 from ups.types import ConfigError
 
 OK, BAD = torch.tensor(True), torch.tensor(False)
@@ -213,3 +213,13 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence() -> None:
         Optimizer(frozen)
     with pytest.raises(ConfigError, match="no weight is a matrix"):
         Optimizer(nn.Linear(2, 2), "muon")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_in_one_pass_an_average_comes_nearer_to_the_weights_by_its_share_and_the_weights_stay(share: float) -> None:
+    average, weights = ([torch.randn(shape) for shape in ((7,), (3, 5), ())] for _ in range(2))
+    before = [one.clone() for one in weights]
+    wanted = [s + share * (w - s) for s, w in zip(average, weights, strict=True)]
+    move_towards(average, weights, torch.tensor(share))
+    torch.testing.assert_close(average, wanted)
+    assert all(map(torch.equal, weights, before))

@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
+from ups.models.gpu_block_ops import activated, gated, heads_of, mixed, residual, window_attention
 from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space
 from ups.models.layers import AxisConv, FourierMixing, modulated
@@ -109,11 +110,11 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
         return [value.detach().cpu().double() for value in (y, *gradients) if value is not None]
 
     truth = results("cpu", False)
-    for mixed, error in ((False, 2e-5), (True, 0.1)):
-        mine = results("cuda", mixed)
+    for rounded, error in ((False, 2e-5), (True, 0.1)):
+        mine = results("cuda", rounded)
         assert len(mine) == len(truth)
         for ours, theirs in zip(mine, truth, strict=True):
-            assert (ours - theirs).norm() <= error * theirs.norm(), (mixed, ours.shape)
+            assert (ours - theirs).norm() <= error * theirs.norm(), (rounded, ours.shape)
 
 
 @pytest.mark.slow
@@ -141,3 +142,28 @@ def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:
     assert scale.grad is not None
     assert scale.grad.shape == scale.shape
     assert not usable(torch.ones(1))
+
+
+def test_operations_of_a_block_know_their_shapes_and_flops_without_a_gpu() -> None:
+    def there(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="meta", requires_grad=True)
+
+    x, row, bias, qkv, places = there(2, 6, 8), there(2, 8), there(8), there(2, 6, 24), there(1, 2, 3, 3)
+    waves, matrix = there(2, 2, 4, 3, 2, 5), there(4, 2, 5, 5)
+    turn = (torch.empty(6, 2, device="meta"), torch.empty(6, 2, device="meta"))
+    order = torch.empty(6, dtype=torch.int32, device="meta")
+    # What is asked, of which tensors, and the products that it takes forwards: two FLOPs a multiply-add.
+    asked: list[tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...], int]] = [
+        (gated, (x, x, x, bias), 0),
+        (activated, (x, bias), 0),
+        (residual, (x, row, x, bias), 0),
+        (lambda qkv: sum(one.sum() for one in heads_of(qkv, 2, turn, 1e-6)), (qkv,), 0),  # type: ignore[misc, return-value]
+        (lambda qkv, bias: window_attention(qkv, order, bias, 1e-6), (qkv, places), 2 * 2 * (2 * 6 * 8 * 3)),
+        (mixed, (waves, matrix, matrix), 4 * 2 * (2 * 4 * 3 * 2 * 5 * 5)),
+    ]
+    for operation, given, flops in asked:
+        with FlopCounterMode(display=False) as counter:
+            y = operation(*given)
+        assert counter.get_total_flops() == flops
+        for one, gradient in zip(given, torch.autograd.grad(y.sum(), given), strict=True):
+            assert (gradient.shape, gradient.dtype) == (one.shape, one.dtype)

@@ -21,7 +21,8 @@ KINDS = {
     "fused": r"^triton_",
     "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",
     "element-wise, norms": r"elementwise|reduce|norm|softmax|vectorized|gelu|silu|index|^_squares$|^_apply$|^_sums$"
-    r"|^_gather$|^_entering$|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_split$|^_split_back$|::(add|sub|mul|div|sum|mean|addcmul|rsqrt|pow|sqrt|neg|where)_?$",
+    r"|^_gather$|^_entering$|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_split$|^_split_back$"
+    r"|::(add|sub|mul|div|sum|mean|addcmul|rsqrt|pow|sqrt|neg|where)_?$",
 }
 OTHER = "other"
 NO_WORK = re.compile(r"Sync$|Wait Event$|Buffer")  # what the profiler lists beside kernels

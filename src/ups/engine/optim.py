@@ -184,6 +184,22 @@ def _materialise(member: torch.optim.Optimizer) -> None:
             }
 
 
+def move_towards(average: list[Tensor], weights: list[Tensor], share: Tensor) -> None:
+    """s ← s + w (θ − s) in one pass over memory, w being a tensor: descent by a fused kernel, s − w (1 · s − θ)."""
+    torch._fused_sgd_(
+        average,
+        weights,
+        [],
+        lr=share,
+        weight_decay=1.0,
+        momentum=0.0,
+        dampening=0.0,
+        nesterov=False,
+        maximize=True,
+        is_first_step=False,
+    )
+
+
 class Ema:
     """The exponential moving average of the trained weights: s ← s + w (θ − s), w = 1 − min(decay, (1 + n)/(10 + n)).
 
@@ -207,20 +223,8 @@ class Ema:
         if not ok.is_cuda:  # on the host, where numbers are at hand, one pass over memory
             torch._foreach_lerp_(average, weights, float(self.weight) * bool(ok))
             return
-        # As descent by the fused kernel, whose step may be a tensor: s ← s − w (1 · s − θ), in one pass over memory.
         average, weights = ([getattr(one, "_local_tensor", one) for one in many] for many in (average, weights))
-        torch._fused_sgd_(
-            average,
-            weights,
-            [],
-            lr=self.weight * ok,
-            weight_decay=1.0,
-            momentum=0.0,
-            dampening=0.0,
-            nesterov=False,
-            maximize=True,
-            is_first_step=False,
-        )
+        move_towards(average, weights, self.weight * ok)
 
     @contextmanager
     def swapped(self) -> Iterator[None]:

@@ -43,9 +43,8 @@ def _gate_back(dy, a, b, g, bias, d, dg, partial, rows, width, chunk, BT: tl.con
     for first in range(part * chunk, stop, BT):
         t = (first + tl.arange(0, BT)).to(tl.int64)
         at, live = t[:, None] * width + c[None, :], (t < stop)[:, None] & (c < width)[None, :]
-        total = tl.load(a + at, mask=live, other=0.0).to(tl.float32) + tl.load(b + at, mask=live, other=0.0).to(
-            tl.float32
-        )
+        total = tl.load(a + at, mask=live, other=0.0).to(tl.float32)
+        total += tl.load(b + at, mask=live, other=0.0).to(tl.float32)
         gate = tl.load(g + at, mask=live, other=0.0).to(tl.float32) + shift
         given, s = tl.load(dy + at, mask=live, other=0.0).to(tl.float32), tl.sigmoid(gate)
         slope = given * total * s * (1.0 + gate * (1.0 - s))
