@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
-from ups.models.gpu_block_ops import activated, gated, heads_of, mixed, residual, window_attention
+from ups.models.gpu_block_ops import activated, gated, heads_of, mixed, residual, window_attention, window_fits
 from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space
 from ups.models.layers import AxisConv, FourierMixing, modulated
@@ -115,6 +115,37 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
         assert len(mine) == len(truth)
         for ours, theirs in zip(mine, truth, strict=True):
             assert (ours - theirs).norm() <= error * theirs.norm(), (rounded, ours.shape)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("side", "size"), [(8, 64), (8, 128), (8, 256), (11, 64), (16, 32)])
+def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_them(side: int, size: int) -> None:
+    torch.manual_seed(0)
+    space = Space((2 * side, side), (False, True))
+    layer = WindowAttention(BlockShape(2 * size, 2, 4, 2.0, 5, "field", 1), (side,) * 3, True)
+    x, weight = torch.randn(3, 2 * side, side, 2 * size), torch.randn(3, 2 * side, side, 2 * size)
+
+    def results(device: str, rounded: bool) -> list[torch.Tensor]:
+        there, entering = copy.deepcopy(layer).to(device), x.to(device, copy=True).requires_grad_()
+        with torch.autocast(device, torch.bfloat16, enabled=rounded):
+            y = there(entering, space)
+        (y.float() * weight.to(device)).sum().backward()
+        return [value.detach().cpu().double() for value in (y, entering.grad, *(p.grad for p in there.parameters()))]
+
+    truth = results("cpu", False)
+    for rounded, error in ((False, 2e-5), (True, 0.05)):
+        for ours, theirs in zip(results("cuda", rounded), truth, strict=True):
+            assert (ours - theirs).norm() <= error * theirs.norm(), (rounded, ours.shape)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU that is here says what fits")
+def test_a_window_fits_that_a_program_can_hold_with_all_it_needs_on_the_way_back() -> None:
+    numbers = {dtype: torch.empty(1, device="meta", dtype=dtype) for dtype in (torch.bfloat16, torch.float32)}
+    assert window_fits(64, 256, numbers[torch.bfloat16])  # 136 KiB of 227
+    assert not window_fits(64, 256, numbers[torch.float32])
+    assert window_fits(64, 128, numbers[torch.float32])
+    assert not window_fits(256, 64, numbers[torch.float32])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ups.models.gpu_block_ops import LARGEST_WINDOW, heads_of, window_attention
+from ups.models.gpu_block_ops import heads_of, window_attention, window_fits
 from ups.models.gpu_ops import usable
 from ups.models.grids import Space
 from ups.models.layers import (
@@ -183,7 +183,7 @@ class WindowAttention(nn.Module):
         bias = self.bias(_log_offsets(*space, window, x.device)).permute(2, 0, 1).unsqueeze(0)
         if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
             bias = bias + _apart(*space, window, shift, x.device).unsqueeze(1)
-        if usable(x) and math.prod(window) <= LARGEST_WINDOW:
+        if usable(x) and window_fits(math.prod(window), x.shape[-1] // self.heads, x):
             order = _order(space.shape, window, shift, x.device)
             return window_attention(self.qkv(x.flatten(1, -2)), order, bias, EPS).reshape(x.shape)
         moved, axes = any(shift), tuple(range(1, space.ndim + 1))

@@ -12,7 +12,25 @@ from torch.nn import functional
 
 from ups.models.gpu_ops import Operations, alike, declare, no_flops, rows
 
-LARGEST_WINDOW = 128  # tokens that one program holds
+# What one program may keep of a window in the memory that its threads share, where no GPU is there to be asked.
+SHARED = 227 * 1024
+
+
+def window_fits(window: int, size: int, x: Tensor) -> bool:
+    """Whether one program of the GPU of `x` holds a window of so many tokens with heads of `size` channels: on the way
+    back queries, keys, values and what is given of each token, and the weights between tokens."""
+    item = 2 if torch.is_autocast_enabled("cuda") else x.element_size()
+    rows, columns = (max(16, 1 << (n - 1).bit_length()) for n in (window, size))
+    return item * (4 * rows * columns + rows * rows) <= _shared_memory(x.device)
+
+
+def _shared_memory(device: torch.device) -> int:
+    if not torch.cuda.is_available():
+        return SHARED
+    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
+
+
+_shared_memory._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
 def _block_kernels() -> Any:
@@ -67,7 +85,7 @@ def heads_of(qkv: Tensor, heads: int, turn: tuple[Tensor, Tensor], eps: float) -
 def window_attention(qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Tokens `(B, tokens, heads · d)` that attend within windows, out of `qkv (B, tokens, 3 · heads · d)`, queries and
     keys over their rms. `order` names the token at each place, window after window; `bias (1 or windows, heads, W,
-    W)`, W at most LARGEST_WINDOW."""
+    W)`, of a size that fits (`window_fits`)."""
     y: Tensor = torch.ops.ups.window_attention(qkv.contiguous(), order, bias.contiguous(), eps)
     return y
 

@@ -125,8 +125,9 @@ def attend_back(dy: Tensor, qkv: Tensor, order: Tensor, bias: Tensor, eps: float
     partial = torch.empty(shares, windows, heads, window, window, dtype=torch.float32, device=qkv.device)
     numbers = (samples, tokens, heads, size, window, kinds, size**-0.5, eps, share)
     words = _words(window, size)
+    # One stage: samples that are loaded ahead would leave room for one program at a time, or for none (`window_fits`).
     _attend_back[(windows * heads, shares)](
-        dy, qkv, order, bias, dqkv, partial, *numbers, *words, num_warps=_warps(size)
+        dy, qkv, order, bias, dqkv, partial, *numbers, *words, num_warps=_warps(size), num_stages=1
     )
     of_bias = partial.sum(0) if kinds > 1 else partial.sum((0, 1)).unsqueeze(0)
     return dqkv, of_bias.to(bias.dtype)
