@@ -121,8 +121,9 @@ def test_muon_turns_hidden_matrices_and_adamw_the_rest() -> None:
         optimizer.step(OK)
         muon.step()
         adamw.step()
-    for a, b in zip(module.parameters(), reference.parameters(), strict=True):
-        assert torch.allclose(a, b, atol=1e-6)
+    for start, a, b in zip(net().parameters(), module.parameters(), reference.parameters(), strict=True):
+        error = 0.03 if a.ndim == 2 else 1e-4  # torch turns matrices in bf16
+        assert (a - b).norm() < error * (b - start).norm()
     assert "0.weight/momentum_buffer" in optimizer.state_dict()
     assert "0.bias/exp_avg" in optimizer.state_dict()
 

@@ -142,10 +142,11 @@ def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_th
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU that is here says what fits")
 def test_a_window_fits_that_a_program_can_hold_with_all_it_needs_on_the_way_back() -> None:
     numbers = {dtype: torch.empty(1, device="meta", dtype=dtype) for dtype in (torch.bfloat16, torch.float32)}
-    assert window_fits(64, 256, numbers[torch.bfloat16])  # 136 KiB of 227
-    assert not window_fits(64, 256, numbers[torch.float32])
-    assert window_fits(64, 128, numbers[torch.float32])
-    assert not window_fits(256, 64, numbers[torch.float32])
+    assert window_fits(64, 128, numbers[torch.bfloat16])
+    assert not window_fits(64, 256, numbers[torch.bfloat16])
+    assert window_fits(64, 64, numbers[torch.float32])
+    assert not window_fits(64, 128, numbers[torch.float32])
+    assert not window_fits(1024, 4, numbers[torch.float32])  # 4 MiB of weights between tokens
 
 
 @pytest.mark.slow

@@ -505,6 +505,23 @@ def test_a_file_that_is_written_to_while_it_is_read_is_refused(tmp_path: Path, m
         Memory(tmp_path / "memory.json").digest(path)
 
 
+def test_a_file_of_which_a_link_is_made_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = tmp_path / "file", []
+    path.write_bytes(b"1")
+
+    def linked(path: Path) -> str:
+        read.append(path)
+        if len(read) == 1:
+            os.link(path, tmp_path / "link")
+        return sha256(path)
+
+    monkeypatch.setattr("ups.data.checksums.sha256", linked)
+    assert Memory(tmp_path / "memory.json").digest(path) == {"bytes": 1, "sha256": sha256(path)}
+    assert len(read) == 2
+
+
 class TwoRanks:
     """Rank 0 of two, of which the other sees `theirs`."""
 

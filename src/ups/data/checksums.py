@@ -25,6 +25,7 @@ WHOLE, BLOCKS, BLOCK = 2 * 2**30, 64, 2**20
 # A glance: as much as two machines compare of a file that both should see.
 GLANCES, GLANCE = 3, 4096
 THREADS = min(8, os.cpu_count() or 1)
+TRIES = 5  # to read a file of which others make links meanwhile
 
 Digest = Mapping[str, Any]  # {"bytes": …, "sha256": …}, or "sampled" in the place of "sha256"
 
@@ -64,9 +65,15 @@ class Memory:
             known = known if isinstance(known, dict) else {}
             entry = known if known.get("stamp") == stamp else {"stamp": stamp}
             if kind not in entry:
-                entry = {**entry, kind: sample(path, size) if kind == "sampled" else sha256(path)}
-                if _stamp(path) != stamp:
-                    raise DataError(f"{path}: is written to while it is read; wait until it is whole.")
+                for _ in range(TRIES):
+                    entry = {**entry, kind: sample(path, size) if kind == "sampled" else sha256(path)}
+                    if (after := _stamp(path)) == stamp:
+                        break
+                    if after[:-1] != stamp[:-1]:
+                        raise DataError(f"{path}: is written to while it is read; wait until it is whole.")
+                    stamp = entry["stamp"] = after  # a link to it was made or removed; its content may be what it was
+                else:
+                    raise DataError(f"{path}: is touched again and again while it is read; wait until that ends.")
                 if kind == "sampled" and known.get(kind) == entry[kind]:
                     self.touched.append(path)
                 if time.time_ns() - max(stamp[3:]) > RECENT:

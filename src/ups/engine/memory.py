@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from ups.engine.graph import LEAD
 from ups.engine.learner import precision
-from ups.engine.optim import _hidden, decays, trained
+from ups.engine.optim import decays, trained, turned
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 from ups.engine.units import recompute, units_of
@@ -183,13 +183,16 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     shards = (ranks.shard or ranks.world) if ranks.strategy == "fsdp" else 1
     whole, decay = bytes_of(learnt.values(), device), decays(module)
     fixed = bytes_of((t for key, t in others.items() if key not in {id(p) for p in learnt.values()}), device)
-    muon = [p for n, p in learnt.items() if config.optimizer == "muon" and _hidden(p, decay[n])]
+    muon = [p for n, p in learnt.items() if config.optimizer == "muon" and turned(p, decay[n])]
     wave = [p for p in learnt.values() if p.is_complex()]
-    turned = bytes_of(muon, device)
+    of_muon = bytes_of(muon, device)
     counters = rounded(4, device) * (len(learnt) - len(muon))
     # Those that cannot skip a step by themselves are copied, state and all, and mixed back one by one.
-    largest = max((rounded(p.numel() * p.element_size(), device) for p in (*muon, *wave)), default=0)
-    copied = 2 * turned + 3 * bytes_of(wave, device) + 4 * largest
+    largest = max((rounded(p.numel() * p.element_size(), device) for p in wave), default=0)
+    copied = 3 * bytes_of(wave, device) + 4 * largest
+    # Muon stacks the matrices of one shape: gradients, momentum, the two as one, over their norms, and turned.
+    shapes = {p.shape[-2:] for p in muon}
+    stacked = max((bytes_of([p for p in muon if p.shape[-2:] == shape], device) for shape in shapes), default=0)
     changed = whole if device == "cuda" else 0  # the average's update, all weights at once
     # A sharded module is gathered block by block: of the largest two as weights, one as gradients, one to be summed.
     units = units_of(module) if shards > 1 else []
@@ -199,11 +202,11 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     return Held(
         weights=fixed + mine + gathered,
         gradients=mine,
-        moments=(2 * whole - turned) // shards + counters,
+        moments=(2 * whole - of_muon) // shards + counters,
         average=mine,
         best=mine,
         reduced=whole if ranks.world > 1 and shards == 1 else 0,
-        step=max(copied, changed) // shards,
+        step=max(copied, changed, 5 * stacked) // shards,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from ups.engine.muon import Muon
 from ups.types import ConfigError
 
 # Words in a parameter's own name that mark what weight decay must not pull to zero, and Muon must not rotate.
@@ -61,7 +62,6 @@ class Optimizer:
 
     The learning rate is the tensor `lr`, and `step(ok)` changes nothing where the tensor `ok` is false; so a step
     needs no word from the host and can be part of a CUDA graph. State exists from the start, before any step.
-    Muon runs with the update's size matched to AdamW's, so one learning rate serves both.
 
     A number moves by the same bits wherever it lies in its tensor, as ranks that hold pieces of it need. On the host
     the fused kernel rounds the last few numbers of a tensor in another way, those that fill no vector; a tensor that
@@ -84,10 +84,10 @@ class Optimizer:
         decay = decays(module)
         self.base = lr
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
-        hidden = {name for name in self.named if kind == "muon" and _hidden(self.named[name], decay[name])}
+        hidden = [name for name in self.named if kind == "muon" and turned(self.named[name], decay[name])]
         wave = {name for name, p in self.named.items() if p.is_complex()}
 
-        on_gpu, rest = device.type == "cuda", set(self.named) - hidden - wave
+        on_gpu, rest = device.type == "cuda", set(self.named) - {*hidden} - wave
         ragged = [] if on_gpu else [p for n, p in self.named.items() if n in rest and p.numel() % LANES]
         self.twins = {p: p.new_zeros(math.ceil(p.numel() / LANES) * LANES) for p in ragged}
 
@@ -98,13 +98,12 @@ class Optimizer:
 
         self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
+        self.muon = _muon({self.named[n]: weight_decay * decay[n] for n in hidden}) if kind == "muon" else None
         if rest:
             adamw = torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu)
             self.members.append(adamw)
         if wave:  # fused AdamW knows no complex numbers
             self.guarded.append(torch.optim.AdamW(groups(wave), lr=lr, betas=betas, capturable=on_gpu))
-        if kind == "muon":
-            self.guarded += _muon(groups(hidden), lr)
         for member in self.members + self.guarded:
             _materialise(member)
 
@@ -131,6 +130,8 @@ class Optimizer:
             p.copy_(twin[: p.numel()].view_as(p))
         for member in self.guarded:
             self._scaled(member, ok)
+        if self.muon is not None:
+            self.muon.step(self.lr, ok)
 
     def _scaled(self, member: torch.optim.Optimizer, ok: Tensor) -> None:
         """A step at the base rate, then only lr/base of the way: both updates are linear in the learning rate."""
@@ -151,31 +152,27 @@ class Optimizer:
     def _of(self, p: Tensor) -> dict[str, Tensor]:
         twin = self.twins.get(p)
         key = p if twin is None else twin
+        if self.muon is not None and p in self.muon.state:
+            return self.muon.state[p]
         state = next(dict(m.state[key]) for m in self.members + self.guarded if key in m.state)
         return state if twin is None else {k: v[: p.numel()].view_as(p) if v.ndim else v for k, v in state.items()}
 
 
-def _hidden(p: Tensor, decayed: bool) -> bool:
-    return p.ndim == 2 and decayed and min(p.shape) >= HIDDEN and not p.is_complex()
+def turned(p: Tensor, decayed: bool) -> bool:
+    """Whether Muon moves a parameter: a matrix, or many of them, such as those of waves."""
+    return p.ndim >= 2 and decayed and min(p.shape[-2:]) >= HIDDEN and not p.is_complex()
 
 
-def _muon(groups: list[dict[str, object]], lr: float) -> list[torch.optim.Optimizer]:
-    if not groups:
+def _muon(pulls: Mapping[Tensor, float]) -> Muon:
+    if not pulls:
         raise ConfigError(f"optimizer is 'muon', but no weight is a matrix of {HIDDEN} or more a side; use adamw.")
-    # On a processor without bf16 torch finds at the first such product that oneDNN cannot do it, and does without it
-    # from then on, in every product: that must be so before the first step, or a resumed run has other bits.
-    trial = torch.zeros(32, 32, dtype=torch.bfloat16)
-    torch.matmul(trial, trial.T)
-    return [torch.optim.Muon(groups, lr=lr, adjust_lr_fn="match_rms_adamw")]
+    return Muon(list(pulls), list(pulls.values()))
 
 
 def _materialise(member: torch.optim.Optimizer) -> None:
     """Make the state that the first step would make, so that no step allocates any."""
     for group in member.param_groups:
         for p in group["params"]:
-            if "momentum" in group:
-                member.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                continue
             home = p.device if group["fused"] or group["capturable"] else torch.device("cpu")
             member.state[p] = {
                 "step": torch.zeros((), dtype=torch.float32, device=home),

@@ -45,7 +45,7 @@ def _weights(q, k, bias, which, head, heads, window, scale, BW: tl.constexpr, HO
     return p / tl.sum(p, 1)[:, None]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kinds"])
 def _attend(
     qkv, order, bias, y, tokens, heads, size, window, kinds, scale, eps,
     BW: tl.constexpr, BD: tl.constexpr, HOW: tl.constexpr,
@@ -71,7 +71,7 @@ def _enter(dx, at, live, x, f, given, size):
     tl.store(dx + at, (given - wide * along) * f, mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["kinds"])
 def _attend_back(
     dy, qkv, order, bias, dqkv, partial, samples, tokens, heads, size, window, kinds, scale, eps, share,
     BW: tl.constexpr, BD: tl.constexpr, HOW: tl.constexpr,
