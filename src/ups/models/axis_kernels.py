@@ -169,7 +169,7 @@ def _axis_sum(
 
 
 @triton.jit
-def _split(
+def _taps(
     partial, kernel, gain, dkernel, dgain, parts, width, rows,
     AXES: tl.constexpr, TAPS: tl.constexpr, PARTS: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
@@ -217,7 +217,7 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
     _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
     dkernel, dgain = torch.empty_like(kernel), torch.empty_like(gain)
     told = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), space.ndim, taps, CHUNKS, FEW)
-    _split[(triton.cdiv(width, FEW),)](*told)
+    _taps[(triton.cdiv(width, FEW),)](*told)
     return dkernel, dgain
 
 
