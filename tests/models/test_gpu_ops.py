@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttentio
 from ups.models.gpu_block_ops import activated, gated, heads_of, mixed, residual, window_attention, window_fits
 from ups.models.gpu_ops import axis_conv, field_norm, usable
 from ups.models.grids import Space
-from ups.models.layers import AxisConv, FourierMixing, modulated
+from ups.models.layers import AxisConv, FourierMixing, modulated_beside
 
 GRIDS = [
     ((9,), (True,)),
@@ -46,9 +47,9 @@ def test_fused_convolutions_and_their_gradients_are_those_of_the_library(
         there = layer.to(device)
         there.zero_grad()
         entering = x.to(device, dtype, copy=True).requires_grad_()
-        y = there(entering, Space(shape, periodic))
+        y, one, two = there.beside(entering, Space(shape, periodic))
         assert y.dtype == dtype
-        (y * weight.to(device, dtype)).sum().backward()
+        (y * weight.to(device, dtype) + one * two).sum().backward()
         gradients = (entering.grad, there.kernel.grad, there.gain.grad)
         return [value.detach().cpu().double() for value in (y, *gradients) if value is not None]
 
@@ -70,12 +71,34 @@ def test_fused_norms_of_fields_and_their_gradients_are_those_of_plain_torch(shap
 
     def results(device: str) -> list[torch.Tensor]:
         x, scale, shift = given = [value.to(device, copy=True).requires_grad_() for value in values]
-        y = modulated(x, "field", scale, shift)
-        (y * weight.to(device)).sum().backward()
+        y, beside = modulated_beside(x, "field", scale, shift)
+        (y * weight.to(device) + beside * beside).sum().backward()
         return [value.detach().cpu() for value in (y, *(one.grad for one in given)) if value is not None]
 
     for mine, theirs in zip(results("cuda"), results("cpu"), strict=True):
         assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max(), mine.shape
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("modes", "outer", "inner"), [(3, 5, 1), (4, 2, 7), (4, 40, 17)])  # the last one in shares
+def test_mixed_waves_and_their_gradients_are_those_of_complex_matrices(modes: int, outer: int, inner: int) -> None:
+    torch.manual_seed(0)
+    shapes = ((outer, 2, modes, inner, 3, 20), (4, 3, 20, 20), (4, 3, 20, 20), (3, 60))
+    values = [torch.randn(shape, dtype=torch.double, requires_grad=True) for shape in shapes]
+    x, real, imaginary, gain = values
+    matrix = torch.complex(real, imaginary)[:modes] * gain[1].unflatten(0, (3, 1, 20))
+    there = torch.einsum("omrhi,mhij->omrhj", torch.complex(x[:, 0], x[:, 1]), matrix)
+    y = torch.view_as_real(there).movedim(-1, 1)
+    weight = torch.randn_like(y)
+    truth = y, *torch.autograd.grad((y * weight).sum(), values)
+    for dtype, error in ((torch.float32, 2e-6), (torch.bfloat16, 2e-2)):  # of the weights
+        given = [v.detach().to("cuda", torch.float32 if v is x else dtype).requires_grad_() for v in values]
+        mine = mixed(*given, axis=1)
+        gradients = torch.autograd.grad((mine * weight.to("cuda", torch.float32)).sum(), given)
+        for ours, theirs in zip((mine, *gradients), truth, strict=True):
+            assert (ours.cpu().double() - theirs).abs().max() <= error * theirs.abs().max(), (dtype, ours.shape)
+        assert [g.dtype for g in gradients] == [v.dtype for v in given]
 
 
 MIXERS: dict[str, Callable[[BlockShape], nn.Module]] = {
@@ -162,18 +185,28 @@ def test_a_compiled_block_gives_what_it_gives_uncompiled_whatever_tables_it_look
 
 
 def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:
-    x, weight = (torch.randn(shape, device="meta", requires_grad=True) for shape in ((2, 6, 8), (1, 5, 8)))
+    def there(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="meta", requires_grad=True)
+
+    x, kernel, gain, scale = there(2, 6, 8), there(8, 5), there(3, 8), there(2, 1, 8)
     with FlopCounterMode(display=False) as counter:
-        axis_conv(x, weight, Space((6,), (True,))).sum().backward()
+        y, one, two = axis_conv(x, kernel, gain, Space((6,), (True,)))
+        (y + one * two).sum().backward()
     assert counter.get_total_flops() == 3 * (2 * 2 * 6 * 8 * 5), "forwards, and backwards to both"
-    assert x.grad is not None
-    assert weight.grad is not None
-    assert (x.grad.shape, weight.grad.shape) == (x.shape, weight.shape)
-    scale = torch.randn(2, 1, 8, device="meta", requires_grad=True)
-    field_norm(x, scale, scale, 1e-6).sum().backward()
-    assert scale.grad is not None
-    assert scale.grad.shape == scale.shape
+    sum(value.sum() for value in field_norm(x, scale, scale, 1e-6)).backward()  # type: ignore[union-attr]
+    for value in (x, kernel, gain, scale):
+        assert value.grad is not None
+        assert (value.grad.shape, value.grad.stride()) == (value.shape, value.stride())
     assert not usable(torch.ones(1))
+
+
+def test_what_goes_on_beside_an_operation_brings_its_own_gradient_back() -> None:
+    x = torch.randn(2, 6, 8, device="meta", requires_grad=True)
+    rows, kernel, gain = (torch.randn(n, 8, device="meta") for n in (2, 8, 3))
+    for made in (field_norm(x, rows, rows, 1e-6)[1:], axis_conv(x, kernel[:, :5], gain, Space((6,), (True,)))[1:]):
+        for one in made:  # none of it came through the operation itself
+            (gradient,) = torch.autograd.grad(one.sum(), x, retain_graph=True)
+            assert gradient.shape == x.shape
 
 
 def test_operations_of_a_block_know_their_shapes_and_flops_without_a_gpu() -> None:
@@ -181,7 +214,7 @@ def test_operations_of_a_block_know_their_shapes_and_flops_without_a_gpu() -> No
         return torch.randn(shape, device="meta", requires_grad=True)
 
     x, row, bias, qkv, places = there(2, 6, 8), there(2, 8), there(8), there(2, 6, 24), there(1, 2, 3, 3)
-    waves, matrix = there(2, 2, 4, 3, 2, 5), there(4, 2, 5, 5)
+    waves, matrix, gain = there(2, 2, 4, 3, 2, 5), there(6, 2, 5, 5), there(3, 10)
     turn = (torch.empty(6, 2, device="meta"), torch.empty(6, 2, device="meta"))
     order = torch.empty(6, dtype=torch.int32, device="meta")
     # What is asked, of which tensors, and the products that it takes forwards: two FLOPs a multiply-add.
@@ -191,7 +224,7 @@ def test_operations_of_a_block_know_their_shapes_and_flops_without_a_gpu() -> No
         (residual, (x, row, x, bias), 0),
         (lambda qkv: sum(one.sum() for one in heads_of(qkv, 2, turn, 1e-6)), (qkv,), 0),  # type: ignore[misc, return-value]
         (lambda qkv, bias: window_attention(qkv, order, bias, 1e-6), (qkv, places), 2 * 2 * (2 * 6 * 8 * 3)),
-        (mixed, (waves, matrix, matrix), 4 * 2 * (2 * 4 * 3 * 2 * 5 * 5)),
+        (functools.partial(mixed, axis=1), (waves, matrix, matrix, gain), 4 * 2 * (2 * 4 * 3 * 2 * 5 * 5)),
     ]
     for operation, given, flops in asked:
         with FlopCounterMode(display=False) as counter:

@@ -16,12 +16,14 @@ LONGEST = 8  # kernels that are named
 KINDS = {
     "attention": r"flash|fmha|attention|sdpa|^_attend$|^_attend_back$",
     "matrix products": r"gemm|gemv|cutlass|nvjet|xmma|cublas|splitk|matmul|triton_tem|triton_mm|::(add|badd|b)?mm$",
-    "convolutions": r"conv(?!ert)|fft|^_mix$|^_weigh$|^_forward$|^_backward$|^_backward_weight$",
+    "convolutions": r"conv(?!ert)|fft|^_mix$|^_weigh$|^_whole$|^_gains$|^_forward$|^_backward$|^_backward_weight$"
+    r"|^_taps$",
     "optimizer": r"multi_tensor_apply|adam|lerp|_foreach_",
     "fused": r"^triton_",
     "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",
     "element-wise, norms": r"elementwise|reduce|norm|softmax|vectorized|gelu|silu|index|^_squares$|^_apply$|^_sums$"
-    r"|^_gather$|^_entering$|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_split$|^_split_back$"
+    r"|^_gather$|^_entering$|^_alone$|^_alone_back$"
+    r"|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_split$|^_split_back$"
     r"|::(add|sub|mul|div|sum|mean|addcmul|rsqrt|pow|sqrt|neg|where)_?$",
 }
 OTHER = "other"

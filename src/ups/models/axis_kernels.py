@@ -44,15 +44,17 @@ def _tile(x, at, c, width, live):
 
 
 @triton.jit
-def _weight(w, tap: tl.constexpr, off: tl.constexpr, n, c, width):
-    """A tap's weight in channels `c`; an arm is no longer than its axis."""
-    weight = tl.load(w + tap * width + c, mask=c < width, other=0.0)
+def _weight(kernel, gain, tap: tl.constexpr, n, c, width, TAPS: tl.constexpr):
+    """A tap's weight in channels `c`, `gain` of which is along its axis; an arm is no longer than that."""
+    off: tl.constexpr = tap - TAPS // 2
+    weight = tl.load(kernel + c * TAPS + tap, mask=c < width, other=0.0).to(tl.float32)
+    weight = weight * tl.load(gain + c, mask=c < width, other=0.0).to(tl.float32)
     return tl.where((n >= off) & (n >= -off), weight, 0.0)[None, :]
 
 
 @triton.jit
 def _forward(
-    x, w, y, tokens, width, n0, n1, n2,
+    x, kernel, gain, y, tokens, width, n0, n1, n2,
     AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
@@ -61,7 +63,7 @@ def _forward(
     for axis in tl.static_range(3 - AXES, 3):
         p, n, s = _along(t, axis, n0, n1, n2)
         for k in tl.static_range(TAPS):
-            weight = _weight(w, (axis - 3 + AXES) * TAPS + k, k - TAPS // 2, n, c, width)
+            weight = _weight(kernel, gain + (axis - 3 + AXES) * width, k, n, c, width, TAPS)
             at = _neighbour(t, p, n, s, k - TAPS // 2, (WRAPS >> axis) & 1)
             total += _tile(x, at, c, width, live) * weight
     tl.store(y + t.to(tl.int64)[:, None] * width + c[None, :], total, mask=live)
@@ -69,17 +71,23 @@ def _forward(
 
 @triton.jit
 def _backward(
-    dy, w, dx, tokens, width, n0, n1, n2,
+    dy, kernel, gain, one, two, dx, tokens, width, n0, n1, n2,
     AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    THROUGH: tl.constexpr,
 ):  # fmt: skip
-    """A token has entered what lies `off` before it; the last one at a wall stood for all those beyond it, too."""
+    """A token has entered what lies `off` before it; the last one at a wall stood for all those beyond it, too. Added
+    to what comes through `THROUGH` other ways: none, `one`, or `one` and `two`."""
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
     total = tl.zeros((BT, BC), tl.float32)
+    if THROUGH > 0:
+        total += _tile(one, t, c, width, live)
+    if THROUGH > 1:
+        total += _tile(two, t, c, width, live)
     for axis in tl.static_range(3 - AXES, 3):
         p, n, s = _along(t, axis, n0, n1, n2)
         for k in tl.static_range(TAPS):
-            weight = _weight(w, (axis - 3 + AXES) * TAPS + k, k - TAPS // 2, n, c, width)
+            weight = _weight(kernel, gain + (axis - 3 + AXES) * width, k, n, c, width, TAPS)
             if (WRAPS >> axis) & 1:
                 at = _neighbour(t, p, n, s, TAPS // 2 - k, 1)
                 total += _tile(dy, at, c, width, live) * weight
@@ -149,31 +157,68 @@ def _backward_weight(
     _put(out, a5, tap + 5, n, c, width, TAPS)
 
 
-def forward(x: Tensor, weight: Tensor, space: Space) -> Tensor:
-    """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each."""
+@triton.jit
+def _axis_sum(
+    partial, axis: tl.constexpr, tap: tl.constexpr, parts, c, width,
+    AXES: tl.constexpr, TAPS: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """What all chunks together say of a tap's weight along an axis."""
+    part = tl.arange(0, PARTS)
+    at = ((part * AXES + axis) * TAPS + tap)[:, None] * width + c[None, :]
+    return tl.sum(tl.load(partial + at, mask=(part < parts)[:, None] & (c < width)[None, :], other=0.0), 0)
+
+
+@triton.jit
+def _taps(
+    partial, kernel, gain, dkernel, dgain, parts, width, rows,
+    AXES: tl.constexpr, TAPS: tl.constexpr, PARTS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The gradients of the taps and of the gain of every axis; along axes that are not there that is zero."""
+    c = tl.program_id(0) * BC + tl.arange(0, BC)
+    for tap in tl.static_range(TAPS):
+        total = tl.zeros((BC,), tl.float32)
+        for axis in tl.static_range(AXES):
+            factor = tl.load(gain + axis * width + c, mask=c < width, other=0.0).to(tl.float32)
+            total += factor * _axis_sum(partial, axis, tap, parts, c, width, AXES, TAPS, PARTS)
+        tl.store(dkernel + c * TAPS + tap, total, mask=c < width)
+    for axis in tl.static_range(AXES):
+        total = tl.zeros((BC,), tl.float32)
+        for tap in tl.static_range(TAPS):
+            factor = tl.load(kernel + c * TAPS + tap, mask=c < width, other=0.0).to(tl.float32)
+            total += factor * _axis_sum(partial, axis, tap, parts, c, width, AXES, TAPS, PARTS)
+        tl.store(dgain + axis * width + c, total, mask=c < width)
+    for axis in range(AXES, rows):
+        tl.store(dgain + axis * width + c, tl.zeros((BC,), tl.float32), mask=c < width)
+
+
+def forward(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> Tensor:
+    """Σ over axes and taps of `kernel (D, taps)` times `gain (3, D)` times the tokens `x (B, *G, D)` beside each."""
     y = torch.empty_like(x)
-    _launch(_forward, x, space, weight.shape[1], x, weight, y)
+    _launch(_forward, x, space, kernel.shape[1], x, kernel, gain, y)
     return y
 
 
-def backward(dy: Tensor, weight: Tensor, space: Space) -> Tensor:
-    """The gradient of `x`, given that of `y`."""
-    dx = torch.empty_like(dy)
-    _launch(_backward, dy, space, weight.shape[1], dy, weight, dx)
+def backward(dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], space: Space) -> Tensor:
+    """The gradient of `x`, given that of `y`, and what comes `through` at most two other ways."""
+    dx, others = torch.empty_like(dy), (*through, dy, dy)[:2]
+    _launch(_backward, dy, space, kernel.shape[1], dy, kernel, gain, *others, dx, THROUGH=len(through))
     return dx
 
 
-def backward_weight(dy: Tensor, x: Tensor, weight: Tensor, space: Space) -> Tensor:
-    """The gradient of `weight`: sums over chunks of the tokens first, in an order that is always the same."""
-    tokens, width, taps = x.numel() // x.shape[-1], x.shape[-1], weight.shape[1]
+def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> tuple[Tensor, Tensor]:
+    """The gradients of `kernel` and `gain`: sums over chunks of the tokens first, in an order that never changes."""
+    tokens, width, taps = x.numel() // x.shape[-1], x.shape[-1], kernel.shape[1]
     chunk = TOKENS * max(1, -(-tokens // (TOKENS * CHUNKS)))
     chunks = -(-tokens // chunk)
-    partial = torch.empty(chunks, *weight.shape, dtype=torch.float32, device=x.device)
+    partial = torch.empty(chunks, space.ndim, taps, width, dtype=torch.float32, device=x.device)
     channels = min(CHANNELS, triton.next_power_of_2(width))
-    grid = (chunks, triton.cdiv(width, channels), len(weight) * triton.cdiv(taps, 6))
+    grid = (chunks, triton.cdiv(width, channels), space.ndim * triton.cdiv(taps, 6))
     *words, _, _ = _words(space, taps, channels)
     _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
-    return partial.sum(0)
+    dkernel, dgain = torch.empty_like(kernel), torch.empty_like(gain)
+    told = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), space.ndim, taps, CHUNKS, FEW)
+    _taps[(triton.cdiv(width, FEW),)](*told)
+    return dkernel, dgain
 
 
 def _words(space: Space, taps: int, channels: int) -> tuple[int, ...]:
@@ -183,8 +228,8 @@ def _words(space: Space, taps: int, channels: int) -> tuple[int, ...]:
     return (*(1,) * missing, *space.shape, space.ndim, taps, wraps, TOKENS, channels)
 
 
-def _launch(kernel: Any, x: Tensor, space: Space, taps: int, *tensors: Tensor) -> None:
+def _launch(kernel: Any, x: Tensor, space: Space, taps: int, *tensors: Tensor, **flags: int) -> None:
     tokens, width = x.numel() // x.shape[-1], x.shape[-1]
     channels = min(CHANNELS, triton.next_power_of_2(width))
     grid = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))
-    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels))
+    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels), **flags)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ups.models.norm_kernels import TOKENS, chunks, tiles
 
 SUMS = 512  # partial sums over all tokens, at most
+ROWS, FEW = 128, 32  # partial sums, and channels of them, that a program adds up at once
 
 
 @triton.jit
@@ -113,6 +114,24 @@ def _residual_back(dy, g, m, bias, dm, partial, tokens, width, stride, chunk, BT
     tl.store(out + width, tl.sum(plain * gate, 0), mask=c < width)
 
 
+@triton.jit
+def _gather(partial, dg, dbias, samples, parts, width, BR: tl.constexpr, BC: tl.constexpr):
+    """The sums over the chunks of a sample are the gradient of its gate; those over all samples that of the bias, which
+    comes after the last sample."""
+    sample, c = tl.program_id(1), tl.program_id(0) * BC + tl.arange(0, BC)
+    own = sample < samples
+    start, stop = tl.where(own, sample * parts, 0), tl.where(own, (sample + 1) * parts, samples * parts)
+    total = tl.zeros((BR, BC), tl.float32)
+    for first in range(start, stop, BR):
+        row = first + tl.arange(0, BR)
+        at = (row * 2 + tl.where(own, 0, 1))[:, None] * width + c[None, :]
+        total += tl.load(partial + at, mask=(row < stop)[:, None] & (c < width)[None, :], other=0.0)
+    if own:
+        tl.store(dg + sample * width + c, tl.sum(total, 0), mask=c < width)
+    else:
+        tl.store(dbias + c, tl.sum(total, 0), mask=c < width)
+
+
 def gate(a: Tensor, b: Tensor, g: Tensor, bias: Tensor) -> Tensor:
     """(a + b) · silu(g + bias), `a`, `b` and `g` of one shape."""
     y = torch.empty_like(g)
@@ -158,7 +177,9 @@ def residual_back(dy: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> tuple[Tenso
     partial = torch.empty(len(m), parts, 2, width, dtype=torch.float32, device=m.device)
     dm, numbers = torch.empty_like(m), (tokens, width, g.stride(0), chunk, TOKENS, channels)
     _residual_back[(parts, *grid[1:])](dy, g, m, bias, dm, partial, *numbers)
-    return partial[:, :, 0].sum(1).to(g.dtype), dm, partial[:, :, 1].sum((0, 1)).to(bias.dtype)
+    dg, dbias = torch.empty(len(m), width, dtype=g.dtype, device=m.device), torch.empty_like(bias)
+    _gather[(triton.cdiv(width, FEW), len(m) + 1)](partial, dg, dbias, len(m), parts, width, ROWS, FEW)
+    return dg, dm, dbias
 
 
 def _over_rows(x: Tensor) -> tuple[int, int, tuple[int, int, int], int]:

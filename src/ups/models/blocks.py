@@ -24,7 +24,7 @@ from ups.models.layers import (
     Mlp,
     draw_small,
     gated,
-    modulated,
+    modulated_beside,
     residual,
     rms_norm,
 )
@@ -251,13 +251,14 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
         parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
-        h = modulated(x, self.norm, parts[0], parts[1])
-        mixed = gated(self.mixer(h, space), self.local(h, space), self.open, h)
+        h, x = modulated_beside(x, self.norm, parts[0], parts[1])
+        local, h, again = self.local.beside(h, space)
+        mixed = gated(self.mixer(h, space), local, self.open, again)
         x = residual(x, self.drop(parts[2]), self.leave, mixed)
         for layer in self.streams:
-            h = modulated(x, self.norm, parts[6], parts[7])
+            h, x = modulated_beside(x, self.norm, parts[6], parts[7])
             x = residual(x, self.drop(parts[8]), layer.leave, layer(h))  # type: ignore[arg-type]
-        h = modulated(x, self.norm, parts[3], parts[4])
+        h, x = modulated_beside(x, self.norm, parts[3], parts[4])
         y: Tensor = self.mlp(h, x, self.drop(parts[5]))
         return y
 

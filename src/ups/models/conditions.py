@@ -37,11 +37,14 @@ class ParamRange(nn.Module):
         self.high.copy_(high)
 
     def forward(self, params: Tensor) -> Tensor:
-        low, high = self._scaled(self.low), self._scaled(self.high)
+        scaled = self._scaled(
+            torch.cat((self.low.unsqueeze(0), self.high.unsqueeze(0), params))
+        )  # a kernel for all three
+        low, high = scaled[0], scaled[1]
         half = (high - low) / 2
         # A parameter that never varied is measured in its own size, so that another value is at least seen.
         half = torch.where(half > 1e-6, half, torch.ones_like(half))
-        return (self._scaled(params) - (low + high) / 2) / half
+        return (scaled[2:] - (low + high) / 2) / half
 
     def _scaled(self, x: Tensor) -> Tensor:
         tiny = 1e-12
@@ -85,7 +88,7 @@ class Conditioner(nn.Module):
         name = condition.task
         total = self.task[self.index[name]] + self.dt(fourier_features(condition.dt.float().log() / 4, DT_WAVES))
         for axis, wraps in enumerate(condition.periodic):
-            total = total + self.boundary[axis, int(wraps)]
+            total = total + self.boundary.flatten(0, 1)[2 * axis + wraps]
         if condition.box is not None:
             logs = tuple(math.log(a / b) for a, b in zip(condition.box, self.lengths[name], strict=True))
             # Coordinates in files are rounded; a box is another one only beyond that.

@@ -94,10 +94,12 @@ def window_attention(qkv: Tensor, order: Tensor, bias: Tensor, eps: float) -> Te
     return y
 
 
-def mixed(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
-    """Waves `x (outer, 2, modes, inner, heads, d)`, real parts before imaginary ones, each times a complex matrix
-    `(modes, heads, d, d)`, in float32."""
-    y: Tensor = torch.ops.ups.mixed(x.contiguous(), real.contiguous(), imaginary.contiguous(), False)
+def mixed(x: Tensor, real: Tensor, imaginary: Tensor, gain: Tensor, axis: int) -> Tensor:
+    """Waves `x (outer, 2, modes, inner, heads, d)`, real parts before imaginary ones, each times the first of the
+    complex matrices `(waves, heads, d, d)`, and what that answers times the `gain (axes, heads · d)` along an axis, in
+    float32."""
+    weights = (real.contiguous(), imaginary.contiguous(), gain.contiguous())
+    y: Tensor = torch.ops.ups.mixed(x.contiguous(), *weights, axis, False)
     return y
 
 
@@ -161,17 +163,12 @@ def _flops_windows_back(_: Any, qkv: Sequence[int], *rest: Any, **__: Any) -> in
     return _flops_windows(qkv, *rest) * 5 // 2  # as attention is counted: five products, two forwards
 
 
-def _mixed(x: Tensor, real: Tensor, imaginary: Tensor, back: bool) -> Any:
-    return _wave_kernels().mix(x, real, imaginary, back)
+def _mixed(x: Tensor, real: Tensor, imaginary: Tensor, gain: Tensor, axis: int, back: bool) -> Any:
+    return _wave_kernels().mix(x, real, imaginary, gain, axis, back)
 
 
-def _mixed_weights(dy: Tensor, x: Tensor) -> Any:
-    return _wave_kernels().weigh(dy, x)
-
-
-def _mixed_weights_shapes(_: Any, x: Tensor) -> Any:
-    _, _, modes, _, heads, size = x.shape
-    return tuple(x.new_empty(modes, heads, size, size) for _ in range(2))
+def _mixed_weights(dy: Tensor, x: Tensor, real: Tensor, imaginary: Tensor, gain: Tensor, axis: int) -> Any:
+    return _wave_kernels().weigh(dy, x, real, imaginary, gain, axis)
 
 
 def _flops(x: Sequence[int], *_: Any, **__: Any) -> int:
@@ -224,16 +221,20 @@ def _gradients_of_windows(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _remember_mixed(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    ctx.save_for_backward(*inputs[:3])
+    *tensors, ctx.axis, _ = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _gradients_of_mixed(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    x, real, imaginary = ctx.saved_tensors
+    x, *weights = ctx.saved_tensors
     dy = dy.contiguous()
-    dx = torch.ops.ups.mixed(dy, real, imaginary, True) if ctx.needs_input_grad[0] else None
-    return dx, *torch.ops.ups.mixed_weights(dy, x), None
+    dx = torch.ops.ups.mixed(dy, *weights, ctx.axis, True) if ctx.needs_input_grad[0] else None
+    learnt = any(ctx.needs_input_grad[1:4])
+    dw = torch.ops.ups.mixed_weights(dy, x, *weights, ctx.axis) if learnt else (None,) * 3
+    return dx, *dw, None, None
 
 
+MATRICES = "Tensor real, Tensor imaginary, Tensor gain, int axis"
 OPERATIONS: Operations = {
     "gated(Tensor a, Tensor b, Tensor gate, Tensor bias) -> Tensor": (_gated, alike(2), no_flops),
     "gated_back(Tensor dy, Tensor a, Tensor b, Tensor gate, Tensor bias) -> (Tensor, Tensor, Tensor)": (
@@ -269,8 +270,12 @@ OPERATIONS: Operations = {
         alike(1, 3),
         _flops_windows_back,
     ),
-    "mixed(Tensor x, Tensor real, Tensor imaginary, bool back) -> Tensor": (_mixed, alike(0), _flops),
-    "mixed_weights(Tensor dy, Tensor x) -> (Tensor, Tensor)": (_mixed_weights, _mixed_weights_shapes, _flops_weights),
+    f"mixed(Tensor x, {MATRICES}, bool back) -> Tensor": (_mixed, alike(0), _flops),
+    f"mixed_weights(Tensor dy, Tensor x, {MATRICES}) -> (Tensor, Tensor, Tensor)": (
+        _mixed_weights,
+        alike(2, 3, 4),
+        _flops_weights,
+    ),
 }
 declare(
     OPERATIONS,

@@ -59,18 +59,21 @@ def declare(operations: Operations, gradients: Gradients) -> None:
         torch.library.register_autograd(f"ups::{name}", back, setup_context=remember, lib=LIBRARY)
 
 
-def axis_conv(x: Tensor, weight: Tensor, space: Space) -> Tensor:
-    """Σ over axes and taps of `weight (axes, taps, D)` times the tokens `x (B, *G, D)` beside each: around an axis that
-    wraps, the last one repeated at a wall; an arm longer than its axis is cut."""
-    weight = weight.float().contiguous()
-    y: Tensor = torch.ops.ups.axis_conv(x.contiguous(), weight, list(space.shape), list(space.periodic))
-    return y
+def axis_conv(x: Tensor, kernel: Tensor, gain: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+    """Σ over axes and taps of `kernel (D, taps)` times the axis's `gain (3, D)` times the tokens `x (B, *G, D)` beside
+    each: around an axis that wraps, the last one repeated at a wall; an arm longer than its axis is cut.
+
+    And `x`, twice, for two others that are made of it: what comes back from there is added on the way, not by kernels
+    of its own.
+    """
+    y, one, two = _Conv.apply(x.contiguous(), kernel.contiguous(), gain.contiguous(), *space)  # type: ignore[no-untyped-call]
+    return y, one, two
 
 
-def field_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
-    """Fields `x (B, *G, D)` over their rms, times 1 + `scale (B, …, D)`, plus `shift (B, …, D)`."""
-    y: Tensor = torch.ops.ups.field_norm(x.contiguous(), rows(scale), rows(shift), eps)[0]
-    return y
+def field_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Fields `x (B, *G, D)` over their rms, times 1 + `scale (B, …, D)`, plus `shift (B, …, D)`; and `x`, as above."""
+    y, x = _Norm.apply(x.contiguous(), rows(scale), rows(shift), eps)  # type: ignore[no-untyped-call]
+    return y, x
 
 
 def rows(x: Tensor) -> Tensor:
@@ -79,32 +82,35 @@ def rows(x: Tensor) -> Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
-def _conv(x: Tensor, weight: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    return _axis_kernels().forward(x, weight, Space(tuple(shape), tuple(periodic)))
+def _conv(x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
+    return _axis_kernels().forward(x, kernel, gain, Space(tuple(shape), tuple(periodic)))
 
 
-def _conv_back(dy: Tensor, weight: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    return _axis_kernels().backward(dy, weight, Space(tuple(shape), tuple(periodic)))
+def _conv_back(
+    dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], shape: list[int], periodic: list[bool]
+) -> Any:
+    return _axis_kernels().backward(dy, kernel, gain, through, Space(tuple(shape), tuple(periodic)))
 
 
-def _conv_weight(dy: Tensor, x: Tensor, weight: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    return _axis_kernels().backward_weight(dy, x, weight, Space(tuple(shape), tuple(periodic)))
+def _conv_weights(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
+    return _axis_kernels().backward_weight(dy, x, kernel, gain, Space(tuple(shape), tuple(periodic)))
 
 
 def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Any:
     return _norm_kernels().forward(x, scale, shift, eps)
 
 
-def _norm_back(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor) -> Any:
-    return _norm_kernels().backward(dy, x, scale, factor)
+def _norm_back(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor, through: Tensor | None) -> Any:
+    return _norm_kernels().backward(dy, x, scale, factor, through)
 
 
-def _flops(x: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
-    return 2 * math.prod(x) * math.prod(weight[:2])
+def _flops(x: Sequence[int], kernel: Sequence[int], *rest: Any, **__: Any) -> int:
+    shape = rest[-2]
+    return 2 * math.prod(x) * kernel[1] * len(shape)
 
 
-def _flops_weight(_: Any, x: Sequence[int], weight: Sequence[int], *__: Any, **___: Any) -> int:
-    return _flops(x, weight)
+def _flops_weights(_: Any, x: Sequence[int], kernel: Sequence[int], *rest: Any, **__: Any) -> int:
+    return _flops(x, kernel, *rest)
 
 
 def no_flops(*_: Any, **__: Any) -> int:
@@ -125,47 +131,68 @@ def _norm_shapes(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
 
 
-def _remember_conv(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    x, weight, ctx.shape, ctx.periodic = inputs
-    ctx.save_for_backward(x, weight)
+class _Conv(torch.autograd.Function):
+    """A convolution, and twice what it is of."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, kernel: Tensor, gain: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        ctx.grid = [*shape], [*periodic]
+        ctx.save_for_backward(x, kernel, gain)
+        return torch.ops.ups.axis_conv(x, kernel, gain, *ctx.grid), x.view_as(x), x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, *through: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, *weights = ctx.saved_tensors
+        others = [one.contiguous() for one in through if one is not None]
+        if dy is None:
+            return sum(others) if others else None, *(None,) * 4  # type: ignore[return-value]
+        dy, dx, dw = dy.contiguous(), None, (None, None)
+        if ctx.needs_input_grad[0]:
+            dx = torch.ops.ups.axis_conv_back(dy, *weights, others, *ctx.grid)
+        if any(ctx.needs_input_grad[1:3]):
+            dw = torch.ops.ups.axis_conv_weights(dy, x, *weights, *ctx.grid)
+        return dx, *dw, None, None
 
 
-def _gradients_of_conv(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-    x, weight = ctx.saved_tensors
-    dy, grid = dy.contiguous(), (ctx.shape, ctx.periodic)
-    dx = torch.ops.ups.axis_conv_back(dy, weight, *grid) if ctx.needs_input_grad[0] else None
-    dw = torch.ops.ups.axis_conv_weight(dy, x, weight, *grid) if ctx.needs_input_grad[1] else None
-    return dx, dw, None, None
+class _Norm(torch.autograd.Function):
+    """The norm of fields, and the fields."""
 
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        y, factor = torch.ops.ups.field_norm(x, scale, shift, eps)
+        ctx.save_for_backward(x, scale, factor)
+        return y, x.view_as(x)
 
-def _remember_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, scale, _, _ = inputs
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(x, scale, output[1])
-
-
-def _gradients_of_norm(ctx: Any, dy: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor, None]:
-    x, scale, factor = ctx.saved_tensors
-    return (*torch.ops.ups.field_norm_back(dy.contiguous(), x, scale, factor), None)
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:
+        if dy is None:
+            return through, *(None,) * 3
+        through = None if through is None else through.contiguous()
+        return *torch.ops.ups.field_norm_back(dy.contiguous(), *ctx.saved_tensors, through), None
 
 
 GRID = "int[] shape, bool[] periodic"
 OPERATIONS: Operations = {
-    f"axis_conv(Tensor x, Tensor weight, {GRID}) -> Tensor": (_conv, alike(0), _flops),
-    f"axis_conv_back(Tensor dy, Tensor weight, {GRID}) -> Tensor": (_conv_back, alike(0), _flops),
-    f"axis_conv_weight(Tensor dy, Tensor x, Tensor weight, {GRID}) -> Tensor": (
-        _conv_weight,
-        alike(2),
-        _flops_weight,
+    f"axis_conv(Tensor x, Tensor kernel, Tensor gain, {GRID}) -> Tensor": (_conv, alike(0), _flops),
+    f"axis_conv_back(Tensor dy, Tensor kernel, Tensor gain, Tensor[] through, {GRID}) -> Tensor": (
+        _conv_back,
+        alike(0),
+        _flops,
+    ),
+    f"axis_conv_weights(Tensor dy, Tensor x, Tensor kernel, Tensor gain, {GRID}) -> (Tensor, Tensor)": (
+        _conv_weights,
+        alike(2, 3),
+        _flops_weights,
     ),
     "field_norm(Tensor x, Tensor scale, Tensor shift, float eps) -> (Tensor, Tensor)": (_norm, _norm_shapes, no_flops),
-    "field_norm_back(Tensor dy, Tensor x, Tensor scale, Tensor factor) -> (Tensor, Tensor, Tensor)": (
+    "field_norm_back(Tensor dy, Tensor x, Tensor scale, Tensor factor, Tensor? through) -> (Tensor, Tensor, Tensor)": (
         _norm_back,
         alike(1, 2, 2),
         no_flops,
     ),
 }
-declare(
-    OPERATIONS,
-    {"axis_conv": (_gradients_of_conv, _remember_conv), "field_norm": (_gradients_of_norm, _remember_norm)},
-)
+declare(OPERATIONS, {})

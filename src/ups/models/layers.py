@@ -51,12 +51,17 @@ def modulated(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> Tensor:
     The rms is that of each `token`, or of the whole `field` of a sample, which keeps how large one token is beside
     another. Of a field it is one number: a factor of the scale, so that the field is gone through once.
     """
+    return modulated_beside(x, over, scale, shift)[0]
+
+
+def modulated_beside(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """`modulated`, and x as it goes on beside it: on a GPU the gradients of both then meet without a kernel more."""
     if over == "token":
-        return torch.addcmul(shift, rms_norm(x), 1 + scale)
+        return torch.addcmul(shift, rms_norm(x), 1 + scale), x
     if usable(x):
         return gpu_ops.field_norm(x, scale, shift, EPS)
     factor = torch.rsqrt(x.float().square().mean(tuple(range(1, x.ndim)), keepdim=True) + EPS)
-    return torch.addcmul(shift, x, (1 + scale) * factor)
+    return torch.addcmul(shift, x, (1 + scale) * factor), x
 
 
 def gated(a: Tensor, b: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
@@ -80,9 +85,14 @@ def residual(x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
     return x + gate * (branch + layer.bias.to(branch.dtype))
 
 
+@table
+def _octaves(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.pi / 2 * 2.0 ** torch.arange(count, device=device, dtype=dtype)
+
+
 def fourier_features(x: Tensor, count: int) -> Tensor:
     """x, and sin and cos of π 2^k x / 2 for k < count, along a new last axis of 2 · count + 1."""
-    angle = x.unsqueeze(-1) * (torch.pi / 2 * 2.0 ** torch.arange(count, device=x.device, dtype=x.dtype))
+    angle = x.unsqueeze(-1) * _octaves(count, x.dtype, x.device)
     return torch.cat((x.unsqueeze(-1), angle.sin(), angle.cos()), -1)
 
 
@@ -135,9 +145,17 @@ class AxisConv(nn.Module):
         self.gain = nn.Parameter(drawn(AXES, width, over=2, around=1))
 
     def forward(self, x: Tensor, space: Space) -> Tensor:
-        if x.is_cpu or usable(x):
-            conv = cpu_ops.axis_conv if x.is_cpu else gpu_ops.axis_conv
-            return conv(x, self.kernel.t() * widened(self.gain[: space.ndim]).unsqueeze(1), space)
+        return self.beside(x, space)[0]
+
+    def beside(self, x: Tensor, space: Space) -> tuple[Tensor, Tensor, Tensor]:
+        """The convolution, and x as it goes on twice beside it; see `modulated_beside`."""
+        if usable(x):
+            return gpu_ops.axis_conv(x, self.kernel, self.gain, space)
+        if x.is_cpu:
+            return cpu_ops.axis_conv(x, self.kernel.t() * widened(self.gain[: space.ndim]).unsqueeze(1), space), x, x
+        return self._by_library(x, space), x, x
+
+    def _by_library(self, x: Tensor, space: Space) -> Tensor:
         half = self.kernel.shape[1] // 2
         total = None
         for axis, wraps in enumerate(space.periodic):
@@ -198,12 +216,12 @@ class FourierMixing(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             y, waves = x.float(), _waves(*space, self.modes, x.device)
-            if x.is_cpu:
+            if usable(y) or not x.is_cpu:
+                one = self._fused if usable(y) else self._along
+                along = (one(y, axis, waves[axis]) for axis in range(space.ndim))
+            else:
                 along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
-                return functools.reduce(torch.add, along).to(x.dtype)
-            one = self._fused if usable(y) else self._along
-            parts = [one(y, axis, waves[axis]) for axis in range(space.ndim)]
-            return torch.stack(parts).sum(0).to(x.dtype) if len(parts) > 1 else parts[0].to(x.dtype)
+            return functools.reduce(torch.add, along).to(x.dtype)
 
     def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:
         """Real and imaginary parts along an axis, the gain of what they answer in them."""
@@ -218,7 +236,7 @@ class FourierMixing(nn.Module):
         modes = len(analysis) // 2
         flat = x.reshape(math.prod(x.shape[: axis + 1]), len(synthesis), -1)
         waves = torch.matmul(analysis, flat).reshape(len(flat), 2, modes, -1, self.heads, self.real.shape[2])
-        mixed = gpu_block_ops.mixed(waves, *self._matrices(axis, modes))
+        mixed = gpu_block_ops.mixed(waves, self.real, self.imaginary, self.gain, axis)
         return torch.matmul(synthesis, mixed.reshape(len(flat), 2 * modes, -1)).reshape(x.shape)
 
     def _along(self, x: Tensor, axis: int, between: Waves) -> Tensor:

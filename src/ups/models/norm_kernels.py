@@ -1,4 +1,4 @@
-"""The norm of whole fields and its modulation on a GPU: two kernels forwards and two backwards in place of twenty."""
+"""The norm of whole fields and its modulation on a GPU: a kernel each way for small ones, two and three for others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ TOKENS = 32  # in a tile
 CHANNELS = 64  # at most
 BLOCK = 1024  # numbers that are squared and added at once
 PARTS = 64  # partial sums of a sample, at most
+ALONE = 32768  # numbers of a sample that one program goes through twice, at most; more are cut into parts
+TILE = 4096  # numbers that it takes at once
 PROGRAMS = 4096  # that fill a GPU; more of them only means more sums of sums
 
 
@@ -88,8 +90,11 @@ def _gather(
 
 
 @triton.jit
-def _entering(dy, x, scale, factor, pull, dx, tokens, width, scales, BT: tl.constexpr, BC: tl.constexpr):
-    """dx = dy (1 + scale) f − x · pull."""
+def _entering(
+    dy, x, scale, factor, pull, through, dx, tokens, width, scales,
+    THROUGH: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """dx = dy (1 + scale) f − x · pull, and what comes `through` another way, if anything does."""
     sample = tl.program_id(2).to(tl.int64)
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
@@ -98,38 +103,107 @@ def _entering(dy, x, scale, factor, pull, dx, tokens, width, scales, BT: tl.cons
     a = a * tl.load(factor + sample)
     given = tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
     value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
-    tl.store(dx + at, given * a[None, :] - value * tl.load(pull + sample), mask=live)
+    entering = given * a[None, :] - value * tl.load(pull + sample)
+    if THROUGH:
+        entering += tl.load(through + at, mask=live, other=0.0).to(tl.float32)
+    tl.store(dx + at, entering, mask=live)
+
+
+@triton.jit
+def _alone(x, scale, shift, y, factor, tokens, width, scales, shifts, eps, BT: tl.constexpr, BC: tl.constexpr):
+    """What `_squares` and `_apply` do, of a whole sample."""
+    sample, c = tl.program_id(0).to(tl.int64), tl.arange(0, BC)
+    squares = tl.zeros((BT, BC), tl.float32)
+    for first in range(0, tokens, BT):
+        t = first + tl.arange(0, BT)
+        live, at = (t < tokens)[:, None] & (c < width)[None, :], (sample * tokens + t)[:, None] * width + c[None, :]
+        value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+        squares += value * value
+    f = 1.0 / tl.sqrt(tl.sum(tl.sum(squares, 0), 0) / (tokens * width) + eps)
+    tl.store(factor + sample, f)
+    a = 1.0 + tl.load(scale + sample * scales + c, mask=c < width, other=0.0).to(tl.float32)
+    b = tl.load(shift + sample * shifts + c, mask=c < width, other=0.0).to(tl.float32)
+    for first in range(0, tokens, BT):
+        t = first + tl.arange(0, BT)
+        live, at = (t < tokens)[:, None] & (c < width)[None, :], (sample * tokens + t)[:, None] * width + c[None, :]
+        value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+        tl.store(y + at, value * (a * f)[None, :] + b[None, :], mask=live)
+
+
+@triton.jit
+def _alone_back(
+    dy, x, scale, factor, through, dx, dscale, dshift, tokens, width, scales,
+    THROUGH: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """What `_sums`, `_gather` and `_entering` do, of a whole sample."""
+    sample, c = tl.program_id(0).to(tl.int64), tl.arange(0, BC)
+    plain, times = tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32)
+    for first in range(0, tokens, BT):
+        t = first + tl.arange(0, BT)
+        live, at = (t < tokens)[:, None] & (c < width)[None, :], (sample * tokens + t)[:, None] * width + c[None, :]
+        given = tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
+        plain += given
+        times += given * tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+    f, sums = tl.load(factor + sample), tl.sum(times, 0)
+    a = 1.0 + tl.load(scale + sample * scales + c, mask=c < width, other=0.0).to(tl.float32)
+    tl.store(dshift + sample * width + c, tl.sum(plain, 0), mask=c < width)
+    tl.store(dscale + sample * width + c, sums * f, mask=c < width)
+    pull = tl.sum(sums * a, 0) * f * f * f / (tokens * width)
+    for first in range(0, tokens, BT):
+        t = first + tl.arange(0, BT)
+        live, at = (t < tokens)[:, None] & (c < width)[None, :], (sample * tokens + t)[:, None] * width + c[None, :]
+        given = tl.load(dy + at, mask=live, other=0.0).to(tl.float32)
+        value = tl.load(x + at, mask=live, other=0.0).to(tl.float32)
+        entering = given * (a * f)[None, :] - value * pull
+        if THROUGH:
+            entering += tl.load(through + at, mask=live, other=0.0).to(tl.float32)
+        tl.store(dx + at, entering, mask=live)
 
 
 def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Fields `x (B, *G, D)` over their rms, times 1 + `scale (B, D)`, plus `shift (B, D)`; and 1 / rms `(B,)`."""
     samples, width = len(x), x.shape[-1]
     count = x.numel() // max(samples, 1)
+    y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
+    sizes = (count // width, width, scale.stride(0), shift.stride(0))
+    if tile := _whole_sample(count, width):
+        _alone[(samples,)](x, scale, shift, y, factor, *sizes, eps, *tile, num_warps=8)
+        return y, factor
     chunk = BLOCK * max(1, -(-count // (BLOCK * PARTS)))
     parts = -(-count // chunk)
     partial = torch.empty(samples, parts, dtype=torch.float32, device=x.device)
-    y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
     _squares[(parts, samples)](x, partial, count, chunk, BLOCK)
     grid, channels = tiles(count // width, width, samples)
-    numbers = (count // width, width, scale.stride(0), shift.stride(0), parts, eps)
-    _apply[grid](x, partial, scale, shift, y, factor, *numbers, PARTS, TOKENS, channels)
+    _apply[grid](x, partial, scale, shift, y, factor, *sizes, parts, eps, PARTS, TOKENS, channels)
     return y, factor
 
 
-def backward(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `x`, `scale` and `shift`."""
+def backward(
+    dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor, through: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of `x`, to which is added what comes `through` another way, of `scale` and of `shift`."""
     samples, width = len(x), x.shape[-1]
     tokens = x.numel() // max(samples * width, 1)
+    dscale, dshift = (torch.empty(samples, width, dtype=scale.dtype, device=x.device) for _ in range(2))
+    dx, sizes = torch.empty_like(x), (tokens, width, scale.stride(0))
+    other, added = dx if through is None else through, through is not None
+    if tile := _whole_sample(tokens * width, width):
+        _alone_back[(samples,)](dy, x, scale, factor, other, dx, dscale, dshift, *sizes, added, *tile, num_warps=8)
+        return dx, dscale, dshift
     grid, channels = tiles(tokens, width, samples)
     parts, chunk = chunks(tokens, grid)
     partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
     _sums[(parts, *grid[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
-    dscale, dshift = (torch.empty(samples, width, dtype=scale.dtype, device=x.device) for _ in range(2))
-    pull, dx = torch.empty_like(factor), torch.empty_like(x)
-    numbers = (tokens, width, scale.stride(0), parts, PARTS, channels)
-    _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *numbers)
-    _entering[grid](dy, x, scale, factor, pull, dx, tokens, width, scale.stride(0), TOKENS, channels)
+    pull = torch.empty_like(factor)
+    _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *sizes, parts, PARTS, channels)
+    _entering[grid](dy, x, scale, factor, pull, other, dx, *sizes, added, TOKENS, channels)
     return dx, dscale, dshift
+
+
+def _whole_sample(count: int, width: int) -> tuple[int, int] | None:
+    """The tokens and channels that a program takes at once which goes through a whole sample; None if that is large."""
+    channels = triton.next_power_of_2(width)
+    return (max(1, TILE // channels), channels) if 0 < count <= ALONE and channels <= TILE else None
 
 
 def tiles(tokens: int, width: int, samples: int) -> tuple[tuple[int, int, int], int]:

@@ -31,24 +31,23 @@ class Gauge(nn.Module):
         self.uneven = nn.Linear(dim, width, bias=False)
         self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
 
-    def measure(self, z: Tensor, scale: Tensor) -> Tensor:
-        """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`."""
-        uneven = _deviation(z[:, -1]).flatten(1).square().mean(1)
-        moving = (z[:, -1] - z[:, -2]).div(scale).flatten(1).square().mean(1) if z.shape[1] > 1 else 0.0
-        return (uneven + moving + STILL**2).sqrt()
+    def measure(self, z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`; and
+        that deviation `(B, *G, D)`."""
+        last = z[:, -1]
+        deviation = last - last.mean(tuple(range(1, last.ndim - 1)), keepdim=True)
+        uneven = deviation.flatten(1).square().mean(1)
+        moving = (last - z[:, -2]).div(scale).flatten(1).square().mean(1) if z.shape[1] > 1 else 0.0
+        return (uneven + moving + STILL**2).sqrt(), deviation
 
-    def features(self, last: Tensor, size: Tensor) -> Tensor:
-        """What tokens `(B, *G, D)` are beside their mean, in units of `size`, as `(B, *G, width)`."""
-        y: Tensor = self.uneven(_deviation(last) / size.reshape(-1, *(1,) * (last.ndim - 1)))
+    def features(self, deviation: Tensor, size: Tensor) -> Tensor:
+        """What tokens are beside their mean, `(B, *G, D)`, in units of `size`, as `(B, *G, width)`."""
+        y: Tensor = self.uneven(deviation / size.reshape(-1, *(1,) * (deviation.ndim - 1)))
         return y
 
     def condition(self, size: Tensor) -> Tensor:
         y: Tensor = self.told(fourier_features(size.log() / 4, GAUGE_WAVES))
         return y
-
-
-def _deviation(last: Tensor) -> Tensor:
-    return last - last.mean(tuple(range(1, last.ndim - 1)), keepdim=True)
 
 
 class LatentOperator(TokenNetwork):
@@ -90,9 +89,9 @@ class LatentOperator(TokenNetwork):
         scale, features = self.scale[self.row(condition.task)], None
         last, c = z[:, -1], self.conditioner(condition)
         if gauged := condition.task in self.gauged:
-            size = self.gauge.measure(z, scale)
+            size, deviation = self.gauge.measure(z, scale)
             c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
-            features = self.gauge.features(last, size)
+            features = self.gauge.features(deviation, size)
         past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
         delta = self.network((last, *past), c, condition, features)
         return torch.addcmul(last, delta, scale)

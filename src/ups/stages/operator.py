@@ -139,8 +139,10 @@ class OperatorStage(Stage):
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
         """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""
+        if task in self.changes:
+            return self.changes[task]
         told = self.operator.scale[self.operator.conditioner.index[task]].square().mean()
-        return self.changes.get(task, (told, told))
+        return told, told
 
     def view(self, window: Window, progress: float) -> Window:
         """The window's first targets: 1 at first, all of them once `curriculum` of the budget is used."""
