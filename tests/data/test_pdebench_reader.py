@@ -12,8 +12,8 @@ import pytest
 from sparse_files import sparse_data_set
 from ups.data import duplicates, open_source
 from ups.data import source as source_module
+from ups.data.duplicates import fingerprints
 from ups.data.readers.pdebench_names import match_name
-from ups.data.source import fingerprints
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 

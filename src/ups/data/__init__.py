@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from ups.data.duplicates import duplicates
 from ups.data.folders import files_in, open_folder
 from ups.data.joined import Joined, renamed, same_task
 from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
-from ups.data.source import Defined, Reader, Source, blocks, check_path, duplicates
+from ups.data.source import Defined, Reader, Source, blocks, check_path
 from ups.data.strangers import is_run, stranger
 from ups.definition import Definition
 from ups.types import TaskSpec

@@ -18,7 +18,8 @@ import numpy as np
 
 from ups.data.cache_locks import lock_for_reading
 from ups.data.cache_shards import FORMATS, Shard
-from ups.data.trajectories import Clock, Trajectories
+from ups.data.clock import Clock
+from ups.data.trajectories import Trajectories
 from ups.files import sha256, stamp, sum_of
 from ups.later import Tensor, torch
 from ups.parsing import read_record

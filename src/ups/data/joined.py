@@ -87,6 +87,19 @@ class Joined(Source):
         part, at = self._locate(index)
         return part.inputs(at)
 
+    def beside(self, index: int) -> range:
+        part, at = self._locate(index)
+        there, shift = part.beside(at), self._position(index) - at
+        return range(there.start + shift, there.stop + shift)
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        part, at = self._locate(samples[0])
+        return part.read_several(range(at, at + len(samples)), frames)
+
+    def _inputs_of(self, samples: range) -> Array:
+        part, at = self._locate(samples[0])
+        return part.inputs_of(range(at, at + len(samples)))
+
     def __getitem__(self, index: int) -> Trajectory:
         part, at = self._locate(index)
         return dataclasses.replace(part[at], id=self.ids[index])

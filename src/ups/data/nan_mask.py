@@ -24,6 +24,10 @@ class Masked(View):
         counts = ~np.isnan(self.source.read(index, slice(0, 1))[0]).any(axis=-1, keepdims=True)
         return np.concatenate([self.source.inputs(index), counts.astype(np.float32)], axis=-1)
 
+    def _inputs_of(self, samples: range) -> Array:
+        counts = ~np.isnan(self.source.read_several(samples, slice(0, 1))[:, 0]).any(axis=-1, keepdims=True)
+        return np.concatenate([self.source.inputs_of(samples), counts.astype(np.float32)], axis=-1)
+
 
 def with_mask(task: TaskSpec) -> TaskSpec:
     """The task with the input `mask`, which says which cells count."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +84,26 @@ class Source(AbstractContextManager["Source"], ABC):
         """What is given rather than predicted, `(*S, C_in)`; C_in is 0 for most tasks."""
         return _native(self._inputs(self._position(index)))
 
+    def beside(self, index: int) -> range:
+        """The samples that lie one after the other with sample `index` and share its grid and times, so that many of
+        them are read in the time of one; it alone in formats that say nothing of it."""
+        at = self._position(index)
+        return range(at, at + 1)
+
+    def read_several(self, samples: range, frames: slice = slice(None)) -> Array:
+        """Frames of some samples that lie `beside` each other, `(N, T', *S, C)`; the numbers that `read` gives."""
+        return _native(self._values_of(samples, slice(*frames.indices(len(self.times_of(samples[0]))))))
+
+    def inputs_of(self, samples: range) -> Array:
+        """What is given with samples that lie `beside` each other, `(N, *S, C_in)`."""
+        return _native(self._inputs_of(samples))
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        return np.stack([self._values(i, frames) for i in samples])
+
+    def _inputs_of(self, samples: range) -> Array:
+        return np.stack([self._inputs(i) for i in samples])
+
     def attributes(self) -> dict[str, Any]:
         """What is stored beside the samples, by name; nothing in most formats."""
         return {}
@@ -155,6 +174,20 @@ class View(Source):
 
     def _inputs(self, index: int) -> Array:
         return self.source.inputs(index)
+
+    def beside(self, index: int) -> range:
+        return self.source.beside(index) if self._keeps("_values") else super().beside(index)
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        whole = self._keeps("_values")
+        return self.source.read_several(samples, frames) if whole else super()._values_of(samples, frames)
+
+    def _inputs_of(self, samples: range) -> Array:
+        return self.source.inputs_of(samples) if self._keeps("_inputs") else super()._inputs_of(samples)
+
+    def _keeps(self, method: str) -> bool:
+        """Whether a subclass leaves the numbers of one sample as they are, and so those of several."""
+        return getattr(type(self), method) is getattr(View, method)
 
     def attributes(self) -> dict[str, Any]:
         return self.source.attributes()
@@ -279,31 +312,6 @@ def is_uniform(axis: Array) -> bool:
     steps = np.diff(axis.astype(np.float64))
     rounding = 4 * np.finfo(axis.dtype).eps * float(np.max(np.abs(axis)))
     return bool(np.ptp(steps) <= 1e-3 * abs(steps.mean()) + rounding)
-
-
-def fingerprints(source: Source) -> dict[str, str]:
-    """A hash per sample id, from its first, middle and last frame; equal trajectories have equal hashes."""
-    result = {}
-    for index, name in enumerate(source.ids):
-        last = len(source.times_of(index)) - 1
-        digest = hashlib.sha256()
-        for t in sorted({0, last // 2, last}):
-            digest.update(np.ascontiguousarray(source.read(index, slice(t, t + 1))).tobytes())
-        result[name] = digest.hexdigest()[:16]
-    return result
-
-
-def duplicates(sources: Iterable[Source]) -> list[tuple[str, str]]:
-    """Pairs `(sample, its earlier twin)`, each written `file:id`, within and across files."""
-    seen: dict[str, str] = {}
-    pairs = []
-    for source in sources:
-        for name, digest in fingerprints(source).items():
-            label = f"{source.path.name}:{name}"
-            if digest in seen:
-                pairs.append((label, seen[digest]))
-            seen.setdefault(digest, label)
-    return pairs
 
 
 def blocks(source: Source, index: int) -> Iterator[Array]:

@@ -89,10 +89,16 @@ class Split:
 # PDEBench itself has no validation part and selects models on the test part. Its test part is kept to the sample, and
 # validation is cut from what it trains on; fractions (0.9, 0, 0.1) are PDEBench's own.
 CONVENTIONS: Mapping[str, Callable[[Sequence[str], int], list[str]]] = {
-    "seeded": lambda ids, seed: sorted(ids, key=lambda name: (_draw(seed, name.rpartition("/")[2]), _draw(seed, name))),
+    "seeded": lambda ids, seed: sorted(ids, key=lambda name: _draws(seed, name)),
     "pdebench-first": lambda ids, seed: list(ids),  # noqa: ARG005  (single-array files)
     "pdebench-last": lambda ids, seed: sorted(ids, reverse=True),  # noqa: ARG005  (group-per-sample files)
 }
+
+
+def _draws(seed: int, name: str) -> tuple[bytes, bytes]:
+    last = name.rpartition("/")[2]
+    first = _draw(seed, last)
+    return first, first if last == name else _draw(seed, name)
 
 
 def _draw(seed: int, name: str) -> bytes:

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ups.data.source import Source, is_uniform
+from ups.data.clock import Clock
+from ups.data.sample_blocks import blocks_of, moments_of, read_block
+from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill
 from ups.tensors import Window, mask_of, numbers_of
@@ -66,18 +68,26 @@ class Reduction:
         return Domain(kept, domain.periodic, bounds)
 
 
-def numbers_in(source: Source, row: int) -> list[float]:
-    """The parameters of a sample that a network is told, in the order of its task, a word as its place among the
-    choices; a DataError where the source does not say one."""
-    known, names = source.params_of(row), numbers_of(source.task)
-    missing = [name for name in names if name not in known]
-    if missing:
+def numbers_in(source: Source, rows: Sequence[int]) -> Array:
+    """The parameters `(N, P)` of samples that a network is told, in the order of their task, a word as its place among
+    the choices; a DataError where the source does not say one."""
+    names, choices = numbers_of(source.task), {p.name: p.choices for p in source.task.parameters}
+    known = [source.params_of(row) for row in rows]
+    missing = next((name for name in names for each in known if name not in each), None)
+    if missing is not None:
         raise DataError(
-            f"{source.path}: says nowhere what its {missing[0]} is, which {source.task.name} needs; check the task, or "
+            f"{source.path}: says nowhere what its {missing} is, which {source.task.name} needs; check the task, or "
             "say it in the file's name or attributes, or in the config under `task: {parameters: …}`."
         )
-    choices = {p.name: p.choices for p in source.task.parameters}
-    return [_number(name, known[name], choices[name], source) for name in names]
+    columns = [[each[name] for each in known] for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if choices[name] or not all(map(_is_number, column)):
+            column[:] = [_number(name, value, choices[name], source) for value in column]
+    return np.array(columns, np.float64).reshape(len(names), len(known)).T
+
+
+def _is_number(value: float | str) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _number(name: str, value: float | str, choices: tuple[str, ...], source: Source) -> float:
@@ -89,54 +99,6 @@ def _number(name: str, value: float | str, choices: tuple[str, ...], source: Sou
     if not math.isfinite(value):
         raise DataError(f"{source.path}: {name} is {value} in a sample, but must be a finite number; mend the file.")
     return float(value)
-
-
-def is_even(times: Array) -> bool:
-    """Whether frames lie equally far apart, to a thousandth of a step, as far as float32 tells."""
-    return len(times) < 3 or is_uniform(np.asarray(times, np.float32))
-
-
-@dataclass(frozen=True)
-class Clock:
-    """When the frames of each of some samples were taken.
-
-    `lengths (N,)` frames each; `dt (N,)` the time between the first two (1 for a steady task, whose one step leads from
-    nothing to its solution); `steps (N, T − 1)` every time between two frames, where they differ within a sample.
-    """
-
-    times: Array
-    lengths: Array
-    dt: Array
-    steps: Array | None
-
-    @classmethod
-    def of(cls, rows: Sequence[Array]) -> Clock:
-        """From the times of each sample; `times` are those of the longest."""
-        rows = [np.asarray(row, np.float64) for row in rows]
-        lengths = np.array([len(row) for row in rows])
-        dt = np.array([float(row[1] - row[0]) if len(row) > 1 else 1.0 for row in rows])
-        longest = rows[int(lengths.argmax())]
-        same = all(row is rows[0] or np.array_equal(row, rows[0]) for row in rows[1:])
-        even = is_even(rows[0]) if same else all(is_even(row) for row in rows)
-        steps = None
-        if not even:
-            steps = np.tile(dt[:, None], (1, len(longest) - 1))
-            for i, row in enumerate(rows):
-                steps[i, : len(row) - 1] = np.diff(row)
-        return cls(longest, lengths, dt, steps)
-
-    def step(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Tensor:
-        """`Window.dt` of a batch."""
-        if self.steps is None or not targets:
-            return torch.from_numpy(self.dt[list(samples)]).float()
-        at = np.asarray(first)[:, None] + context - 1 + np.arange(targets)
-        return torch.from_numpy(self.steps[np.asarray(samples)[:, None], at]).float()
-
-    @property
-    def range(self) -> tuple[float, float]:
-        """The least and the greatest time between two frames."""
-        steps = self.dt if self.steps is None else self.steps
-        return float(steps.min()), float(steps.max())
 
 
 class Trajectories:
@@ -160,7 +122,7 @@ class Trajectories:
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
-        times = [source.times_of(row)[reduction.frames] for row in self.rows]
+        times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
         self.clock = Clock.of(times)
@@ -169,9 +131,8 @@ class Trajectories:
         self._fits = self.size <= (RESIDENT if resident is None else resident)
         self._frames: Tensor | None = None
         self._reading = threading.Lock()
-        known = [numbers_in(source, row) for row in self.rows]
-        self.params = torch.tensor(known, dtype=torch.float32).reshape(len(ids), len(numbers_of(self.task)))
-        self.inputs = torch.stack([torch.from_numpy(self._coarse(source.inputs(row))) for row in self.rows])
+        self.params = torch.from_numpy(numbers_in(source, self.rows).astype(np.float32, order="C"))
+        self.inputs = self._read_inputs()
         self.mask = mask_of(self.task, self.inputs)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -228,17 +189,46 @@ class Trajectories:
             values = values.take(range(0, values.shape[axis], step), axis) if step > 1 else values
         return np.ascontiguousarray(values, dtype=np.float32)
 
+    def _blocks(self, samples: range) -> list[range]:
+        """Some samples in pieces that are read at once, where the source has them one after the other."""
+        frame = int(np.prod(self.domain.shape)) * max(len(self.task.channels), len(self.task.given))
+        size = 8 * len(self.source.times_of(self.rows[0])) * frame
+        if self.lengths.min() < self.lengths.max():
+            return [range(i, i + 1) for i in samples]
+        return blocks_of(self.source, self.rows, samples, size)
+
+    def _read_inputs(self) -> Tensor:
+        """What is given with each sample, `(N, *S, C_in)`."""
+        values = torch.empty(len(self.ids), *self.shape, len(self.task.given))
+        if self.task.given:
+            places = values.numpy()
+            for block in self._blocks(range(len(self.ids))):
+                given = read_block(self.rows[block.start : block.stop], self.source.inputs, self.source.inputs_of)
+                places[block.start : block.stop] = self._coarse(given)
+        return values
+
     def _read_rows(self, rows: range) -> Tensor:
         """Some trajectories, `(N, T, *S, C)`: read by several threads, each sample straight to its place."""
         values = torch.empty(len(rows), len(self.times), *self.shape, len(self.task.channels))
-        places = values.numpy()
+        places, blocks = values.numpy(), self._blocks(rows)
 
         def read(i: int) -> None:
-            length = self.lengths[rows[i]]
-            places[i, :length] = self._read(rows[i], self.reduction.frames)
-            places[i, length:] = places[i, length - 1]
+            block, length = blocks[i], self.lengths[blocks[i].start]
+            here = places[block.start - rows.start : block.stop - rows.start]
+            here[:, :length] = self._read_block(block)
+            here[:, length:] = here[:, length - 1 : length]
 
-        _in_threads(read, len(rows))
+        _in_threads(read, len(blocks))
+        return values
+
+    def _read_block(self, block: range) -> Array:
+        """All frames of samples of one block, `(N, T, *S, C)`, at every n-th cell, as float32."""
+        frames, source = self.reduction.frames, self.source
+        rows = self.rows[block.start : block.stop]
+        values = read_block(rows, lambda i: source.read(i, frames), lambda some: source.read_several(some, frames))
+        values = self._coarse(values)
+        if self.mask is not None:
+            values = np.stack([fill(each, self.mask[i].numpy()) for i, each in zip(block, values, strict=True)])
         return values
 
     def _read(self, sample: int, frames: slice) -> Array:
@@ -298,26 +288,29 @@ class Trajectories:
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation `(C,)` over everything: those of each trajectory, added in their order."""
-        channels = len(self.task.channels)
+        channels, blocks = len(self.task.channels), self._blocks(range(len(self)))
 
-        def moments(i: int) -> tuple[Tensor, Tensor]:
-            frames = self._resident[i, : self.lengths[i]] if self._resident is not None else None
-            values = (self._read(i, self.reduction.frames) if frames is None else frames.numpy()).astype(np.float64)
-            counts = values if self.mask is None else values[:, self.mask[i].numpy()]
-            values = counts.reshape(-1, channels)
-            mean = torch.from_numpy(values).mean(0)
-            return mean, torch.from_numpy(np.square(values, out=values)).mean(0)
+        def moments(i: int) -> Array:
+            block = blocks[i]
+            held = self._resident
+            values = self._read_block(block) if held is None else held[block.start : block.stop].numpy()
+            if self.mask is None:
+                return moments_of(values[:, : self.lengths[block.start]])
+            counting = [v[: self.lengths[i], self.mask[i].numpy()] for i, v in zip(block, values, strict=True)]
+            return np.concatenate([moments_of(each[None]) for each in counting], axis=1)
 
         # torch adds up a channel on one core, and a lone channel on all it has: its last bits depend on their number.
         cores = torch.get_num_threads() if channels == 1 else min(channels, torch.get_num_threads())
-        total = square = torch.zeros(channels, dtype=torch.float64)
-        finite = []
-        for mean, mean_square in _in_threads(moments, len(self), cores):
-            finite.append(bool(mean.isfinite().all()))
-            total, square = total + mean, square + mean_square
-        self._check_finite(finite)
-        mean = total / len(self)
-        return mean.float(), (square / len(self) - mean**2).clamp_min(0).sqrt().float()
+        means, squares = np.concatenate(_in_threads(moments, len(blocks), cores), axis=1)
+        self._check_finite(np.isfinite(means).all(axis=1).tolist())
+        mean, square = (torch.from_numpy(column.mean(axis=0)) for column in (means, squares))
+        return mean.float(), (square - mean**2).clamp_min(0).sqrt().float()
+
+
+def _reduced(times: Sequence[Array], reduction: Reduction) -> list[Array]:
+    """The times that are left of those of each sample; the same array for samples that share one."""
+    left = {id(each): each[reduction.frames] for each in {id(each): each for each in times}.values()}
+    return [left[id(each)] for each in times]
 
 
 def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Trajectories]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ups.config import load as load_config
 from ups.data import Source
-from ups.data.source import fingerprints
+from ups.data.duplicates import fingerprints
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction, Trajectories, alike
 from ups.definition import Definition

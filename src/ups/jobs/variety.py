@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ups.data import Source
-from ups.data.trajectories import is_even
+from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.

@@ -167,12 +167,26 @@ class ArraySource(Source):
         self._fields, self._given, self._flipped = fields, inputs, flipped
 
     def _values(self, index: int, frames: slice) -> Array:
-        return self._joined(self._fields, index, frames)
+        values: Array = self._joined(self._fields, range(index, index + 1), frames)[0]
+        return values
 
     def _inputs(self, index: int) -> Array:
         if not self._given:
             return super()._inputs(index)
-        given: Array = self._joined(self._given, index, slice(0, 1))[0]
+        given: Array = self._joined(self._given, range(index, index + 1), slice(0, 1))[0, 0]
+        return given
+
+    def beside(self, index: int) -> range:  # noqa: ARG002
+        """All samples: arrays have one grid, and as many times for each."""
+        return range(len(self))
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        return self._joined(self._fields, samples, frames)
+
+    def _inputs_of(self, samples: range) -> Array:
+        if not self._given:
+            return super()._inputs_of(samples)
+        given: Array = self._joined(self._given, samples, slice(0, 1))[:, 0]
         return given
 
     def params_of(self, index: int) -> Params:
@@ -184,23 +198,26 @@ class ArraySource(Source):
     def close(self) -> None:
         self._store.close()
 
-    def _joined(self, variables: tuple[Variable, ...], index: int, frames: slice) -> Array:
-        with naming_fault(self.path, f"sample {self.ids[index]}"):
-            pieces = [self._piece(variable, index, frames) for variable in variables]
+    def _joined(self, variables: tuple[Variable, ...], samples: range, frames: slice) -> Array:
+        many = f"samples {self.ids[samples[0]]} to {self.ids[samples[-1]]}"
+        with naming_fault(self.path, many if len(samples) > 1 else f"sample {self.ids[samples[0]]}"):
+            pieces = [self._piece(variable, samples, frames) for variable in variables]
         return np.ascontiguousarray(side_by_side(pieces))
 
-    def _piece(self, variable: Variable, index: int, frames: slice) -> Array:
-        """`(T', *S, C)` of one variable; an axis that it does not have is repeated along."""
-        places: dict[str, int | slice] = {SAMPLE: index, TIME: frames, "": 0}
+    def _piece(self, variable: Variable, samples: range, frames: slice) -> Array:
+        """`(N, T', *S, C)` of one variable; an axis that it does not have is repeated along."""
+        many = len(samples) > 1  # one is named by its number, which some formats read faster than a piece of one
+        chosen = slice(samples.start, samples.stop) if many else samples[0]
+        places: dict[str, int | slice] = {SAMPLE: chosen, TIME: frames, "": 0}
         stored = self._store.read(variable.key, tuple(places.get(name, slice(None)) for name in variable.dims))
-        there = [name for name in variable.dims if name not in (SAMPLE, "")]
-        order = (TIME, *self.task.axes, CHANNEL)
+        there = [name for name in variable.dims if name and (many or name != SAMPLE)]
+        order = (SAMPLE, TIME, *self.task.axes, CHANNEL)
         values = variable.decoded(stored).transpose([there.index(name) for name in order if name in there])
         values = values.reshape([stored.shape[there.index(name)] if name in there else 1 for name in order])
         flips = tuple(i for i, name in enumerate(order) if name in self._flipped)
         values = np.flip(values, flips) if flips else values
-        steps = values.shape[0] if TIME in there else len(range(*frames.indices(max(1, frames.stop or 1))))
-        return np.broadcast_to(values, (steps, *self.domain.shape, values.shape[-1]))
+        steps = values.shape[1] if TIME in there else len(range(*frames.indices(max(1, frames.stop or 1))))
+        return np.broadcast_to(values, (len(samples), steps, *self.domain.shape, values.shape[-1]))
 
 
 def plain(value: Any) -> float | str:

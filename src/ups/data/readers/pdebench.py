@@ -16,7 +16,7 @@ from ups.data.hdf5 import Hdf5Source, dataset, flavour, naming_damage, open_file
 from ups.data.layouts import VARYING
 from ups.data.readers.hdf5_arrays import open_hdf5_arrays
 from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
-from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
+from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered, side_by_side
 from ups.definition import Definition
 from ups.later import h5py
 from ups.parsing import parse_json
@@ -42,11 +42,11 @@ class PDEBenchSource(Hdf5Source):
     def __init__(self, path: Path, facts: Facts, varying: Mapping[str, Array] | None = None) -> None:
         """`varying`: parameters that differ from sample to sample, `(N,)` each."""
         super().__init__(path, facts)
-        self._varying = dict(varying or {})
+        self._varying = {name: values.tolist() for name, values in (varying or {}).items()}
 
     def params_of(self, index: int) -> Params:
         at = self._position(index)
-        return {**self.params, **{name: float(values[at]) for name, values in self._varying.items()}}
+        return {**self.params, **{name: values[at] for name, values in self._varying.items()}}
 
     @staticmethod
     def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:
@@ -54,6 +54,26 @@ class PDEBenchSource(Hdf5Source):
         names = [p.name for p in task.parameters if f"{VARYING}/{p.name}" in file]
         nodes = {name: dataset(file, f"{VARYING}/{name}", [len(ids)], "one number per sample") for name in names}
         return {name: np.asarray(node[:], np.float64) for name, node in nodes.items()}
+
+    def beside(self, index: int) -> range:  # noqa: ARG002
+        """All samples: each data set holds those of every sample, one after the other."""
+        return range(len(self))
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        with naming_damage(self.path, f"samples {self.ids[samples[0]]} to {self.ids[samples[-1]]}"):
+            return self._stored_of(self._handle.file(), slice(samples.start, samples.stop), frames)
+
+    def _inputs_of(self, samples: range) -> Array:
+        with naming_damage(self.path, f"samples {self.ids[samples[0]]} to {self.ids[samples[-1]]}"):
+            return self._given_of(self._handle.file(), slice(samples.start, samples.stop))
+
+    @abstractmethod
+    def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
+        """`_stored` of several samples, `(N, T', *S, C)`."""
+
+    def _given_of(self, file: Any, samples: slice) -> Array:  # noqa: ARG002
+        """`_given` of several samples, `(N, *S, C_in)`."""
+        return np.zeros((samples.stop - samples.start, *self.domain.shape, 0), np.float32)
 
     @staticmethod
     @abstractmethod
@@ -81,6 +101,10 @@ class FieldsSource(PDEBenchSource):
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         return np.stack([values_at(file[name], index, frames) for name in self.task.storage.datasets], axis=-1)
+
+    def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
+        names = self.task.storage.datasets
+        return side_by_side([values_at(file[name], samples)[:, frames, ..., None] for name in names])
 
 
 class GroupsSource(PDEBenchSource):
@@ -123,6 +147,14 @@ class GroupsSource(PDEBenchSource):
         shape = (len(self.times), *self.domain.shape, len(self.task.channels))
         return values_at(dataset(group, "data", shape, "as in the first sample"), frames)
 
+    def beside(self, index: int) -> range:
+        """It alone: every sample is a data set of its own."""
+        at = self._position(index)
+        return range(at, at + 1)
+
+    def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
+        return np.stack([self._stored(file, index, frames) for index in range(samples.start, samples.stop)])
+
 
 class SteadySource(PDEBenchSource):
     """A solution (`tensor`) N×1×S and its coefficient (`nu`) N×S; no time: one frame at t = 0."""
@@ -141,6 +173,12 @@ class SteadySource(PDEBenchSource):
 
     def _given(self, file: Any, index: int) -> Array:
         return values_at(file[self.task.storage.datasets[1]], index)[..., None]
+
+    def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
+        return values_at(file[self.task.storage.datasets[0]], samples)[:, frames, ..., None]
+
+    def _given_of(self, file: Any, samples: slice) -> Array:
+        return values_at(file[self.task.storage.datasets[1]], samples)[..., None]
 
 
 class IncompressibleSource(PDEBenchSource):
@@ -167,6 +205,12 @@ class IncompressibleSource(PDEBenchSource):
 
     def _given(self, file: Any, index: int) -> Array:
         return values_at(file["force"], index)
+
+    def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
+        return side_by_side([values_at(file[name], samples)[:, frames] for name in ("velocity", "particles")])
+
+    def _given_of(self, file: Any, samples: slice) -> Array:
+        return values_at(file["force"], samples)
 
 
 SOURCES: Mapping[str, type[PDEBenchSource]] = {

@@ -1,0 +1,35 @@
+"""Trajectories that are there twice: the same first, middle and last frame, in one file or in two."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+
+from ups.data.source import Source
+
+
+def fingerprints(source: Source) -> dict[str, str]:
+    """A hash per sample id, from its first, middle and last frame; equal trajectories have equal hashes."""
+    result = {}
+    for index, name in enumerate(source.ids):
+        last = len(source.times_of(index)) - 1
+        digest = hashlib.sha256()
+        for t in sorted({0, last // 2, last}):
+            digest.update(np.ascontiguousarray(source.read(index, slice(t, t + 1))).tobytes())
+        result[name] = digest.hexdigest()[:16]
+    return result
+
+
+def duplicates(sources: Iterable[Source]) -> list[tuple[str, str]]:
+    """Pairs `(sample, its earlier twin)`, each written `file:id`, within and across files."""
+    seen: dict[str, str] = {}
+    pairs = []
+    for source in sources:
+        for name, digest in fingerprints(source).items():
+            label = f"{source.path.name}:{name}"
+            if digest in seen:
+                pairs.append((label, seen[digest]))
+            seen.setdefault(digest, label)
+    return pairs
