@@ -191,8 +191,8 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     largest = max((rounded(p.numel() * p.element_size(), device) for p in wave), default=0)
     copied = 3 * bytes_of(wave, device) + 4 * largest
     # Muon stacks the matrices of one shape: gradients, momentum, the two as one, over their norms, and turned.
-    shapes = {p.shape[-2:] for p in muon}
-    stacked = max((bytes_of([p for p in muon if p.shape[-2:] == shape], device) for shape in shapes), default=0)
+    shapes = {p.shape for p in muon}
+    stacked = max((bytes_of([p for p in muon if p.shape == shape], device) for shape in shapes), default=0)
     changed = whole if device == "cuda" else 0  # the average's update, all weights at once
     # A sharded module is gathered block by block: of the largest two as weights, one as gradients, one to be summed.
     units = units_of(module) if shards > 1 else []

@@ -18,7 +18,7 @@ LIKE_ADAMW = 0.2  # rms of what a step of AdamW changes, over its learning rate
 
 
 class Muon:
-    """Moves `params`, whose last two axes are matrices, each as `torch.optim.Muon` moves one of them.
+    """Moves matrices, each as `torch.optim.Muon` moves it.
 
     Matrices of one shape are stacked: a step takes as many kernels as there are shapes, not as there are matrices. Its
     size is that of AdamW's, so that one learning rate serves both. On a GPU matrices are turned in bf16.
@@ -28,25 +28,25 @@ class Muon:
         """`pulls`: the weight decay of each."""
         self.state = {p: {"momentum_buffer": torch.zeros_like(p)} for p in params}
         kinds = sorted(zip(params, pulls, strict=True), key=_kind)
-        self.kinds = [(kind[:2], kind[2], [p for p, _ in members]) for kind, members in groupby(kinds, key=_kind)]
+        self.kinds = [(kind[2], [p for p, _ in members]) for kind, members in groupby(kinds, key=_kind)]
 
     @torch.no_grad()
     def step(self, lr: Tensor, ok: Tensor) -> None:
         """By the learning rate `lr`; nothing moves where the tensor `ok` is false."""
-        for shape, pull, params in self.kinds:
+        for pull, params in self.kinds:
             if moved := [p for p in params if p.grad is not None]:
                 rate = torch.where(ok, lr, 0.0)
-                change = self._turned(moved, shape, ok).mul_(rate * (LIKE_ADAMW * math.sqrt(max(shape))))
+                change = self._turned(moved, ok).mul_(rate * (LIKE_ADAMW * math.sqrt(max(moved[0].shape))))
                 if pull:
                     torch._foreach_mul_(moved, 1 - rate * pull)
-                torch._foreach_sub_(moved, _apart(change, moved))
+                torch._foreach_sub_(moved, change.unbind())
 
-    def _turned(self, moved: list[Tensor], shape: tuple[int, int], ok: Tensor) -> Tensor:
+    def _turned(self, moved: list[Tensor], ok: Tensor) -> Tensor:
         memory = [self.state[p]["momentum_buffer"] for p in moved]
         # What a step that is left out was given may not be finite.
-        given = torch.where(ok, _stacked([p.grad for p in moved if p.grad is not None], shape), 0.0)
-        kept = _stacked(memory, shape).lerp_(given, torch.where(ok, 1 - MOMENTUM, 0.0))
-        torch._foreach_copy_(memory, _apart(kept, memory))
+        given = torch.where(ok, torch.stack([p.grad for p in moved if p.grad is not None]), 0.0)
+        kept = torch.stack(memory).lerp_(given, torch.where(ok, 1 - MOMENTUM, 0.0))
+        torch._foreach_copy_(memory, kept.unbind())
         return orthogonal(given.lerp_(kept, MOMENTUM)).to(kept.dtype)
 
 
@@ -64,14 +64,5 @@ def orthogonal(x: Tensor) -> Tensor:
 
 
 def _kind(member: tuple[Tensor, float]) -> tuple[int, int, float]:
-    rows, columns = member[0].shape[-2:]
+    rows, columns = member[0].shape
     return rows, columns, member[1]
-
-
-def _stacked(tensors: Sequence[Tensor], shape: tuple[int, int]) -> Tensor:
-    return torch.cat([t.reshape(-1, *shape) for t in tensors])
-
-
-def _apart(stack: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    parts = torch.split(stack, [t.numel() // math.prod(stack.shape[1:]) for t in like])
-    return [part.reshape(t.shape) for part, t in zip(parts, like, strict=True)]

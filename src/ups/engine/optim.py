@@ -159,8 +159,8 @@ class Optimizer:
 
 
 def turned(p: Tensor, decayed: bool) -> bool:
-    """Whether Muon moves a parameter: a matrix, or many of them, such as those of waves."""
-    return p.ndim >= 2 and decayed and min(p.shape[-2:]) >= HIDDEN and not p.is_complex()
+    """Whether Muon moves a parameter: a matrix between hidden layers. Those of waves are better left to AdamW."""
+    return p.ndim == 2 and decayed and min(p.shape) >= HIDDEN and not p.is_complex()
 
 
 def _muon(pulls: Mapping[Tensor, float]) -> Muon:
