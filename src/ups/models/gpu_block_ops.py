@@ -14,7 +14,8 @@ from ups.models.gpu_ops import Operations, alike, declare, no_flops, rows
 
 # What one program may keep of a window in the memory that its threads share, where no GPU is there to be asked.
 SHARED = 227 * 1024
-WIDEST_HEAD = 128  # of wider ones a kernel takes longer to compile than it saves; of exact products half as wide
+# Larger windows and wider heads take longer to compile than they save; of exact products half as much.
+LARGEST_WINDOW, LARGEST_TILE = 128, 64 * 128
 
 
 def window_fits(window: int, size: int, x: Tensor) -> bool:
@@ -22,7 +23,7 @@ def window_fits(window: int, size: int, x: Tensor) -> bool:
     back queries, keys, values and what is given of each token, and the weights between tokens."""
     item = 2 if torch.is_autocast_enabled("cuda") else x.element_size()
     exact = item == 4 and torch.get_float32_matmul_precision() == "highest"
-    if window * size > 64 * WIDEST_HEAD // (2 if exact else 1):
+    if window > LARGEST_WINDOW or window * size > LARGEST_TILE // (2 if exact else 1):
         return False
     rows, columns = (max(16, 1 << (n - 1).bit_length()) for n in (window, size))
     return item * (4 * rows * columns + rows * rows) <= _shared_memory(x.device)
