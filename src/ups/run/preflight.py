@@ -11,6 +11,7 @@ from ups.run.config import RunConfig
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Say
 from ups.run.journal import Journal, Span
+from ups.run.statistics import read_before
 from ups.rundir import RunDir
 
 
@@ -44,8 +45,10 @@ def prepare_data(
         if known and (done or identity.complete()):
             mark.skip("its files hold what was validated before")
             return
-        for data in sets():
-            for part in (part for name in PARTS for part in data.parts(name)):
+        if read_before(identity.folder, sets(), identity):
+            mark.facts["read"] = "by another run, when the files held the same"
+        else:
+            for part in (part for data in sets() for name in PARTS for part in data.parts(name)):
                 part.sound()
         mark.facts["files"] = identity.summary()
 
