@@ -219,7 +219,7 @@ def strata_of(source: Source) -> list[object]:
             params = [()] * len(source)
             break
     domains = [source.domain_of(i) for i in range(len(source))]
-    shapes = {id(domain): domain.shape for domain in domains}
+    shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
     return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
 
 
