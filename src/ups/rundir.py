@@ -75,6 +75,8 @@ class RunDir(AbstractContextManager["RunDir"]):
         self.job = folder / ".job.yaml"  # the config as this start was asked for it, which may differ in its ranks
         self.success = folder / ".success.json"  # rank 0: everything is written and verified
         self.hashes = folder / ".hashes.json"  # of data files that nobody has touched since
+        # What all runs of a folder share: the hashes of data files, and what was found in them.
+        self.shared_hashes, self.known_data = folder.parent / ".hashes.json", folder.parent / ".known_data.json"
         self.reserve = folder / ".reserve"  # room that the verdict takes on a full disk
         self.lock = folder / ".lock"
         self.differences: list[str] = []  # in which the config of this start differs from that of the ones before

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ups.data.readers.memory import open_memory
+from ups.data.sample_blocks import SMALL, blocks_of, read_block
 from ups.data.sampler import Mix, Sampler
 from ups.data.source import Facts, Source
 from ups.data.splits import held_out, make_split
 from ups.data.trajectories import Reduction, Trajectories, alike, balanced
 from ups.data.views import CutInTime
 from ups.data.windows import Windows, whole
+from ups.definition import Definition
 from ups.later import torch
 from ups.types import Array, DataError, Domain, Field, Param, TaskSpec
 
@@ -117,6 +120,37 @@ def test_statistics_are_those_of_the_cells_that_count() -> None:
     mean, std = part.statistics()
     np.testing.assert_allclose(mean, [2.0, 2.0])
     np.testing.assert_allclose(std, [0.0, np.std(np.arange(5))], atol=1e-6)
+
+
+def test_many_small_samples_are_read_in_blocks_and_the_damaged_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((400, 3, 8)).astype(np.float32)
+    source = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    rows = [i for i in range(400) if i % 3]
+    reads: list[range] = []
+    whole = type(source)._values_of
+    monkeypatch.setattr(type(source), "_values", None)  # none is read alone
+    monkeypatch.setattr(type(source), "_values_of", lambda s, some, at: reads.append(some) or whole(s, some, at))
+    part = Trajectories(source, [source.ids[i] for i in rows], Reduction(time=2))
+    np.testing.assert_array_equal(part.sound()._resident[..., 0], values[rows, ::2])  # type: ignore[index]
+    assert reads == [range(1, 399)], "those between them are read along"
+    mean, std = part.statistics()
+    np.testing.assert_allclose(mean, values[rows, ::2].mean(), rtol=1e-5)
+    np.testing.assert_allclose(std, values[rows, ::2].std(), rtol=1e-5)
+    apart = blocks_of(source, [0, 399, 1, 2], range(4), 2**15)
+    assert apart == [range(0, 1), range(1, 2), range(2, 4)], "far apart or backwards: alone"
+    assert blocks_of(source, [0, 1], range(2), SMALL + 1) == [range(0, 1), range(1, 2)], "large: alone"
+
+    def one(row: int) -> Array:
+        if row == 7:
+            raise DataError("sample 7 cannot be read")
+        return np.zeros(1)
+
+    def several(some: range) -> Array:
+        raise DataError(f"{some} cannot be read")
+
+    assert read_block([5, 9], one, several).shape == (2, 1), "a gap that is damaged is nobody's loss"
+    with pytest.raises(DataError, match="sample 7"):
+        read_block([5, 7, 9], one, several)
 
 
 def test_a_rare_parameter_value_is_drawn_as_often_as_a_common_one() -> None:

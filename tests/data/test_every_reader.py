@@ -420,6 +420,18 @@ def test_trajectories_in_memory_are_those_of_the_file_and_their_statistics_are_c
     assert all((a == b).all() for a, b in zip(kept.statistics(), read.statistics(), strict=True))
 
 
+def test_samples_beside_each_other_are_read_at_once_as_they_are_one_by_one(sample: Sample) -> None:
+    source = sample.open()
+    near = source.beside(2)
+    assert 2 in near
+    some, frames = range(near.start, min(near.stop, near.start + 4)), slice(0, None, 2)
+    one_by_one = np.stack([source.read(i, frames) for i in some])
+    at_once = source.read_several(some, frames)
+    assert (at_once.dtype, at_once.shape) == (one_by_one.dtype, one_by_one.shape)
+    np.testing.assert_array_equal(at_once, one_by_one)
+    np.testing.assert_array_equal(source.inputs_of(some), np.stack([source.inputs(i) for i in some]))
+
+
 def test_no_torch_is_imported_before_tensors_are_wanted() -> None:
     names = ("splits", "sampler", "windows", "cache_shards", "cache", "cache_builder", "write", "layouts", "checksums")
     modules = ", ".join(("ups.data", *(f"ups.data.{name}" for name in names)))

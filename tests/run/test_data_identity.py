@@ -9,10 +9,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import h5py
 import numpy as np
 import pytest
 from safetensors.torch import load_file
@@ -20,6 +22,7 @@ from safetensors.torch import load_file
 from ups.cli import main
 from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
+from ups.data.trajectories import Trajectories
 from ups.engine.checkpoint.store import Snapshot, Store
 from ups.engine.ranks.dist import DivergedError
 from ups.engine.train import Progress
@@ -28,8 +31,9 @@ from ups.files import sha256
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.data_identity import IdentifiedStore, Identity
-from ups.run.datasets import Screen
+from ups.run.datasets import Screen, open_sets
 from ups.run.generate import generate
+from ups.run.known_data import KnownData
 from ups.run.run import Run, run_alone
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -238,6 +242,57 @@ def test_ranks_that_are_started_again_look_at_their_data_again(files: Path, made
     swap(files, made[3])
     with Run.join(folder.folder, Screen.silent()) as run, pytest.raises(DataError, match="has changed"):
         run.prepare()
+
+
+def test_what_one_run_has_read_the_next_in_its_folder_knows_and_only_of_just_these_data(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(name: str, **changes: object) -> RunDir:
+        return prepare(settings(tmp_path, str(files), **{"name": name, **changes}))
+
+    reads: list[Path] = []
+    sound, sample_of = Trajectories.sound, begun("first")
+    first, known = json.loads(sample_of.statistics.read_text()), sample_of.known_data
+    remembered = known.read_text()
+    monkeypatch.setattr(Trajectories, "sound", lambda part: reads.append(part.origin) or sound(part))
+    assert json.loads(begun("second").statistics.read_text()) == first
+    assert reads == [], "nothing is read again"
+    seeded = {"data": {"a": {"file": str(files), "task": "advection1d", **REDUCED, "seed": 1}}}
+    assert json.loads(begun("other", **seeded).statistics.read_text()) != first
+    assert reads, "another split has other statistics"
+    for damaged in (remembered.replace(str(first["advection1d"]["values"]["mean"][0]), "5.0"), "[1]", "{"):
+        assert damaged != remembered
+        known.write_text(damaged)
+        reads.clear()
+        assert json.loads(begun(f"damaged{len(damaged)}").statistics.read_text()) == first
+        assert reads, "what is damaged is not believed"
+    (files / "b.hdf5").rename(files / "d.hdf5")
+    reads.clear()
+    begun("renamed")
+    assert reads, "a split goes by names"
+    with h5py.File(files / "a.hdf5", "r+") as file:
+        file["tensor"][:, 40] = np.nan
+    with pytest.raises(DataError, match=r"has values that are not finite"):
+        begun("bad")
+
+
+def test_a_large_file_that_was_touched_is_not_taken_for_the_one_that_was_read(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.data.checksums.WHOLE", 1000)  # larger ones are known by samples
+    monkeypatch.setattr("ups.data.checksums.RECENT", 0)
+    config = settings(tmp_path, str(files))
+    folder = prepare(config)
+    with ExitStack() as stack:
+        sets = open_sets(config.data, tmp_path, lambda progress: None, stack)  # noqa: ARG005
+        known = KnownData(folder.known_data, Identity(folder, print))
+        assert known.get(sets[0]) is not None
+        os.utime(files / "b.hdf5")
+        assert known.get(sets[0]) is None
+        monkeypatch.setattr("ups.data.checksums.RECENT", 10**18)
+        folder.known_data.unlink()
+        known.keep({"advection1d": {}}, {"advection1d": sets[0]})
+        assert not folder.known_data.exists(), "a file of a moment ago may be touched again without a trace"
 
 
 def test_statistics_are_of_what_the_files_hold_and_not_of_their_size(

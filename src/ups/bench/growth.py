@@ -1,4 +1,4 @@
-"""`ups bench growth`: how the cost of a training step grows with cells, tokens, samples, parameters and tasks."""
+"""`ups bench growth`: how a step grows with cells, tokens, samples, parameters and tasks, and a start with its data."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from ups.bench.generate import provenance, write_numbers
+from ups.bench.growth_start import BARS, SIZES, start_seconds
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.jobs.timing import timed_stage
@@ -23,6 +24,7 @@ from ups.types import ConfigError
 
 TASKS = ("burgers1d", "advection1d", "ks1d", "kdv1d")
 TOKENS = 64  # where tokens do not grow
+START = "start"  # of a whole run, by samples on disk
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,15 @@ def measure(
     return found
 
 
+def measure_start(rounds: int, say: Callable[[str], None]) -> list[Measured]:
+    """Seconds from the command of a run to its first step, by samples on disk: the first run on them, and the next."""
+    found = [Measured(kind, "command", tuple(map(float, SIZES)), s) for kind, s in start_seconds(rounds, say).items()]
+    for row in found:
+        shown = ", ".join(f"{n:.0f}: {s:.3g}" for n, s in zip(row.sizes, row.seconds, strict=True))
+        say(f"{row.axis:<12} {row.exponent:5.2f}   to reach ≤ {BARS[row.axis]}   s by samples on disk: {shown}")
+    return found
+
+
 def bench_growth(
     axes: Sequence[str] | None,
     cores: Sequence[str],
@@ -119,25 +130,27 @@ def bench_growth(
     say: Callable[[str], None],
 ) -> None:
     """Measure every axis with every core; print the exponents, write the numbers, and draw them."""
-    names = [axis.name for axis in AXES]
+    names = [*(axis.name for axis in AXES), START]
     if unknown := [name for name in axes or () if name not in names]:
         raise ConfigError(f"nothing grows along '{unknown[0]}'; the axes are {', '.join(names)}.")
     if seconds <= 0 or rounds < 1:
         raise ConfigError(f"--seconds {seconds:g} and --rounds {rounds} measure nothing; both are above 0.")
     place = device_of(device)
     chosen = [axis for axis in AXES if not axes or axis.name in axes]
-    rows = [measure(axis, core, place, seconds, rounds, say) for axis in chosen for core in cores]
+    steps = [measure(axis, core, place, seconds, rounds, say) for axis in chosen for core in cores]
+    starts = measure_start(rounds, say) if not axes or START in axes else []
+    rows = [*steps, *starts]
     if json_path:
         facts = [
             {"axis": r.axis, "core": r.core, "sizes": r.sizes, "seconds": r.seconds, "exponent": r.exponent}
             for r in rows
         ]
-        bars = {axis.name: axis.bar for axis in chosen}
+        bars = {**{axis.name: axis.bar for axis in chosen}, **(BARS if starts else {})}
         write_numbers(json_path, {"growth": facts, "bars": bars}, {**provenance(place), "rounds": rounds})
-    if plot:
+    if plot and steps:
         curves = [
             Curve(f"{r.axis}, {r.core}: {r.exponent:.2f}", np.divide(r.sizes, r.sizes[0]), np.array(r.seconds))
-            for r in rows
+            for r in steps
         ]
         picture = chart(curves, "times the smallest", "seconds of a step", log_x=True)
         with writing(plot, "choose another --plot") as beside:

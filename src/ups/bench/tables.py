@@ -150,6 +150,13 @@ def engine_table(path: Path) -> str:
     return markdown(("what", "ratio", "bar", "seen"), lines)
 
 
+GROWS = {
+    "cells": "cells, in as many tokens",
+    "first start": "samples on disk, from the command of the first run on them to its first step",
+    "next start": "samples on disk, the next run on them",
+}
+
+
 def growth_table(path: Path) -> str:
     """The exponents of `ups bench growth`; one that misses its bar is bold."""
     try:
@@ -158,7 +165,7 @@ def growth_table(path: Path) -> str:
             bar, exponent = float(numbers["bars"][row["axis"]]), float(row["exponent"])
             shown = f"{exponent:.2f}" if exponent <= bar else f"**{exponent:.2f}**"
             steps = " – ".join(f"{1e3 * float(row['seconds'][i]):.0f}" for i in (0, -1))
-            what = "cells, in as many tokens" if row["axis"] == "cells" else str(row["axis"])
+            what = GROWS.get(row["axis"], str(row["axis"]))
             sizes = " – ".join(f"{float(row['sizes'][i]):g}" for i in (0, -1))
             lines.append((f"{what} (`{row['core']}`)", sizes, steps, shown, f"≤ {bar:g}"))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -82,12 +82,13 @@ def bench_growth(
     """How the time of a training step grows with tokens, cells, samples, width and tasks, as exponents.
 
     An operator with attention, in windows where the core is the unet, on random numbers; all else stays as it is while
-    one grows. The exponent is fitted to the larger half of the sizes.
+    one grows. Last, how long a run takes from its command to its first step as the samples on disk grow: the first run
+    on a file, and the next. The exponent is fitted to the larger half of the sizes.
 
     Parameters
     ----------
     axis
-        Only tokens, cells, samples, width or tasks; may be given several times.
+        Only tokens, cells, samples, width, tasks or start; may be given several times.
     core
         unet (the default), whose attention is in windows, or transformer; may be given several times.
     device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -38,18 +37,17 @@ def is_digest(value: object) -> bool:
 
 
 class Memory:
-    """The digests of files, and a JSON file that remembers those of untouched ones.
+    """The digests of files, and JSON files that remember those of untouched ones.
 
     Untouched: device, inode, size and the times of the last change of content and of inode are the same. No program
     can set the last of them back, so a file that is edited in place is read again whatever it does to its mtime.
     """
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
-        self._entries: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            self._entries = read_record(file)
-        self._changed = False
+    def __init__(self, file: Path, shared: Path | None = None) -> None:
+        """`shared`: another such file, of several memories, that is asked for what this one does not know."""
+        self.files = [path for path in (file, shared) if path is not None]
+        self._entries = {name: entry for path in reversed(self.files) for name, entry in _recalled(path).items()}
+        self._fresh: dict[str, Any] = {}  # what was not known before
         self.touched: list[Path] = []  # large files that somebody touched, and whose samples are what they were
 
     def digest(self, path: Path, sampled: bool | None = None) -> dict[str, Any]:
@@ -77,7 +75,7 @@ class Memory:
                 if kind == "sampled" and known.get(kind) == entry[kind]:
                     self.touched.append(path)
                 if time.time_ns() - max(stamp[3:]) > RECENT:
-                    self._entries[name], self._changed = entry, True
+                    self._entries[name] = self._fresh[name] = entry
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
         return {"bytes": size, kind: entry[kind]}
@@ -94,10 +92,11 @@ class Memory:
 
     def save(self) -> None:
         """Write down what was learnt; OSError where that cannot be."""
-        if self._changed:
-            self.file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self.file, json.dumps(self._entries, indent=1))
-            self._changed = False
+        for path in self.files if self._fresh else ():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Read again: others may have written to it since.
+            write_atomic(path, json.dumps({**_recalled(path), **self._fresh}, indent=1))
+        self._fresh = {}
 
 
 def checksum(source: Source, memory: Path) -> str:
@@ -141,6 +140,22 @@ def glance(path: Path) -> str:
         return f"{size} bytes, samples {sample(path, size, GLANCES, GLANCE)[:16]}"
     except OSError as error:
         return f"nothing ({error.strerror})"
+
+
+def untouched(path: Path) -> list[int] | None:
+    """What changes when somebody touches a file; None if that was a moment ago, or nobody can say."""
+    try:
+        stamp = _stamp(path)
+    except OSError:
+        return None
+    return stamp if time.time_ns() - max(stamp[3:]) > RECENT else None
+
+
+def _recalled(file: Path) -> dict[str, Any]:
+    try:
+        return read_record(file)
+    except (OSError, ValueError):
+        return {}
 
 
 def _stamp(path: Path) -> list[int]:

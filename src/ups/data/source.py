@@ -156,9 +156,10 @@ class Source(AbstractContextManager["Source"], ABC):
         self.close()
 
     def _position(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"{self.path}: there is no sample {index}, only {len(self)} of them")
-        return int(index) % len(self)
+        count = len(self.ids)
+        if not -count <= index < count:
+            raise IndexError(f"{self.path}: there is no sample {index}, only {count} of them")
+        return int(index) % count
 
 
 class View(Source):

@@ -95,10 +95,11 @@ CONVENTIONS: Mapping[str, Callable[[Sequence[str], int], list[str]]] = {
 }
 
 
-def _draws(seed: int, name: str) -> tuple[bytes, bytes]:
+def _draws(seed: int, name: str) -> bytes:
+    """A draw for the last part of a name, then one for all of it."""
     last = name.rpartition("/")[2]
     first = _draw(seed, last)
-    return first, first if last == name else _draw(seed, name)
+    return first + (first if last == name else _draw(seed, name))
 
 
 def _draw(seed: int, name: str) -> bytes:

@@ -317,9 +317,13 @@ def alike(source: Source, ids: Sequence[str], reduction: Reduction) -> list[Traj
     """Samples of a source as trajectories that share a grid, a box and a boundary, most cells first."""
     place = {name: i for i, name in enumerate(source.ids)}
     groups: dict[tuple[Any, ...], list[str]] = {}
+    members: dict[int, tuple[Domain, list[str]]] = {}  # by domain, which is kept so that no other takes its id
     for name in ids:
         domain = source.domain_of(place[name])
-        groups.setdefault((domain.shape, domain.bounds, domain.periodic), []).append(name)
+        if id(domain) not in members:
+            group = groups.setdefault((domain.shape, domain.bounds, domain.periodic), [])
+            members[id(domain)] = (domain, group)
+        members[id(domain)][1].append(name)
     parts = [Trajectories(source, names, reduction) for names in groups.values()]
     return sorted(parts, key=lambda part: -int(np.prod(part.shape)))
 

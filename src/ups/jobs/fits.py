@@ -15,6 +15,7 @@ from ups.jobs.estimate import KEPT, costs
 from ups.jobs.forecast import size
 from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import RunConfig
+from ups.run.datasets import DataSet
 from ups.rundir import RunDir
 from ups.types import ConfigError
 from ups.verdict import StorageError
@@ -22,13 +23,14 @@ from ups.verdict import StorageError
 MUCH = 50  # times what is certain, below which there is so much memory that activations are not counted
 
 
-def quick_estimate(config: RunConfig, folder: Path) -> Sequence[str]:
-    """What the run takes, in a sentence; ConfigError where it cannot fit in memory, StorageError on the disk.
+def quick_estimate(config: RunConfig, folder: Path, opened: Sequence[DataSet] = ()) -> Sequence[str]:
+    """What the run takes, in a sentence; ConfigError where it cannot fit in memory, StorageError on the disk. Data sets
+    that are `opened` are not opened again.
 
     Weights, gradients, moments, averages, batches and resident data are certain. Where `MUCH` times as much is not
     free, activations and evaluations are counted too, on tensors without memory.
     """
-    device, sets = device_of(config.device), outlines(config.data)
+    device, sets = device_of(config.device), outlines(config.data, opened)
     memory, disk = certain_memory(config, sets, device.type), certain_disk(config, sets)
     free, room = _free(device), shutil.disk_usage(folder).free
     if disk > room and not RunDir(folder).checkpoints().exists():

@@ -90,11 +90,13 @@ class Outline:
         return sum(size for size in sizes if size <= RESIDENT)
 
 
-def outlines(configs: Mapping[str, DataConfig]) -> list[Outline]:
-    """The data sets of a run, one for each task: from their equations, or from the headers of their files."""
+def outlines(configs: Mapping[str, DataConfig], opened: Sequence[DataSet] = ()) -> list[Outline]:
+    """The data sets of a run, one for each task: from their equations, or from the headers of their files, which are
+    not read again where the run has `opened` them."""
     with ExitStack() as stack:
         there = {name: data for name, data in configs.items() if data.there}
-        sets = open_sets(there, Path(), lambda progress: None, stack)  # noqa: ARG005  (nothing is made)
+        known = opened if len(there) == len(configs) else ()
+        sets = known or open_sets(there, Path(), lambda progress: None, stack)  # noqa: ARG005  (nothing is made)
         outlined = [_of_files(data) for data in sets]
     made = [_to_be_made(name, data) for name, data in configs.items() if not data.there]
     tasks: dict[str, Outline] = {}

@@ -50,7 +50,7 @@ class Identity:
 
     def __init__(self, folder: RunDir, say: Callable[[str], None]) -> None:
         self.folder, self.say = folder, say
-        self.memory = Memory(folder.hashes)
+        self.memory = Memory(folder.hashes, folder.shared_hashes)
 
     def recorded(self, section: str = "files") -> dict[str, Digest]:
         """What the run's data.json says, or its checkpoints where that is gone; nothing where neither is there."""
@@ -88,7 +88,7 @@ class Identity:
         """
         record, paths = self.recorded(), list(files)
         if record:
-            names = {self._name(path) for path in paths}
+            names = {self.name_of(path) for path in paths}
             then = {n: row for n, row in record.items() if whole or n in names or self._gone(n)}
             self._compare(then, paths)
             return
@@ -132,7 +132,7 @@ class Identity:
     def agreed(self, dist: Dist, files: Sequence[Path]) -> Digests:
         """Rank 0's record, after all ranks have found the same files, of the same sizes and samples."""
         if dist.world > 1:
-            glances = {f"data file {self._name(path)}": glance(path) for path in files}
+            glances = {f"data file {self.name_of(path)}": glance(path) for path in files}
             if len(set(dist.gather(hashlib.sha256(str(sorted(glances.items())).encode()).hexdigest()))) > 1:
                 dist.handshake({"number of data files": len(files), **glances})
         return dist.gather(self.recorded() if dist.leads else {})[0]
@@ -140,7 +140,7 @@ class Identity:
     def of(self, sources: Iterable[Source]) -> list[Digest]:
         """The recorded digests of the files of some sources; of none where there is no record."""
         record = self.recorded()
-        names = [self._name(path) for source in sources for path in source.files()]
+        names = [self.name_of(path) for source in sources for path in source.files()]
         return [record[name] for name in names if name in record]
 
     def by_path(self) -> dict[Path, Digest]:
@@ -164,7 +164,7 @@ class Identity:
 
     def _digests(self, paths: Iterable[Path], then: Digests | None = None) -> dict[str, Digest]:
         """What files hold now, whole or sampled as they were recorded."""
-        names = {self._name(path): path for path in paths}
+        names = {self.name_of(path): path for path in paths}
         kinds = [("sampled" in then[name]) if then and name in then else None for name in names]
         digests = self.memory.digests(names.values(), kinds)
         with contextlib.suppress(OSError):  # it would only have saved time
@@ -178,7 +178,8 @@ class Identity:
         about = "SHA-256 of every data file; `sampled`: of its first, its last and evenly spread blocks alone."
         self.folder.write(self.folder.data, {"about": about, **read_json(self.folder.data), section: digests})
 
-    def _name(self, path: Path) -> str:
+    def name_of(self, path: Path) -> str:
+        """What a record calls a file: below the run or the downloads where it lies there, for both may be moved."""
         for sign, home in ((RUN, self.folder.folder), (FETCHED, downloads())):
             if path.is_relative_to(home):
                 return f"{sign}{path.relative_to(home).as_posix()}"

@@ -205,10 +205,22 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
     own = parts_of(source.ids)
     if own is not None and (settings.files or settings == SplitConfig()):
         return source, given_split(source.ids, own, "as given")
-    params = [tuple(source.params_of(i).items()) for i in range(len(source))]
-    grids = [source.domain_of(i).shape for i in range(len(source))]
-    strata = list(zip(params if len(set(params)) <= STRATA else [()] * len(params), grids, strict=True))
-    return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata)
+    return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata_of(source))
+
+
+def strata_of(source: Source) -> list[object]:
+    """A label per sample: its grid, and its parameters where there are few sets of them."""
+    params: list[tuple[tuple[str, float | str], ...]] = []
+    distinct = set(params)
+    for i in range(len(source)):
+        params.append(tuple(source.params_of(i).items()))
+        distinct.add(params[-1])
+        if len(distinct) > STRATA:
+            params = [()] * len(source)
+            break
+    domains = [source.domain_of(i) for i in range(len(source))]
+    shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
+    return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
 
 
 def held_aside(settings: SplitConfig, source: Source) -> list[bool]:

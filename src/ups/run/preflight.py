@@ -11,20 +11,21 @@ from ups.run.config import RunConfig
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Say
 from ups.run.journal import Journal, Span
+from ups.run.statistics import read_before
 from ups.rundir import RunDir
 
 
-def _unasked(config: RunConfig, folder: Path) -> Sequence[str]:  # noqa: ARG001
+def _unasked(*about: object) -> Sequence[str]:  # noqa: ARG001
     return ()
 
 
 @dataclass(frozen=True)
 class Preflight:
     """Each gives sentences worth a remark, and raises ConfigError where the run could not come to its end. They are
-    made above this room; by default nothing is looked at."""
+    made above this room, and told the config, the folder and the open data sets; by default nothing is looked at."""
 
     doctor: Callable[[RunConfig, Path], Sequence[str]] = _unasked
-    estimate: Callable[[RunConfig, Path], Sequence[str]] = _unasked
+    estimate: Callable[[RunConfig, Path, Sequence[DataSet]], Sequence[str]] = _unasked
 
     def asked(self, phase: str) -> bool:
         return getattr(self, phase) is not _unasked
@@ -44,25 +45,35 @@ def prepare_data(
         if known and (done or identity.complete()):
             mark.skip("its files hold what was validated before")
             return
-        for data in sets():
-            for part in (part for name in PARTS for part in data.parts(name)):
+        if read_before(identity.folder, sets(), identity):
+            mark.facts["read"] = "by another run, when the files held the same"
+        else:
+            for part in (part for data in sets() for name in PARTS for part in data.parts(name)):
                 part.sound()
         mark.facts["files"] = identity.summary()
 
 
 def look_ahead(
-    journal: Journal, span: Span, preflight: Preflight, config: RunConfig, folder: RunDir, say: Say, done: bool
+    journal: Journal,
+    span: Span,
+    preflight: Preflight,
+    config: RunConfig,
+    folder: RunDir,
+    say: Say,
+    sets: Sequence[DataSet],
 ) -> None:
-    """The phases doctor and estimate, unless the simulator is trained already (`done`)."""
-    for phase, look in (("doctor", preflight.doctor), ("estimate", preflight.estimate)):
+    """The phases doctor and estimate of a run on `sets`; there are none where the simulator is trained already."""
+    for phase in ("doctor", "estimate"):
         if span.ends_before(phase):
             return
         with journal(phase) as mark:
             if not span.wants(phase):
                 mark.skip(f"--from {span.first}")
-            elif done or not preflight.asked(phase):
-                mark.skip("the simulator is trained" if done else "nobody asked for it")
+            elif not sets or not preflight.asked(phase):
+                mark.skip("nobody asked for it" if sets else "the simulator is trained")
             else:
-                mark.facts["remarks"] = remarks = list(look(config, folder.folder))
+                about = (config, folder.folder)
+                remarks = preflight.doctor(*about) if phase == "doctor" else preflight.estimate(*about, sets)
+                mark.facts["remarks"] = list(remarks)
                 for remark in remarks:
                     say(remark)

@@ -170,8 +170,7 @@ class Run:
         return None if self.config.start_from is None else load_simulator(self.config.start_from)
 
     def prepare(self) -> None:
-        """Make and read the data, and measure them: what is wrong with them is said now, before anything is trained.
-        Then look at the machine, and whether the run fits on it."""
+        """Make, read and measure the data, look at the machine: what is wrong is said before anything is trained."""
         device_of(self.config.device)
         done = trained(self.folder, self.journal)
         with STOP.at_once("data were made"):
@@ -181,7 +180,8 @@ class Run:
                 with self.phases("statistics"):
                     keep_statistics(self.folder, self.sets, self.identity)
         with self.phases("checks"):
-            look_ahead(self.journal, self.span, self.preflight, self.config, self.folder, self.screen.say, done)
+            asked, sets = (self.preflight, self.config, self.folder), [] if done else self.sets
+            look_ahead(self.journal, self.span, *asked, self.screen.say, sets)
 
     def dry_run(self, dist: Dist, pulse: Pulse | None = None) -> None:
         """A few real steps of every stage, unless they were taken before or training has begun."""

@@ -14,28 +14,42 @@ from torch import Tensor
 from ups.config import dump
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
+from ups.run.known_data import KnownData
 from ups.rundir import RunDir
 from ups.tensors import TaskStatistics
 from ups.verdict import read_json
 
 
 def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
-    """The statistics of each task; those in the folder where they are whole and of just these data."""
-    rows, statistics = read_json(folder.statistics), {}
+    """The statistics of each task; those in the folder where they are whole and of just these data, or that another run
+    has measured of the same data."""
+    rows, known, statistics = read_json(folder.statistics), KnownData(folder.known_data, identity), {}
     for data in sets:
         row = rows.get(data.task.name)
         values = row.get("values", {}) if isinstance(row, dict) else {}
-        statistics[data.task.name] = _unpacked(values) if row == _row(data, values, identity) else measured(data)
+        shared = None if row == _row(data, values, identity) else known.get(data)
+        if row == _row(data, values, identity) or shared is not None:
+            statistics[data.task.name] = _unpacked(values if shared is None else shared)
+        else:
+            statistics[data.task.name] = measured(data)
     return statistics
 
 
 def keep_statistics(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
     """The statistics of each task, measured where the folder does not hold them yet, and written there."""
     statistics = statistics_of(folder, sets, identity)
-    rows = {data.task.name: _row(data, _packed(statistics[data.task.name]), identity) for data in sets}
+    found = {name: _packed(values) for name, values in statistics.items()}
+    rows = {data.task.name: _row(data, found[data.task.name], identity) for data in sets}
     if rows != read_json(folder.statistics):
         folder.write(folder.statistics, rows)
+    KnownData(folder.known_data, identity).keep(found, {data.task.name: data for data in sets})
     return statistics
+
+
+def read_before(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> bool:
+    """Whether another run has read all of just these data, and found them finite."""
+    known = KnownData(folder.known_data, identity)
+    return all(known.get(data) is not None for data in sets)
 
 
 def measured(data: DataSet) -> TaskStatistics:

@@ -45,8 +45,12 @@ class PDEBenchSource(Hdf5Source):
         self._varying = {name: values.tolist() for name, values in (varying or {}).items()}
 
     def params_of(self, index: int) -> Params:
-        at = self._position(index)
-        return {**self.params, **{name: values[at] for name, values in self._varying.items()}}
+        if not self._varying:
+            return self.params
+        at, params = self._position(index), dict(self.params)
+        for name, values in self._varying.items():
+            params[name] = values[at]
+        return params
 
     @staticmethod
     def varying(file: Any, task: TaskSpec, ids: tuple[str, ...]) -> dict[str, Array]:

@@ -1,0 +1,71 @@
+"""What the runs of one folder have found out about data: read and measured by one, known to the others."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ups.config import dump
+from ups.data.checksums import untouched
+from ups.files import sum_of, write_atomic
+from ups.provenance import SOURCE, code
+from ups.run.data_identity import Identity
+from ups.run.datasets import DataSet
+from ups.verdict import read_json
+
+MOST = 256  # data sets that are remembered, the latest
+
+Values = dict[str, Any]
+
+
+class KnownData:
+    """The statistics of data sets whose every part was read and found finite, in a file that the runs of one folder
+    share. A row is of all that decides it: what the files hold and how they are called, how they are reduced and split,
+    and the code that read them. Who cannot read or write the file reads the data instead."""
+
+    def __init__(self, file: Path, identity: Identity) -> None:
+        self.file, self.identity = file, identity
+
+    def get(self, data: DataSet) -> Values | None:
+        """The statistics of a data set, as `keep` was told them; None where nobody has read just these data."""
+        row = read_json(self.file).get(self._key(data))
+        whole = isinstance(row, dict) and row.get("sum") == sum_of(row) and isinstance(row.get("values"), dict)
+        return row["values"] if isinstance(row, dict) and whole else None
+
+    def keep(self, found: Mapping[str, Values], sets: Mapping[str, DataSet]) -> None:
+        """Remember the statistics of data sets, by the name of their task."""
+        rows = read_json(self.file)
+        keyed = {self._key(data): {"values": found[name]} for name, data in sets.items()}
+        fresh = {key: {**row, "sum": sum_of(row)} for key, row in keyed.items() if key}
+        if any(rows.get(key) != row for key, row in fresh.items()):
+            latest = list({**{k: v for k, v in rows.items() if k not in fresh}, **fresh}.items())[-MOST:]
+            with contextlib.suppress(OSError):  # it would only have saved time
+                write_atomic(self.file, json.dumps(dict(latest), indent=1))
+
+    def _key(self, data: DataSet) -> str:
+        """A digest of all that the statistics of a data set depend on; empty where that is not certain: a large file is
+        known by samples of it, and while it is being touched its times do not tell whether it has changed since."""
+        digests = self.identity.by_path()
+        files = [path for entry in data.entries for path in entry.source.files()]
+        records = [Path(entry.config.split.record) for entry in data.entries if entry.config.split.record is not None]
+        rows: list[Any] = []
+        for path in (*files, *records):
+            if path not in digests:
+                return ""
+            stamp = untouched(path) if "sampled" in digests[path] else []
+            if stamp is None:
+                return ""
+            rows.append([self.identity.name_of(path), dict(digests[path]), stamp])
+        config = [dump(entry.config) for entry in data.entries]
+        depends = [rows, config, repr(data.task), _source()]
+        return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _source() -> str:
+    return str(code()[SOURCE])
