@@ -30,7 +30,8 @@ class TrainConfig:
     weight_decay: float = 1e-4
     """Decoupled; never on norms, biases, embeddings and scales."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """muon: for the hidden matrices, AdamW for the rest."""
+    """muon: for the matrices between hidden layers, AdamW for the rest: fewer steps to the same error, at about
+    twice the learning rate."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's."""
     warmup: float = 0.05
