@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from ups.cli import main
 from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
+from ups.data.readers.pdebench import FieldsSource
 from ups.data.trajectories import Trajectories
 from ups.engine.checkpoint.store import Snapshot, Store
 from ups.engine.ranks.dist import DivergedError
@@ -287,6 +288,9 @@ def test_a_large_file_that_was_touched_is_not_taken_for_the_one_that_was_read(
         sets = open_sets(config.data, tmp_path, lambda progress: None, stack)  # noqa: ARG005
         known = KnownData(folder.known_data, Identity(folder, print))
         assert known.get(sets[0]) is not None
+        with monkeypatch.context() as theirs:
+            theirs.setattr(FieldsSource, "__module__", "theirs.readers")
+            assert known.get(sets[0]) is None, "a reader that is not ours may have changed"
         os.utime(files / "b.hdf5")
         assert known.get(sets[0]) is None
         monkeypatch.setattr("ups.data.checksums.RECENT", 10**18)

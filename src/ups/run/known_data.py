@@ -12,6 +12,7 @@ from typing import Any
 
 from ups.config import dump
 from ups.data.checksums import untouched
+from ups.data.source import Source
 from ups.files import sum_of, write_atomic
 from ups.provenance import SOURCE, code
 from ups.run.data_identity import Identity
@@ -48,8 +49,11 @@ class KnownData:
                 write_atomic(self.file, json.dumps(dict(latest), indent=1))
 
     def _key(self, data: DataSet) -> str:
-        """A digest of all that the statistics of a data set depend on; empty where that is not certain: a large file is
-        known by samples of it, and while it is being touched its times do not tell whether it has changed since."""
+        """A digest of all that the statistics of a data set depend on; empty where that is not certain: a reader of
+        somebody else's may have changed, and a large file is known by samples of it, and while it is being touched its
+        times do not tell whether it has changed since."""
+        if not all(_read_by_us(entry.source) for entry in data.entries):
+            return ""
         digests = self.identity.by_path()
         files = [path for entry in data.entries for path in entry.source.files()]
         records = [Path(entry.config.split.record) for entry in data.entries if entry.config.split.record is not None]
@@ -64,6 +68,12 @@ class KnownData:
         config = [dump(entry.config) for entry in data.entries]
         depends = [rows, config, repr(data.task), _source()]
         return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
+
+
+def _read_by_us(source: Source) -> bool:
+    inside = (getattr(source, "source", None), *getattr(source, "parts", ()))
+    ours = type(source).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return ours and all(_read_by_us(part) for part in inside if part is not None)
 
 
 @functools.cache
