@@ -110,7 +110,8 @@ class Learner:
         if self.config.clip:
             clip(list(gradients.values()), norm, self.config.clip)
         ok = torch.isfinite(norm)
-        self.optimizer.step(ok)
+        with matrix_products(self.config, self.dist.device.type):
+            self.optimizer.step(ok)
         self.ema.update(ok)
         self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
 
@@ -157,7 +158,7 @@ def precision(config: TrainConfig, device: str) -> AbstractContextManager[Any]:
 
 @contextmanager
 def matrix_products(config: TrainConfig, device: str) -> Iterator[None]:
-    """Inside, forwards and backwards, a GPU multiplies matrices of float32 as the config says, and an ARM processor
+    """Inside, a GPU multiplies matrices of float32 as the config says, and an ARM processor
     without oneDNN, which takes up to ten times as long for small ones."""
     before = torch.get_float32_matmul_precision(), torch.backends.mkldnn.enabled
     if config.precision == "tf32" and device == "cuda":
