@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from ups.engine.muon import Muon
 from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, schedule, trained
 from ups.types import ConfigError
 
@@ -126,6 +127,22 @@ def test_muon_turns_hidden_matrices_and_adamw_the_rest() -> None:
         assert (a - b).norm() < error * (b - start).norm()
     assert "0.weight/momentum_buffer" in optimizer.state_dict()
     assert "0.bias/exp_avg" in optimizer.state_dict()
+
+
+def test_muon_by_itself_leaves_all_alone_where_a_step_is_not_ok_and_a_matrix_that_was_given_nothing() -> None:
+    """As part of a CUDA graph it is asked in either case; on the host the optimizer does not ask it."""
+    given, other = (torch.randn(16, 24, requires_grad=True) for _ in range(2))
+    muon = Muon([given, other], [0.1, 0.1])
+    given.grad = torch.randn(16, 24)
+    start = other.detach().clone()
+    muon.step(torch.tensor(1e-2), OK)
+    before, momentum = given.detach().clone(), muon.state[given]["momentum_buffer"].clone()
+    given.grad = torch.full((16, 24), float("nan"))
+    muon.step(torch.tensor(1e-2), BAD)
+    assert torch.equal(given, before)
+    assert torch.equal(muon.state[given]["momentum_buffer"], momentum)
+    assert momentum.any()
+    assert torch.equal(other, start)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon", "complex"])

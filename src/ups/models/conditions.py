@@ -37,9 +37,8 @@ class ParamRange(nn.Module):
         self.high.copy_(high)
 
     def forward(self, params: Tensor) -> Tensor:
-        scaled = self._scaled(
-            torch.cat((self.low.unsqueeze(0), self.high.unsqueeze(0), params))
-        )  # a kernel for all three
+        # All three by the same kernels.
+        scaled = self._scaled(torch.cat((self.low.unsqueeze(0), self.high.unsqueeze(0), params)))
         low, high = scaled[0], scaled[1]
         half = (high - low) / 2
         # A parameter that never varied is measured in its own size, so that another value is at least seen.

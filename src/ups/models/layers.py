@@ -216,11 +216,12 @@ class FourierMixing(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             y, waves = x.float(), _waves(*space, self.modes, x.device)
-            if usable(y) or not x.is_cpu:
-                one = self._fused if usable(y) else self._along
-                along = (one(y, axis, waves[axis]) for axis in range(space.ndim))
-            else:
+            if usable(y):
+                along = (self._fused(y, axis, waves[axis]) for axis in range(space.ndim))
+            elif x.is_cpu:
                 along = (self._on_cpu(y, axis, waves[axis], space.periodic[axis]) for axis in range(space.ndim))
+            else:
+                along = (self._along(y, axis, waves[axis]) for axis in range(space.ndim))
             return functools.reduce(torch.add, along).to(x.dtype)
 
     def _matrices(self, axis: int, modes: int) -> tuple[Tensor, Tensor]:

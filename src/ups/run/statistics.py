@@ -27,11 +27,8 @@ def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -
     for data in sets:
         row = rows.get(data.task.name)
         values = row.get("values", {}) if isinstance(row, dict) else {}
-        shared = None if row == _row(data, values, identity) else known.get(data)
-        if row == _row(data, values, identity) or shared is not None:
-            statistics[data.task.name] = _unpacked(values if shared is None else shared)
-        else:
-            statistics[data.task.name] = measured(data)
+        found = values if row == _row(data, values, identity) else known.get(data)
+        statistics[data.task.name] = measured(data) if found is None else _unpacked(found)
     return statistics
 
 
