@@ -50,8 +50,8 @@ def test_every_row_is_of_pdebenchs_sizes_and_says_its_command(rows: dict[str, Ro
         key = repr(data.model_copy(update={"params": data.params.get("init")}))
         if key not in known:
             (known[key],) = outlines(config.data)
-        outline = known[key]
-        sizes = (outline.grid, outline.frames, config.context, sum(outline.counts.values()))
+        outline, given = known[key], config.evaluation.given_to(config.context)
+        sizes = (outline.grid, outline.frames, given, sum(outline.counts.values()))
         assert sizes == OTHERS.get(name, SIZES[task]), name
         assert outline.counts["test"] == outline.counts["valid"] == sizes[-1] // 10, name
         assert data.scheme in (None, "pdebench"), f"{name}: is compared with others' data"

@@ -187,6 +187,24 @@ def test_what_cannot_be_made_is_said_and_costs_no_report(run: Path) -> None:
     assert "evaluation.unseen names burgers1d" in said
 
 
+def test_frames_that_are_given_are_not_judged_however_short_the_look_back(run: Path) -> None:
+    config = load(run_config(), run / "config.yaml", {"evaluation.given": 4})
+    simulator = ups.load(run)
+    assert simulator.context == 1
+    with opened(config.data["k"], run / "cache" / "data", silent) as data:
+        report = judge(config, simulator, joined([data]), {}, torch.device("cpu"), SCREEN)
+        (window,) = whole(data.parts("test"), 4)
+    truth = window.targets
+    with torch.no_grad():
+        answer = simulator.rollout(
+            window.context[:, 3], truth.shape[1], window.params, float(window.dt[0]), task="kdv1d"
+        )
+        wrong = answer - truth
+    size = [field.square().flatten(2, -2).mean(2).sqrt() for field in (wrong, truth)]
+    assert report.find("kdv1d", "ups").value == pytest.approx(float((size[0] / size[1]).mean()), rel=1e-4)
+    assert "A (4 given, to the end)" in {record.protocol for record in report.records}
+
+
 @pytest.mark.parametrize("split", ["train", "valid"])
 def test_a_part_is_named_and_the_trained_one_warned_of(run: Path, split: str) -> None:
     out, report = evaluate_run(run, Question(split=split, task="advection1d", device="cpu"), SCREEN)

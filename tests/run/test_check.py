@@ -56,6 +56,7 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
         ({"data__b__samples": 2}, "data.b: 2 samples are too few"),
         ({"operator__unroll": 11}, "too few for 1 frames of context and 11 after them"),
         ({"model__operator__context": 11}, "too few for 11 frames of context"),
+        ({"evaluation__given": 11}, "11 frames, all of them among the 11 of evaluation.given"),
         ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),
         ({"model__codec__patch": "[20, 2, 2]"}, "32 cells is too small for patches of 20"),
         ({"data__b__file": "nowhere.h5"}, "nowhere.h5: there is no such file"),

@@ -254,3 +254,9 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
                     f"{data.task.name}: has {data.frames} frames, too few for {config.context} frames of context and "
                     f"{unroll} after them; reduce time less, or ask for less context or unroll."
                 )
+        given = config.evaluation.given or 0
+        if data.frames <= given and not data.task.steady:
+            raise ConfigError(
+                f"{data.task.name}: has {data.frames} frames, all of them among the {given} of evaluation.given: "
+                "none is left to be judged; give fewer."
+            )

@@ -41,6 +41,9 @@ class EvalConfig(Config):
 
     protocol: Literal["A", "B", "C", "D", "G"] = "A"
     """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
+    given: int | None = Field(default=None, ge=1)
+    """True frames before the first that is judged; null, or fewer than the networks look back on: as many as those.
+    Simulators that look back differently far are judged on the same frames by it."""
     baselines: tuple[str, ...] = ()
     """Trained for the same time on the same data; needs the extra `baselines`."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
@@ -60,6 +63,10 @@ class EvalConfig(Config):
     """Draws in each step of the searches that are judged where a critic was trained; none: `[]`."""
     tolerance: float = Field(default=1e-6, ge=1e-10, lt=1)
     """The relative residual to which predicted steady states are refined where their equations are known."""
+
+    def given_to(self, context: int) -> int:
+        """True frames before a rollout of a simulator that looks back on `context`."""
+        return max(context, self.given or 1)
 
     @field_validator("ensemble")
     @classmethod

@@ -82,7 +82,7 @@ class Judge:
 
     @property
     def asked(self) -> EvalProtocol:
-        return protocol(self.config.evaluation.protocol, self.simulator.context)
+        return protocol(self.config.evaluation.protocol, self.config.evaluation.given_to(self.simulator.context))
 
     @property
     def seconds(self) -> float:
@@ -262,16 +262,16 @@ class Judge:
         if not _knows(other, task) or other.context > self.asked.context:
             return None
         who = predictor_of(other, self.device, CHAMPION)
-        asked = dataclasses.replace(self.asked, context=other.context)
+        asked = dataclasses.replace(self.asked, context=self.config.evaluation.given_to(other.context))
         return Entry(evaluate(who, self._windows(exam), asked, exam.split, 0), Cost())
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
-        network = BASELINES[kind].make(data.task, self.asked.context, self.cost.params)
+        network = BASELINES[kind].make(data.task, self.simulator.context, self.cost.params)
         alone = Dist(device=self.device)
         settings = self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone)
-        network.fit(whole(batches.train, self.asked.context))
+        network.fit(whole(batches.train, self.simulator.context))
         own = {"optimizer": "adamw", "compile": False, **network.recipe}
         train = dataclasses.replace(settings.train, steps=None, seconds=self.seconds, **own)
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
