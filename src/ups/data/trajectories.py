@@ -18,7 +18,7 @@ from ups.data.clock import Clock
 from ups.data.sample_blocks import blocks_of, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
-from ups.masks import fill
+from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numbers_of
 from ups.types import Array, DataError, Domain, TaskSpec
 
@@ -134,6 +134,8 @@ class Trajectories:
         self.params = torch.from_numpy(numbers_in(source, self.rows).astype(np.float32, order="C"))
         self.inputs = self._read_inputs()
         self.mask = mask_of(self.task, self.inputs)
+        if self.mask is not None:
+            fill_given(self.inputs.numpy(), self.mask.numpy(), self.task.given.index(self.task.mask))
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which reads what it needs from the file itself."""
@@ -272,17 +274,19 @@ class Trajectories:
         )
 
     def sound(self) -> Trajectories:
-        """These trajectories, all of them finite; of those too large for memory `statistics` says so."""
+        """These trajectories, they and what is given with them finite; of those too large for memory `statistics` says
+        so."""
+        self._check_finite(self.inputs.isfinite().flatten(1).all(1).tolist(), "given values")
         if self._resident is not None and not bool(self._resident.sum().isfinite()):
             self._check_finite(self._resident.isfinite().flatten(1).all(1).tolist())
         return self
 
-    def _check_finite(self, finite: Sequence[bool]) -> None:
+    def _check_finite(self, finite: Sequence[bool], what: str = "values") -> None:
         bad = [name for name, good in zip(self.ids, finite, strict=True) if not good]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise DataError(
-                f"{self.origin}: sample {bad[0]}{more} has values that are not finite; mend the file or make it again "
+                f"{self.origin}: sample {bad[0]}{more} has {what} that are not finite; mend the file or make it again "
                 "(`ups data validate` says where)."
             )
 
