@@ -163,8 +163,8 @@ def _recalled(file: Path) -> dict[str, Any]:
 
 
 def _settled(path: Path, stamp: list[int]) -> list[int]:
-    """The stamp of a file that is on its disk; `stamp` is what it was. Who has a file mapped into memory changes without
-    a trace what waits to be written; once it is written, the next change is stamped again."""
+    """The stamp of a file that is on its disk; `stamp` is what it was. Who has a file mapped into memory changes what
+    waits to be written without a trace; once it is written, the next change is stamped again."""
     if time.time_ns() - max(stamp[3:]) < WAITING:
         with contextlib.suppress(OSError):  # a disk that cannot be written to waits for nothing
             sync(path)
