@@ -327,6 +327,22 @@ def test_a_change_through_a_memory_map_is_seen_though_another_one_waits_for_the_
     assert memory.digest(path)["sha256"] == sha256(path) != first["sha256"]
 
 
+@pytest.mark.parametrize("edit", [0, 5, None])
+def test_a_hash_that_was_edited_where_it_is_remembered_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: object
+) -> None:
+    monkeypatch.setattr("ups.data.checksums.RECENT", -1)
+    data, hashes = tmp_path / "data", tmp_path / "hashes"
+    data.write_bytes(b"numbers")
+    memory = Memory(hashes)
+    digest = memory.digest(data)
+    memory.save()
+    rows = json.loads(hashes.read_text())
+    rows[str(data)]["sha256"] = "0" + digest["sha256"][1:] if edit == 0 else edit
+    hashes.write_text(json.dumps(rows))
+    assert Memory(hashes).digest(data) == digest == {"bytes": 7, "sha256": sha256(data)}
+
+
 def test_a_large_file_that_was_touched_is_not_taken_for_the_one_that_was_read(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

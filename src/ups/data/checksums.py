@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.data.source import Source
-from ups.files import read_at, sha256, stamp, sync, write_atomic
+from ups.files import has_its_sum, read_at, sha256, stamp, sum_of, sync, write_atomic
 from ups.parsing import read_record
 from ups.types import DataError
 
@@ -61,7 +61,7 @@ class Memory:
                 raise DataError(f"{path}: is no file (a folder, a pipe or a device); name another.")
             name = os.path.abspath(path)
             known = self._entries.get(name)
-            known = known if isinstance(known, dict) else {}
+            known = known if isinstance(known, dict) and has_its_sum(known) else {}
             stamp = stamp if known.get("stamp") == stamp else _settled(path, stamp)
             entry = known if known.get("stamp") == stamp else {"stamp": stamp}
             size = stamp[2]
@@ -79,7 +79,7 @@ class Memory:
                 if kind == "sampled" and known.get(kind) == entry[kind]:
                     self.touched.append(path)
                 if time.time_ns() - max(stamp[3:]) > RECENT:
-                    self._entries[name] = self._fresh[name] = entry
+                    self._entries[name] = self._fresh[name] = {**entry, "sum": sum_of(entry)}
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
         return {"bytes": size, kind: entry[kind]}

@@ -15,7 +15,7 @@ from ups.data.checksums import untouched
 from ups.data.readers import READERS
 from ups.data.readers.arrays import Store
 from ups.data.source import Source
-from ups.files import sum_of, write_atomic
+from ups.files import has_its_sum, sum_of, write_atomic
 from ups.provenance import code
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
@@ -37,8 +37,8 @@ class KnownData:
     def get(self, data: DataSet) -> Values | None:
         """The statistics of a data set, as `keep` was told them; None where nobody has read just these data."""
         row = read_json(self.file).get(self._key(data))
-        whole = isinstance(row, dict) and row.get("sum") == sum_of(row) and isinstance(row.get("values"), dict)
-        return row["values"] if isinstance(row, dict) and whole else None
+        values = row.get("values") if isinstance(row, dict) and has_its_sum(row) else None
+        return values if isinstance(values, dict) else None
 
     def keep(self, found: Mapping[str, Values], sets: Mapping[str, DataSet]) -> None:
         """Remember the statistics of data sets, by the name of their task."""
