@@ -217,3 +217,21 @@ def test_what_is_given_with_a_sample_is_filled_where_nothing_counts_and_must_be_
     wind[2, 6] = np.inf
     with pytest.raises(DataError, match="sample 000002 has given values that are not finite"):
         part(wind, water)
+
+
+def test_trajectories_too_large_for_memory_are_read_once_to_find_what_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = np.random.default_rng(0).standard_normal((6, 4, 8)).astype(np.float32)
+    source = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    reads: list[range] = []
+    whole = type(source)._values_of
+    monkeypatch.setattr(type(source), "_values_of", lambda s, some, at: reads.append(some) or whole(s, some, at))
+    part = Trajectories(source, source.ids, Reduction(), resident=0)
+    mean, _ = part.sound().statistics()
+    np.testing.assert_allclose(mean, values.mean(), rtol=1e-5)
+    assert reads == [range(6)]
+    values[4, 2, 3] = np.nan
+    bad = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    with pytest.raises(DataError, match="sample 000004 has values that are not finite"):
+        Trajectories(bad, bad.ids, Reduction(), resident=0).sound()
