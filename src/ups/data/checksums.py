@@ -164,8 +164,9 @@ def _recalled(file: Path) -> dict[str, Any]:
 
 def _settled(path: Path, stamp: list[int]) -> list[int]:
     """The stamp of a file that is on its disk; `stamp` is what it was. Who has a file mapped into memory changes what
-    waits to be written without a trace; once it is written, the next change is stamped again."""
-    if time.time_ns() - max(stamp[3:]) < WAITING:
+    waits to be written without a trace; once it is written, the next change is stamped again. Larger files, which are
+    known by samples, are left as they are: to write them out takes as long as to read them."""
+    if stamp[2] <= WHOLE and time.time_ns() - max(stamp[3:]) < WAITING:
         with contextlib.suppress(OSError):  # a disk that cannot be written to waits for nothing
             sync(path)
     return _stamp(path)
