@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 from ranks import free_port, run_ranks, values
 from small_flows import window
 from ups.config import load
+from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.run.config import RunConfig, run_config
 from ups.run.load import load as load_simulator
@@ -25,6 +27,8 @@ from ups.types import ConfigError, DataError
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 STEPS = 50
+# A trainer whose strategy has wrapped its model as FSDP does.
+FSDP = SimpleNamespace(strategy=SimpleNamespace(model=SimpleNamespace(clip_grad_norm_=None)))
 # Two numbers for four cells: a codec that can be exact has a loss that is round-off, of which two orders of summation
 # make two numbers.
 TINY = f"""
@@ -201,6 +205,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_the_one_that_was_not_stopp
 
 def test_what_lightning_cannot_do_is_one_sentence(tmp_path: Path) -> None:
     from ups.lightning import StageModule, simulator_of, trainer_options
+    from ups.lightning.engine_optimizer import EngineOptimizer
 
     with pytest.raises(ConfigError, match="budget of seconds, and Lightning counts steps"):
         StageModule(settings(tmp_path, **{"codec.train.seconds": 5}), "codec")
@@ -210,6 +215,14 @@ def test_what_lightning_cannot_do_is_one_sentence(tmp_path: Path) -> None:
         StageModule(settings(tmp_path), "operator")
     with pytest.raises(ConfigError, match="fsdp, which Lightning has on GPUs alone"):
         trainer_options(settings(tmp_path, **{"dist.strategy": "fsdp"}), "codec")
+    moved = {kind: EngineOptimizer(Optimizer(torch.nn.Linear(16, 16), kind)) for kind in ("adamw", "muon")}
+    for one, other in (("adamw", "muon"), ("muon", "adamw")):
+        with pytest.raises(ConfigError, match="the checkpoint was saved by another optimizer"):
+            moved[one].load_state_dict(moved[other].state_dict())
+    sharded = StageModule(settings(tmp_path, **{"codec.train.optimizer": "muon"}), "codec")
+    sharded.learnt, sharded._trainer = SimpleNamespace(module=None), FSDP  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="muon needs whole matrices, and FSDP cuts them"):
+        sharded.configure_optimizers()
     (tmp_path / "no.ckpt").write_bytes(b"nonsense")
     with pytest.raises(DataError, match="no checkpoint of a StageModule"):
         simulator_of(tmp_path / "no.ckpt")

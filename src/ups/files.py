@@ -213,6 +213,11 @@ def sum_of(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def has_its_sum(row: object) -> bool:
+    """Whether a row of a record is what its own `sum` says."""
+    return isinstance(row, dict) and row.get("sum") == sum_of(row)
+
+
 def hold(path: Path) -> int:
     """Hold a new file until this process ends, however it ends, or calls `release` with the descriptor returned here.
 

@@ -36,3 +36,11 @@ def fill(values: Array, mask: Array) -> Array:
         return values
     places: Any = (..., *nearest(mask), slice(None))
     return np.asarray(values[places])
+
+
+def fill_given(given: Array, mask: Array, place: int) -> None:
+    """The same, in place, for what is given with samples, `(N, *S, C)`, each with a mask `(*S,)` of its own; channel
+    `place`, which holds the masks, becomes 1 where a cell counts and 0 elsewhere."""
+    for values, counts in zip(given, mask, strict=True):
+        values[...] = fill(values, counts)
+        values[..., place] = counts

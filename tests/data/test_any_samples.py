@@ -195,3 +195,43 @@ def test_a_split_in_time_puts_no_frame_in_two_parts_and_loses_none() -> None:
     assert frames == {"0@train": list(range(15)), "0@valid": [15, 16], "0@test": [17, 18, 19]}
     assert source.times_of(2).tolist() == [17, 18, 19]
     assert source.read(0, slice(2, 9, 3))[:, 0, 0].tolist() == [2, 5, 8]
+
+
+def test_what_is_given_with_a_sample_is_filled_where_nothing_counts_and_must_be_finite_elsewhere() -> None:
+    rng = np.random.default_rng(0)
+    u, wind = rng.standard_normal((3, 5, 8)), rng.standard_normal((3, 8)).astype(np.float32)
+    water = np.array([1, 1, 1, 0, 0, 0, 1, 1], np.float32)
+    u[..., water == 0] = np.nan
+    dims = {"u": ("sample", "time", "x"), "wind": ("sample", "x"), "water": ("sample", "x")}
+    words = Definition(name="lake", fields={"u": ("u",)}, inputs={"wind": ("wind",), "water": ("water",)}, mask="water")
+
+    def part(given: Array, mask: Array) -> Trajectories:
+        source = open_memory({"u": u, "wind": given, "water": np.stack([mask] * 3)}, words, dims)
+        return Trajectories(source, source.ids, Reduction()).sound()
+
+    told = part(wind, water).inputs
+    assert told[1, :, 0].tolist() == wind[1, [0, 1, 2, 2, 2, 6, 6, 7]].tolist()
+    assert told[1, :, 1].tolist() == water.tolist()
+    holes = np.where(water == 0, np.nan, wind), np.where(water == 0, np.nan, water)
+    assert torch.equal(part(*holes).inputs, told), "as a simulator fills what it is asked with"
+    wind[2, 6] = np.inf
+    with pytest.raises(DataError, match="sample 000002 has given values that are not finite"):
+        part(wind, water)
+
+
+def test_trajectories_too_large_for_memory_are_read_once_to_find_what_is_not_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = np.random.default_rng(0).standard_normal((6, 4, 8)).astype(np.float32)
+    source = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    reads: list[range] = []
+    whole = type(source)._values_of
+    monkeypatch.setattr(type(source), "_values_of", lambda s, some, at: reads.append(some) or whole(s, some, at))
+    part = Trajectories(source, source.ids, Reduction(), resident=0)
+    mean, _ = part.sound().statistics()
+    np.testing.assert_allclose(mean, values.mean(), rtol=1e-5)
+    assert reads == [range(6)]
+    values[4, 2, 3] = np.nan
+    bad = open_memory({"u": values}, Definition(dims=("sample", "time", "x"), fields={"u": ("u",)}), {})
+    with pytest.raises(DataError, match="sample 000004 has values that are not finite"):
+        Trajectories(bad, bad.ids, Reduction(), resident=0).sound()

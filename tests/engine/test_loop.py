@@ -107,6 +107,8 @@ def test_too_many_bad_steps_in_a_row_stop_the_training(toy: SimpleNamespace) -> 
     assert allowed.skipped == 3
     with pytest.raises(DivergenceError, match=r"4 steps in a row .* lower train\.lr"):
         Trainer(config(max_bad=3), toy.Regression(), toy.Lines(bad=[5, 6, 7, 8])).fit()
+    with pytest.raises(DivergenceError, match="for 2 steps in a row before step 2"):  # and there are no others
+        Trainer(config(max_bad=3, steps=2), toy.Regression(), toy.Lines(bad=[0, 1])).fit()
 
 
 def run(toy: SimpleNamespace, folder: Path, optimizer: str, fails_at: int | None) -> tuple[list[torch.Tensor], Outcome]:

@@ -23,6 +23,7 @@ from ups.cli import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
 from ups.engine.memory import Ledger, fake, gathered, held_memory, training_work
+from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
@@ -122,6 +123,16 @@ def test_the_peak_on_a_cpu_is_what_a_real_training_takes(config: RunConfig) -> N
     for said in counted(config).stages:
         real = peak_on_the_cpu(lambda name=said.name: trained(config, name))  # type: ignore[misc]
         assert said.peak == pytest.approx(real, rel=0.2), said.name
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (64, 256), (256, 64)])
+def test_what_a_step_of_muon_takes_on_a_cpu_is_counted(shape: tuple[int, int]) -> None:
+    module = nn.ModuleList(nn.Linear(*shape, bias=False) for _ in range(4))
+    optimizer, yes = Optimizer(module, "muon"), torch.tensor(True)
+    for p in module.parameters():
+        p.grad = torch.randn_like(p)
+    said = held_memory(module, module, TrainConfig(steps=1, optimizer="muon"), "cpu", DistConfig()).step
+    assert said == pytest.approx(peak_on_the_cpu(lambda: optimizer.step(yes)), rel=0.08)
 
 
 @pytest.mark.gpu

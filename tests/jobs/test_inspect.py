@@ -78,6 +78,16 @@ def test_nan_is_found(sound: Path) -> None:
     assert changed(sound, poison) == ["NaN or infinity in 1 sample (000003)"]
 
 
+def test_nan_in_what_is_given_is_found(tmp_path: Path) -> None:
+    rng, path = np.random.default_rng(0), tmp_path / "2D_DarcyFlow_beta1.0_Train.hdf5"
+    axis = (np.arange(8) + 0.5) / 8
+    with h5py.File(path, "w") as file:
+        file["tensor"], file["nu"] = rng.random((3, 1, 8, 8), "f4"), rng.random((3, 8, 8), "f4")
+        file["x-coordinate"] = file["y-coordinate"] = axis.astype("f4")
+        file["nu"][1, 2, 3] = np.nan
+    assert found(path) == ["NaN or infinity in what is given with 1 sample (000001)"]
+
+
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:
     def flatten(file: Any) -> None:
         file["tensor"][1] = 0.25

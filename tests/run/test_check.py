@@ -65,6 +65,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             "nothing can be written in /dev/null; name another folder",
         ),
         ({"start_from": "nowhere"}, "nowhere: there is no such simulator"),
+        (
+            {"operator__train__optimizer": "muon", "model__operator__width": 8},
+            r"operator\.train\.optimizer is muon, but no weight of the part 'operator' is a matrix of 16 or more",
+        ),
         ({"evaluation__unseen": "{kdv1d: [{delta: 0.1}]}"}, "unseen names kdv1d, which no data set holds"),
     ],
 )

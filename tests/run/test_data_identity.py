@@ -22,13 +22,15 @@ from safetensors.torch import load_file
 from ups.cli import main
 from ups.config import dump, load
 from ups.data.checksums import BLOCK, BLOCKS, Memory, sample
+from ups.data.readers import READERS
 from ups.data.readers.pdebench import FieldsSource
+from ups.data.source import Reader
 from ups.data.trajectories import Trajectories
 from ups.engine.checkpoint.store import Snapshot, Store
 from ups.engine.ranks.dist import DivergedError
 from ups.engine.train import Progress
 from ups.eval.report import Report
-from ups.files import sha256
+from ups.files import sha256, sync
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.data_identity import IdentifiedStore, Identity
@@ -277,6 +279,70 @@ def test_what_one_run_has_read_the_next_in_its_folder_knows_and_only_of_just_the
         begun("bad")
 
 
+def test_what_a_run_has_read_is_known_to_the_code_that_read_it_alone(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Path] = []
+    sound = Trajectories.sound
+    monkeypatch.setattr(Trajectories, "sound", lambda part: reads.append(part.origin) or sound(part))
+    entry = {"file": str(files), "task": "advection1d", "reduce": {"time": 10}, "split": {"time": [0.5, 0.25, 0.25]}}
+
+    def begun(name: str, resume: bool = False) -> RunDir:
+        reads.clear()
+        return prepare(settings(tmp_path, str(files), name=name, data={"a": entry}), resume=resume)
+
+    known = begun("first").known_data
+    assert reads
+    begun("second")
+    assert reads == [], "trajectories that are cut in time are known as others are"
+    known.unlink()
+    begun("first", resume=True)
+    assert not known.exists(), "what a run is resumed with may have been measured by other code"
+    begun("third")
+    monkeypatch.setattr("ups.run.known_data._code", lambda: "newer")
+    begun("fourth")
+    assert reads, "other code may read other numbers"
+
+
+def test_a_change_through_a_memory_map_is_seen_though_another_one_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ups.data.checksums.RECENT", 0)
+    path, other, memory = tmp_path / "a", tmp_path / "b", Memory(tmp_path / "hashes")
+
+    def mapped(file: Path) -> np.memmap:
+        file.write_bytes(bytes(64))
+        sync(file)
+        time.sleep(0.05)  # a clock of the file system ticks every few milliseconds
+        return np.memmap(file, np.uint8, "r+")
+
+    values, probe = mapped(path), mapped(other)
+    before, probe[0] = other.stat().st_ctime_ns, 1
+    if other.stat().st_ctime_ns == before:
+        pytest.skip("a file system in memory stamps no such change")
+    values[0] = 1
+    time.sleep(0.05)
+    first = memory.digest(path)
+    values[0] = 2
+    assert memory.digest(path)["sha256"] == sha256(path) != first["sha256"]
+
+
+@pytest.mark.parametrize("edit", [0, 5, None])
+def test_a_hash_that_was_edited_where_it_is_remembered_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: object
+) -> None:
+    monkeypatch.setattr("ups.data.checksums.RECENT", -1)
+    data, hashes = tmp_path / "data", tmp_path / "hashes"
+    data.write_bytes(b"numbers")
+    memory = Memory(hashes)
+    digest = memory.digest(data)
+    memory.save()
+    rows = json.loads(hashes.read_text())
+    rows[str(data)]["sha256"] = "0" + digest["sha256"][1:] if edit == 0 else edit
+    hashes.write_text(json.dumps(rows))
+    assert Memory(hashes).digest(data) == digest == {"bytes": 7, "sha256": sha256(data)}
+
+
 def test_a_large_file_that_was_touched_is_not_taken_for_the_one_that_was_read(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +357,9 @@ def test_a_large_file_that_was_touched_is_not_taken_for_the_one_that_was_read(
         with monkeypatch.context() as theirs:
             theirs.setattr(FieldsSource, "__module__", "theirs.readers")
             assert known.get(sets[0]) is None, "a reader that is not ours may have changed"
+        with monkeypatch.context() as theirs:
+            theirs.setitem(READERS, "theirs", Reader(lambda path: False, lambda *_: sets[0].first.source))  # noqa: ARG005
+            assert known.get(sets[0]) is None, "nobody knows which of ours it has made its source of"
         os.utime(files / "b.hdf5")
         assert known.get(sets[0]) is None
         monkeypatch.setattr("ups.data.checksums.RECENT", 10**18)

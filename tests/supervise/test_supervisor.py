@@ -86,8 +86,11 @@ def test_a_mistake_found_by_a_rank_is_told_in_its_own_words_and_no_others(superv
 
 @pytest.mark.parametrize("name", ["KILL", "SEGV"])
 def test_a_rank_killed_by_a_signal_is_named_and_the_run_goes_on(supervise: Supervise, name: str) -> None:
-    verdict = supervise("signal-once", name)
+    said: list[str] = []
+    verdict = supervise("signal-once", name, say=said.append, progress=lambda: 34)
     assert verdict.ending == Ending.SUCCESS
+    assert f"by SIG{name} in forward of step 5" in said[-1]
+    assert said[-1].endswith(" Starting again with the 34 steps kept of all stages.")
     assert [a["verdict"] for a in verdict.attempts] == ["RANK_DIED", "SUCCESS"]
     assert (verdict.attempts[0]["rank"], verdict.attempts[0]["kind"]) == (1, f"SIG{name}")
     assert verdict.attempts[0]["detection"] < 1.0

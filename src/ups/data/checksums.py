@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from ups.data.source import Source
-from ups.files import read_at, sha256, stamp, write_atomic
+from ups.files import has_its_sum, read_at, sha256, stamp, sum_of, sync, write_atomic
 from ups.parsing import read_record
 from ups.types import DataError
 
 # A file touched so short a time before it was hashed may be touched again without a trace.
 RECENT = 2_000_000_000
+# What was written so long ago no longer waits for the disk: Linux lets it wait half a minute.
+WAITING = 600_000_000_000
 # Larger files are known by samples: so many blocks of so many bytes, the first and the last and evenly between them.
 WHOLE, BLOCKS, BLOCK = 2 * 2**30, 64, 2**20
 # A glance: as much as two machines compare of a file that both should see.
@@ -56,12 +59,13 @@ class Memory:
             stamp = _stamp(path)
             if not path.is_file():
                 raise DataError(f"{path}: is no file (a folder, a pipe or a device); name another.")
-            size = stamp[2]
-            kind = "sampled" if (size > WHOLE if sampled is None else sampled) else "sha256"
             name = os.path.abspath(path)
             known = self._entries.get(name)
-            known = known if isinstance(known, dict) else {}
+            known = known if isinstance(known, dict) and has_its_sum(known) else {}
+            stamp = stamp if known.get("stamp") == stamp else _settled(path, stamp)
             entry = known if known.get("stamp") == stamp else {"stamp": stamp}
+            size = stamp[2]
+            kind = "sampled" if (size > WHOLE if sampled is None else sampled) else "sha256"
             if kind not in entry:
                 for _ in range(TRIES):
                     entry = {**entry, kind: sample(path, size) if kind == "sampled" else sha256(path)}
@@ -75,7 +79,7 @@ class Memory:
                 if kind == "sampled" and known.get(kind) == entry[kind]:
                     self.touched.append(path)
                 if time.time_ns() - max(stamp[3:]) > RECENT:
-                    self._entries[name] = self._fresh[name] = entry
+                    self._entries[name] = self._fresh[name] = {**entry, "sum": sum_of(entry)}
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); check the path.") from None
         return {"bytes": size, kind: entry[kind]}
@@ -156,6 +160,16 @@ def _recalled(file: Path) -> dict[str, Any]:
         return read_record(file)
     except (OSError, ValueError):
         return {}
+
+
+def _settled(path: Path, stamp: list[int]) -> list[int]:
+    """The stamp of a file that is on its disk; `stamp` is what it was. Who has a file mapped into memory changes what
+    waits to be written without a trace; once it is written, the next change is stamped again. Larger files, which are
+    known by samples, are left as they are: to write them out takes as long as to read them."""
+    if stamp[2] <= WHOLE and time.time_ns() - max(stamp[3:]) < WAITING:
+        with contextlib.suppress(OSError):  # a disk that cannot be written to waits for nothing
+            sync(path)
+    return _stamp(path)
 
 
 def _stamp(path: Path) -> list[int]:

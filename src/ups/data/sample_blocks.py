@@ -1,8 +1,11 @@
-"""Many small samples read at once, in blocks of rows that lie beside each other in a file; their moments."""
+"""Many small samples read at once, in blocks of rows that lie beside each other in a file, by threads; moments."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +17,10 @@ from ups.types import Array, DataError
 SMALL = 2**20
 # Bytes of a block, and those between two wanted samples that are read along rather than asking twice.
 BLOCK, GAP = 16 * 2**20, 2**16
+# Threads that read trajectories at once; more do not help, for the memory is the limit.
+THREADS = 8
+
+T = TypeVar("T")
 
 
 def blocks_of(source: Source, rows: Sequence[int], samples: range, size: int) -> list[range]:
@@ -50,3 +57,10 @@ def moments_of(values: Array) -> Array:
     mean = np.stack([flat[..., c].mean(axis=1) for c in range(channels)], axis=-1)
     np.square(flat, out=flat)
     return np.stack([mean, np.stack([flat[..., c].mean(axis=1) for c in range(channels)], axis=-1)])
+
+
+def in_threads(work: Callable[[int], T], count: int, cores_each: int = 1) -> list[T]:
+    """`work(0)`, `work(1)`, … `work(count − 1)`, by as many threads as there are cores for this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(max(1, min(THREADS, cores // cores_each, count)), "trajectories") as pool:
+        return list(pool.map(work, range(count)))

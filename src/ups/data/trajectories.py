@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from ups.data.clock import Clock
-from ups.data.sample_blocks import blocks_of, moments_of, read_block
+from ups.data.sample_blocks import blocks_of, in_threads, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
-from ups.masks import fill
+from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numbers_of
 from ups.types import Array, DataError, Domain, TaskSpec
 
@@ -26,10 +24,6 @@ from ups.types import Array, DataError, Domain, TaskSpec
 RESIDENT = 4 * 2**30
 # Bytes that are read before they are copied to a GPU.
 CHUNK = 2**28
-# Threads that read trajectories at once; more do not help, for the memory is the limit.
-THREADS = 8
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -130,10 +124,13 @@ class Trajectories:
         self.size = 4 * len(ids) * len(self.times) * int(np.prod(self.shape)) * len(self.task.channels)  # in bytes
         self._fits = self.size <= (RESIDENT if resident is None else resident)
         self._frames: Tensor | None = None
+        self._statistics: tuple[Tensor, Tensor] | None = None
         self._reading = threading.Lock()
         self.params = torch.from_numpy(numbers_in(source, self.rows).astype(np.float32, order="C"))
         self.inputs = self._read_inputs()
         self.mask = mask_of(self.task, self.inputs)
+        if self.mask is not None:
+            fill_given(self.inputs.numpy(), self.mask.numpy(), self.task.given.index(self.task.mask))
 
     def __getstate__(self) -> dict[str, Any]:
         """For another process, which reads what it needs from the file itself."""
@@ -218,7 +215,7 @@ class Trajectories:
             here[:, :length] = self._read_block(block)
             here[:, length:] = here[:, length - 1 : length]
 
-        _in_threads(read, len(blocks))
+        in_threads(read, len(blocks))
         return values
 
     def _read_block(self, block: range) -> Array:
@@ -272,22 +269,29 @@ class Trajectories:
         )
 
     def sound(self) -> Trajectories:
-        """These trajectories, all of them finite; of those too large for memory `statistics` says so."""
-        if self._resident is not None and not bool(self._resident.sum().isfinite()):
+        """These trajectories, they and what is given with them finite; those too large for memory are read once."""
+        self._check_finite(self.inputs.isfinite().flatten(1).all(1).tolist(), "given values")
+        if self._resident is None:
+            self.statistics()
+        elif not bool(self._resident.sum().isfinite()):
             self._check_finite(self._resident.isfinite().flatten(1).all(1).tolist())
         return self
 
-    def _check_finite(self, finite: Sequence[bool]) -> None:
+    def _check_finite(self, finite: Sequence[bool], what: str = "values") -> None:
         bad = [name for name, good in zip(self.ids, finite, strict=True) if not good]
         if bad:
             more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
             raise DataError(
-                f"{self.origin}: sample {bad[0]}{more} has values that are not finite; mend the file or make it again "
+                f"{self.origin}: sample {bad[0]}{more} has {what} that are not finite; mend the file or make it again "
                 "(`ups data validate` says where)."
             )
 
     def statistics(self) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation `(C,)` over everything: those of each trajectory, added in their order."""
+        self._statistics = self._statistics or self._measured()
+        return self._statistics
+
+    def _measured(self) -> tuple[Tensor, Tensor]:
         channels, blocks = len(self.task.channels), self._blocks(range(len(self)))
 
         def moments(i: int) -> Array:
@@ -301,7 +305,7 @@ class Trajectories:
 
         # torch adds up a channel on one core, and a lone channel on all it has: its last bits depend on their number.
         cores = torch.get_num_threads() if channels == 1 else min(channels, torch.get_num_threads())
-        means, squares = np.concatenate(_in_threads(moments, len(blocks), cores), axis=1)
+        means, squares = np.concatenate(in_threads(moments, len(blocks), cores), axis=1)
         self._check_finite(np.isfinite(means).all(axis=1).tolist())
         mean, square = (torch.from_numpy(column.mean(axis=0)) for column in (means, squares))
         return mean.float(), (square - mean**2).clamp_min(0).sqrt().float()
@@ -336,10 +340,3 @@ def balanced(params: Tensor, most: int = 64) -> Array | None:
         return None
     of_each = [np.flatnonzero(which.reshape(-1) == value) for value in range(len(counts))]
     return np.concatenate([np.resize(samples, counts.max()) for samples in of_each])
-
-
-def _in_threads(work: Callable[[int], T], count: int, cores_each: int = 1) -> list[T]:
-    """`work(0)`, `work(1)`, … `work(count − 1)`, by as many threads as there are cores for this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(THREADS, cores // cores_each, count)), "trajectories") as pool:
-        return list(pool.map(work, range(count)))

@@ -188,11 +188,12 @@ class Trainer:
         return window
 
     def _log(self) -> None:
-        """Read the meter, tell everyone, and stop if too many steps in a row were not finite."""
+        """Read the meter, tell everyone, and stop if too many steps in a row were not finite, or all that there are."""
         self.pulse.beat("log")
         with self.watch("logging"):
             worst = self._tell()
-        if worst > self.config.max_bad:
+        over = self.config.progress(self.state.step, self.state.seconds) >= 1
+        if worst > self.config.max_bad or (over and worst == self.state.step > 0):
             raise DivergenceError(
                 f"stage '{self.stage.name}': loss or gradient was not a finite number for {worst} steps in a row "
                 f"before step {self.state.step}; lower train.lr, or look for bad values in the data with "

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from ups.engine.graph import LEAD
 from ups.engine.learner import precision
-from ups.engine.optim import decays, trained, turned
+from ups.engine.optim import matrices, trained
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
 from ups.engine.units import recompute, units_of
@@ -181,18 +181,19 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
     learnt = trained(module)
     others = {id(t): t for t in (*present.parameters(), *present.buffers())}
     shards = (ranks.shard or ranks.world) if ranks.strategy == "fsdp" else 1
-    whole, decay = bytes_of(learnt.values(), device), decays(module)
+    whole = bytes_of(learnt.values(), device)
     fixed = bytes_of((t for key, t in others.items() if key not in {id(p) for p in learnt.values()}), device)
-    muon = [p for n, p in learnt.items() if config.optimizer == "muon" and turned(p, decay[n])]
+    muon = matrices(module) if config.optimizer == "muon" else []
     wave = [p for p in learnt.values() if p.is_complex()]
     of_muon = bytes_of(muon, device)
     counters = rounded(4, device) * (len(learnt) - len(muon))
     # Those that cannot skip a step by themselves are copied, state and all, and mixed back one by one.
     largest = max((rounded(p.numel() * p.element_size(), device) for p in wave), default=0)
     copied = 3 * bytes_of(wave, device) + 4 * largest
-    # Muon stacks the matrices of one shape: gradients, momentum, the two as one, over their norms, and turned.
-    shapes = {p.shape for p in muon}
-    stacked = max((bytes_of([p for p in muon if p.shape == shape], device) for shape in shapes), default=0)
+    # Muon stacks the matrices of one shape: gradients, momentum, both over their norms, turned once more, and the two
+    # squares on the shorter side that this takes. On a GPU all but the first two are half as large.
+    sides = {p.shape: 5 if device == "cuda" else 4 + 2 * min(p.shape) / max(p.shape) for p in muon}
+    stacks = [many * bytes_of([p for p in muon if p.shape == shape], device) for shape, many in sides.items()]
     changed = whole if device == "cuda" else 0  # the average's update, all weights at once
     # A sharded module is gathered block by block: of the largest two as weights, one as gradients, one to be summed.
     units = units_of(module) if shards > 1 else []
@@ -206,7 +207,7 @@ def held_memory(module: nn.Module, present: nn.Module, config: TrainConfig, devi
         average=mine,
         best=mine,
         reduced=whole if ranks.world > 1 and shards == 1 else 0,
-        step=max(copied, changed, 5 * stacked) // shards,
+        step=round(max(copied, changed, *stacks)) // shards,
     )
 
 

@@ -163,6 +163,12 @@ def turned(p: Tensor, decayed: bool) -> bool:
     return p.ndim == 2 and decayed and min(p.shape) >= HIDDEN and not p.is_complex()
 
 
+def matrices(module: nn.Module) -> list[Tensor]:
+    """The weights of a module that Muon moves where it is asked for."""
+    decay = decays(module)
+    return [p for name, p in trained(module).items() if turned(p, decay[name])]
+
+
 def _muon(pulls: Mapping[Tensor, float]) -> Muon:
     if not pulls:
         raise ConfigError(f"optimizer is 'muon', but no weight is a matrix of {HIDDEN} or more a side; use adamw.")

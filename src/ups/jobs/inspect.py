@@ -84,11 +84,15 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
 
 
 def _file_problems(source: Source) -> list[str]:
-    scan = Scan()
+    scan, given = Scan(), list[str]()
     for index, name in enumerate(source.ids):
-        scan.sample(name, blocks(source, index), source.task.steady, _counting(source, index))
+        counts = _counting(source, index)
+        scan.sample(name, blocks(source, index), source.task.steady, counts)
+        if not np.isfinite(source.inputs(index)[slice(None) if counts is None else counts]).all():
+            given.append(name)
     found = [*source.problems, *uneven_times(source), *scan.problems()]
-    if not scan.found[NOT_FINITE] and not scan.found[WANDERS]:
+    found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
+    if not scan.found[NOT_FINITE] and not scan.found[WANDERS] and not given:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
             for law, worst, blur in _law_residuals(source)

@@ -61,8 +61,9 @@ def rollout(
                 f"{source_path}: its first {samples} samples are on several grids; ask for fewer --samples."
             )
         window = part.window(list(range(len(part))), [0] * len(part), context, 0)
-        if not bool(window.context.isfinite().all()):
-            raise DataError(f"{source_path}: its first frames have values that are not finite; mend or leave them out.")
+        for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
+            if not bool(values.isfinite().all()):
+                raise DataError(f"{source_path}: its {what} values that are not finite; mend or leave them out.")
         # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
         own = window.dt
         trained = (own >= 0.999 * low) & (own <= 1.001 * high)

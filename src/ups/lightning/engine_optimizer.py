@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ups.engine.optim import Optimizer
+from ups.types import ConfigError
 
 
 class EngineOptimizer(torch.optim.Optimizer):
@@ -27,7 +28,11 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        moments = state_dict["moments"]
+        moments, own = state_dict.get("moments", {}), self.engine.state_dict()
+        if moments.keys() != own.keys():
+            raise ConfigError(
+                "the checkpoint was saved by another optimizer, or of another model; use the config it was made with."
+            )
         super().load_state_dict({name: value for name, value in state_dict.items() if name != "moments"})
-        for name, value in self.engine.state_dict().items():
+        for name, value in own.items():
             value.copy_(moments[name])

@@ -90,6 +90,8 @@ class StageModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         c, module = self.train_config, self.stage.module
+        if self._is_sharded and c.optimizer == "muon":
+            raise ConfigError("optimizer muon needs whole matrices, and FSDP cuts them; use adamw, or strategy ddp.")
         engine = Optimizer(module, c.optimizer, c.lr, c.weight_decay, c.betas)
         optimizer = engine.members[0] if self._is_sharded else EngineOptimizer(engine)
         steps = c.steps or 1

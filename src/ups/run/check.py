@@ -18,6 +18,7 @@ from ups.data.splits import PARTS, make_split
 from ups.data.trajectories import RESIDENT
 from ups.data.windows import CELLS, at_once
 from ups.definition import Definition
+from ups.engine.optim import HIDDEN, matrices
 from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
@@ -207,6 +208,12 @@ def check(config: RunConfig) -> list[Outline]:
                 f"stage to the plan, or leave {name} out."
             )
     network = new_simulator(config, sets, parent, part_kinds())
+    for name, stage in config.stages.items():
+        if config.stage(name).train.optimizer == "muon" and not matrices(network.parts[stage.makes]):
+            raise ConfigError(
+                f"{name}.train.optimizer is muon, but no weight of the part '{stage.makes}' is a matrix of {HIDDEN} or "
+                "more a side; use adamw, or a wider network."
+            )
     if parent is not None:
         same_networks(network, parent)
     return sets

@@ -292,7 +292,8 @@ class RunConfig(Config):
         for name in self.plan:
             stage = self.stage(name)
             if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":
-                raise ValueError(f"{name}.train.optimizer is muon, which needs whole matrices, and fsdp cuts them.")
+                cut = "which needs whole matrices, and fsdp cuts them; use adamw, or dist.strategy ddp"
+                raise ValueError(f"{name}.train.optimizer is muon, {cut}.")
             if stage.batch < self.dist.world:
                 raise ValueError(f"{name}.batch is {stage.batch}, which {self.dist.world} ranks cannot share.")
         return self

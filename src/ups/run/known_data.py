@@ -12,9 +12,11 @@ from typing import Any
 
 from ups.config import dump
 from ups.data.checksums import untouched
+from ups.data.readers import READERS
+from ups.data.readers.arrays import Store
 from ups.data.source import Source
-from ups.files import sum_of, write_atomic
-from ups.provenance import SOURCE, code
+from ups.files import has_its_sum, sum_of, write_atomic
+from ups.provenance import code
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
 from ups.verdict import read_json
@@ -35,8 +37,8 @@ class KnownData:
     def get(self, data: DataSet) -> Values | None:
         """The statistics of a data set, as `keep` was told them; None where nobody has read just these data."""
         row = read_json(self.file).get(self._key(data))
-        whole = isinstance(row, dict) and row.get("sum") == sum_of(row) and isinstance(row.get("values"), dict)
-        return row["values"] if isinstance(row, dict) and whole else None
+        values = row.get("values") if isinstance(row, dict) and has_its_sum(row) else None
+        return values if isinstance(values, dict) else None
 
     def keep(self, found: Mapping[str, Values], sets: Mapping[str, DataSet]) -> None:
         """Remember the statistics of data sets, by the name of their task."""
@@ -52,6 +54,8 @@ class KnownData:
         """A digest of all that the statistics of a data set depend on; empty where that is not certain: a reader of
         somebody else's may have changed, and a large file is known by samples of it, and while it is being touched its
         times do not tell whether it has changed since."""
+        if not all(map(_ours, (reader.open for reader in READERS.values()))):
+            return ""
         if not all(_read_by_us(entry.source) for entry in data.entries):
             return ""
         digests = self.identity.by_path()
@@ -66,16 +70,21 @@ class KnownData:
                 return ""
             rows.append([self.identity.name_of(path), dict(digests[path]), stamp])
         config = [dump(entry.config) for entry in data.entries]
-        depends = [rows, config, repr(data.task), _source()]
+        depends = [rows, config, repr(data.task), _code()]
         return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
 
 
-def _read_by_us(source: Source) -> bool:
-    inside = (getattr(source, "source", None), *getattr(source, "parts", ()))
-    ours = type(source).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return ours and all(_read_by_us(part) for part in inside if part is not None)
+def _read_by_us(source: Source | Store) -> bool:
+    """Whether no class of somebody else's has a part in reading a source."""
+    values = [each for value in vars(source).values() for each in (value if isinstance(value, tuple) else (value,))]
+    inside = (each for each in values if isinstance(each, Source | Store))
+    return _ours(type(source)) and all(map(_read_by_us, inside))
+
+
+def _ours(thing: object) -> bool:
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == __name__.partition(".")[0]
 
 
 @functools.cache
-def _source() -> str:
-    return str(code()[SOURCE])
+def _code() -> str:
+    return json.dumps(code())

@@ -37,9 +37,12 @@ def keep_statistics(folder: RunDir, sets: Sequence[DataSet], identity: Identity)
     statistics = statistics_of(folder, sets, identity)
     found = {name: _packed(values) for name, values in statistics.items()}
     rows = {data.task.name: _row(data, found[data.task.name], identity) for data in sets}
-    if rows != read_json(folder.statistics):
+    before = read_json(folder.statistics)
+    # What the folder held may have been measured by other code than the one that others are told of.
+    fresh = {data.task.name: data for data in sets if before.get(data.task.name) != rows[data.task.name]}
+    KnownData(folder.known_data, identity).keep(found, fresh)
+    if rows != before:
         folder.write(folder.statistics, rows)
-    KnownData(folder.known_data, identity).keep(found, {data.task.name: data for data in sets})
     return statistics
 
 

@@ -119,7 +119,8 @@ class Supervisor:
             final = self._decide(verdict, before, after)
             if final is not None:
                 return final
-            self._say(f"attempt {number} ended: {verdict.cause} Starting again from step {after}.")
+            kept = f"with the {after} steps kept of all stages" if after else "from the beginning"
+            self._say(f"attempt {number} ended: {verdict.cause} Starting again {kept}.")
             time.sleep(min(PAUSE * 2**self._stale, 5.0))
             number += 1
 
