@@ -248,11 +248,11 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
 
 
 def _cost(runs: Sequence[ledger.Entry]) -> str:
-    """Seconds, steps and parameters of ours, then of the FNO's, of the first seed."""
+    """Seconds, steps and parameters of ours, then of the FNO's, of the first seed, and which version it was."""
 
     def words(training: ledger.Training) -> str:
         return f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
 
     ours, fno = runs[0].predictors["ups"], runs[0].predictors.get("fno")
     both = words(ours) if fno is None else f"{words(ours)}; FNO {words(fno)}"
-    return f"{both}; {runs[0].note}" if runs[0].note else both
+    return "; ".join(filter(None, (both, runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}")))
