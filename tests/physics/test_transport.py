@@ -87,6 +87,14 @@ def test_burgers_is_cole_hopf(scheme: str, nu: float) -> None:
         assert float(relative(found[:, i], truth)) < (1e-6 if scheme == "accurate" else 2e-2)
 
 
+def test_resolved_shocks_have_the_same_bits_on_any_number_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    equation, found = Burgers1D(nu=0.02), []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(equation.simulate(Draw(0, range(12)), equation.domain(64), [0.0, 0.02, 0.04], "accurate"))
+    assert torch.equal(*found)
+
+
 def test_coarse_accurate_burgers_holds_point_values_of_the_resolved_solution() -> None:
     equation = Burgers1D(nu=0.05)
     draw, times = Draw(2, range(3)), [0.0, 0.2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -37,7 +38,8 @@ class ResolvedBurgers:
     Values go in and out on `domain`, the finest grid. Extremes never grow, so those of a sample at a saved time bound
     the shocks of all later ones: until the next, it is solved on the coarsest grid that holds them and all modes there
     are, and in steps of about `pace` d / max|u|², which resolve the passage of a shock. The mean only moves the wave,
-    and is taken out. Each sample chooses by itself, from few grids and few steps; those that chose alike go together.
+    and is taken out. Each sample chooses by itself, from few grids and few steps; those that chose alike go together,
+    and on a processor each of its threads takes some of them.
     """
 
     domain: Domain
@@ -67,15 +69,26 @@ class ResolvedBurgers:
         for sample, choice in enumerate(self._choices(state.spectrum, t1 - t0)):
             groups[choice].append(sample)
         spectrum = torch.empty_like(state.spectrum)
+        pieces = []
         for (cells, steps), samples in groups.items():
-            solver = self._on(cells, state.mean)
-            solver.step = (t1 - t0) / steps
             size = len(samples) if spectrum.is_cuda else max(1, AT_ONCE // cells)
-            for first in range(0, len(samples), size):
-                rows = torch.tensor(samples[first : first + size], device=spectrum.device)
-                part = resize_spectrum(state.spectrum[rows], (self.cells,), (cells,))
-                part = solver.advance(part, t0, t1)
-                spectrum[rows] = resize_spectrum(part, (cells,), (self.cells,))
+            pieces += [(cells, steps, samples[first : first + size]) for first in range(0, len(samples), size)]
+            self._on(cells, state.mean)
+
+        def solve(piece: tuple[int, int, list[int]]) -> None:
+            cells, steps, samples = piece
+            rows = torch.tensor(samples, device=spectrum.device)
+            part = resize_spectrum(state.spectrum[rows], (self.cells,), (cells,))
+            part = self._on(cells, state.mean).advance_in(steps, part, t1 - t0)
+            spectrum[rows] = resize_spectrum(part, (cells,), (self.cells,))
+
+        pieces.sort(key=lambda piece: -piece[0] * piece[1] * len(piece[2]))  # so that no thread begins long work last
+        if spectrum.is_cuda:  # whose streams belong to a thread
+            for piece in pieces:
+                solve(piece)
+        else:
+            with ThreadPoolExecutor(torch.get_num_threads(), "shocks") as threads:
+                list(threads.map(solve, pieces))
         return Waves(spectrum, state.mean, state.moved + state.mean * (t1 - t0))
 
     def _choices(self, spectrum: Tensor, interval: float) -> list[tuple[int, int]]:

@@ -70,8 +70,11 @@ class ETDRK4:
         return tuple(range(1, 1 + self.domain.ndim))
 
     def advance(self, state: Tensor, t0: float, t1: float) -> Tensor:
-        count = max(1, math.ceil((t1 - t0) / self.step * (1 - 1e-12)))
-        h = round((t1 - t0) / count, 15)
+        return self.advance_in(max(1, math.ceil((t1 - t0) / self.step * (1 - 1e-12))), state, t1 - t0)
+
+    def advance_in(self, count: int, state: Tensor, time: float) -> Tensor:
+        """By so many steps, whatever the longest allowed is; several threads may call it at once."""
+        h = round(time / count, 15)
         key = (h, state.dtype)
         if key not in self._coefficients:
             self._coefficients[key] = etdrk4_coefficients(self.linear, h, state.dtype, self.factor)
