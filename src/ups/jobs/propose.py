@@ -149,6 +149,7 @@ def propose(
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
     patch = [4, 2 if kind == "cpu" else 4, 2]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
+    rate = 2e-3 if model == "base" else 4e-3
     many = {"codec": {"batch": batch}, "operator": {"batch": batch}}
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
@@ -158,8 +159,7 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
         "codec": {**many["codec"], "train": {"steps": 200}},
         "operator": {
             **many["operator"],
-            "loss": {"increment": 0.0, "latent": 1.0},
-            "train": {"seconds": round(60 * minutes), "lr": 3e-3 if model == "tiny" else 1e-3, "ema": 0.99},
+            "train": {"seconds": round(60 * minutes), "lr": rate, "optimizer": "muon", "ema": 0.99},
         },
     }
 

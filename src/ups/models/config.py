@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -131,12 +132,14 @@ class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
     section: ClassVar[str] = "operator"
+    # What a key meant before it was there, where its default is another now.
+    formerly: ClassVar[Mapping[str, Any]] = {"gauge": "task"}
 
     context: int = 1
     """Frames of context the operator sees."""
-    gauge: Literal["task", "sample"] = "task"
+    gauge: Literal["task", "sample"] = "sample"
     """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
-    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
+    sample's last frame is, which keeps states in sight that decay. Steady tasks have none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,14 +32,17 @@ TERMS = ("increment", "latent", "spectral", "boundary", *LAWFUL)
 class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
 
-    increment: float = 1.0
-    """Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task."""
+    # What a key meant before it was there, where its default is another now.
+    formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
+
+    increment: float = 0.0
+    """Mean square error of the decoded frame over that of "no change": 1 is persistence on a usual sample."""
     latent: float = 1.0
     """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
     Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
-    power: float = 1.0
+    power: float = 0.5
     """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does. Below 1
-    hard samples outweigh easy ones less: for parameters over decades."""
+    hard samples outweigh easy ones less."""
     spectral: float = 0.0
     """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
