@@ -137,14 +137,20 @@ class OperatorConfig(NetworkConfig):
 
     context: int = 1
     """Frames of context the operator sees."""
-    gauge: Literal["task", "sample"] = "sample"
-    """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
-    sample's last frame is, which keeps states in sight that decay. Steady tasks have none."""
+    gauge: Literal["auto", "task", "sample"] = "auto"
+    """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
+    in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
+    move a state that is uniform and driven; auto: sample with several frames of context, task with one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context < 1:
             raise ConfigError(f"operator.context is {self.context}, but must be at least 1.")
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether a change is measured by the sample itself."""
+        return self.gauge == "sample" or (self.gauge == "auto" and self.context > 1)
 
 
 @dataclass(frozen=True)
