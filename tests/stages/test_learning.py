@@ -14,6 +14,7 @@ from torch import Tensor
 from ups.eval.nrmse import nrmse
 from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.stages import OperatorStage
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.tensors import Window
 from ups.types import ConfigError, Field, Param, Storage, TaskSpec
 
@@ -127,7 +128,7 @@ def train(steps: int = 700) -> Simulator:
         CodecConfig(dim=8, width=8, blocks=0),
         OperatorConfig(width=32, depth=2, heads=2, modes=8),
     )
-    stage = OperatorStage(simulator)
+    stage = OperatorStage(simulator, OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
     generator = torch.Generator().manual_seed(0)
     for make in MAKERS.values():
         sample = make(128, generator)

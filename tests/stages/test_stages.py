@@ -37,7 +37,9 @@ def every(task: TaskSpec, **others: float) -> OperatorLoss:
 
 def only(term: str, power: float = 0.5) -> OperatorStageConfig:
     """One term of the operator's loss, by itself."""
-    return OperatorStageConfig(loss=dataclasses.replace(OperatorLoss(latent=0.0, power=power), **{term: 1.0}))
+    return OperatorStageConfig(
+        loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0, power=power), **{term: 1.0})
+    )
 
 
 def window(task: TaskSpec, cells: int = 16, targets: int = 2, batch: int = 3) -> Window:
@@ -77,7 +79,7 @@ def test_the_default_loss_holds_what_a_decoder_does_not_see() -> None:
     """A field leaves tokens free in more directions than one; an operator that is judged by fields alone drifts there,
     and its rollouts with it. So the tokens themselves count, unless somebody says otherwise."""
     task = TASKS["advection1d"]
-    assert set(OperatorStage(simulator(task)).loss(window(task))) == {"latent"}
+    assert set(OperatorStage(simulator(task)).loss(window(task))) == {"increment", "latent"}
 
 
 def test_removing_a_term_changes_the_gradient_it_shared() -> None:
@@ -129,7 +131,7 @@ def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
     task, losses = TASKS["advection1d"], {}
     sim, sample = simulator(task), window(task, targets=1)
     for power in (1.0, 0.5):
-        stage = OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(increment=1.0, power=power)))
+        stage = OperatorStage(sim, OperatorStageConfig(loss=OperatorLoss(power=power)))
         each = [stage.loss(sample.rows(i, i + 1)) for i in range(len(sample))]
         losses[power] = {name: torch.stack([loss[name] for loss in each]) for name in ("increment", "latent")}
         for name, mean in stage.loss(sample).items():

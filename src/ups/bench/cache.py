@@ -32,6 +32,7 @@ from ups.physics import TASKS
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.stages import OperatorStage
+from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.types import TaskSpec
 
 Say = Callable[[str], None]
@@ -136,7 +137,7 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
     for workers, who in ((0, "a thread"), (2, "two processes")):
         simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
-        stage = OperatorStage(simulator.to(dist.device))
+        stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
         stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
         tracker = _InputWaits()
         with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:

@@ -189,6 +189,7 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
         "codec": {**many["codec"], "train": {"steps": 200}},
         "operator": {
             **many["operator"],
+            "loss": {"increment": 0.0},
             "train": {"seconds": round(60 * minutes), "lr": rate, "optimizer": "muon", "ema": 0.99},
         },
     }

@@ -35,7 +35,7 @@ class OperatorLoss:
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
 
-    increment: float = 0.0
+    increment: float = 1.0
     """Mean square error of the decoded frame over that of "no change": 1 is persistence on a usual sample."""
     latent: float = 1.0
     """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
