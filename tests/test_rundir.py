@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -100,6 +102,13 @@ class Grown(Settings):
     more: int = 3
 
 
+class Since(Grown):
+    """And later still: that key has another default by now."""
+
+    formerly: ClassVar[Mapping[str, Any]] = {"more": 3}
+    more: int = 4
+
+
 class Changed(Settings):
     name: str = "y"
 
@@ -110,6 +119,10 @@ def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_
     assert run.is_of(Grown())
     assert not run.is_of(Grown(more=4))
     assert not run.is_of(Changed())
+    assert run.is_of(Since(more=3))
+    assert not run.is_of(Since())
+    with pytest.raises(ConfigError, match=r"another config \(more: 3 → 4\)"):
+        RunDir.open(tmp_path / "run", Since(), resume=True)
     with RunDir.open(tmp_path / "run", Grown(), resume=True):
         pass
     facts = json.loads(run.environment.read_text())

@@ -23,7 +23,7 @@ model:
   codec: {dim: 8}
   operator: {context: 2, width: 16, depth: 1, heads: 2, modes: 4}
 codec: {batch: 8, train: {steps: 2}}
-operator: {batch: 8, loss: {increment: 0.0, latent: 1.0}, train: {seconds: 1, validate_every: 1.0}}
+operator: {batch: 8, loss: {increment: 0.0}, train: {seconds: 1, validate_every: 1.0}}
 evaluation: {zero_shot: [2], horizon: 2, unseen: {advection1d: [{beta: 0.7}]}, samples: 2}
 """
 

@@ -98,6 +98,16 @@ def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, A
     return ""
 
 
+def as_meant(written: Any, today: Any) -> Any:
+    """The values of a config that a run has kept. A key that they were written before has what it meant then, which
+    stands as `formerly` beside a default that is another by now. `today`: a config of the same kind."""
+    earlier = dict(getattr(today, "formerly", {}))
+    groups = {name: getattr(today, name) for name in type(today).model_fields} if isinstance(today, Config) else {}
+    if not isinstance(written, dict):
+        return written
+    return {**earlier, **{key: as_meant(value, groups.get(key)) for key, value in written.items()}}
+
+
 def file_and_flags(arguments: tuple[str, ...]) -> tuple[Path | None, dict[str, str]]:
     """`[FILE] --a.b VALUE --c=VALUE …` as a path and a mapping of dotted keys."""
     rest = list(arguments)

@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from ups.config import Config, dump, fingerprint, load
+from ups.config import Config, as_meant, dump, fingerprint
 from ups.files import foreign_in, laid_by_another, write_atomic
 from ups.parsing import parse_yaml, read_record, read_text
 from ups.presence import hold, release
@@ -209,15 +209,15 @@ class RunDir(AbstractContextManager["RunDir"]):
         return config == self.known() or (isinstance(former, list) and config in former)
 
     def is_of(self, config: Config) -> bool:
-        """Whether the run was begun with this config. One that was begun before some keys existed has had their
-        defaults all along, so its own config, unless someone has changed it since, is read as of today."""
+        """Whether the run was begun with this config. One that was begun before some keys existed has had what they
+        meant all along, so its own config, unless someone has changed it since, is read as of today."""
         facts, today = read_json(self.environment), fingerprint(config)
         if facts.get("fingerprint") in {None, today}:
             return facts.get("fingerprint") == today
         try:
             # Runs of an earlier program have not written down what their config was.
             unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
-            return unchanged and fingerprint(load(type(config), self.config)) == today
+            return unchanged and fingerprint(type(config).model_validate(self._written(config))) == today
         except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
             return False
 
@@ -287,17 +287,17 @@ class RunDir(AbstractContextManager["RunDir"]):
             if os.path.lexists(path) and not path.is_dir():
                 raise DataError(f"{path}: is no folder, where the run keeps one; move it away.")
 
-    def _written(self) -> Any:
-        """What the run's config says; a DataError where it is damaged."""
+    def _written(self, today: Config) -> Any:
+        """What the run's config says, as it was meant; a DataError where it is damaged. `today`: one of its kind."""
         try:
-            return parse_yaml(read_text(self.config)) or {}
+            return as_meant(parse_yaml(read_text(self.config)) or {}, today)
         except (OSError, ValueError, yaml.YAMLError):
             raise DataError(f"{self.config}: is no YAML, so it is damaged; put it back, or --overwrite it.") from None
 
     def _check(self, config: Config, resume: bool, force: bool) -> None:
         """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
-            rows = _differences(self._written(), yaml.safe_load(dump(config)) or {})
+            rows = _differences(self._written(config), yaml.safe_load(dump(config)) or {})
             rows = [row for row in rows if _group(row) not in config.incidental]
             learnt = [row for row in rows if _group(row) not in config.after_training]
             shown = learnt if force and learnt else rows

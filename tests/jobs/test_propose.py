@@ -67,6 +67,29 @@ def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path)
     assert "# the highest learning rate" in text or "# lr: the highest learning rate" in text
 
 
+def test_changes_are_measured_by_the_sample_unless_states_are_uniform_at_first(folder: Path, tmp_path: Path) -> None:
+    """Of one uniform frame nobody can see that it is driven, so a gauge of the sample would leave it as it is."""
+    driven = np.zeros((6, 20, 16), np.float32)
+    driven[:, 1:, :4] = np.linspace(0.1, 1, 19)[:, None]
+    np.savez(tmp_path / "driven.npz", h=driven)
+    (tmp_path / "driven.yaml").write_text("name: driven\ndims: [sample, time, x]\nfields: {h: [h]}\ndt: 0.1\n")
+    gauges = {
+        "advection": holdings(list(folder.glob("*.hdf5")), ""),
+        "driven": holdings([tmp_path / "driven.npz"], str(tmp_path / "driven.yaml")),
+        **{task: holdings([], task) for task in ("burgers1d", "diffsorp1d", "darcy2d")},
+    }
+    assert {name: sets[0].uneven for name, sets in gauges.items()} == {
+        "advection": True,
+        "driven": False,
+        "burgers1d": True,
+        "diffsorp1d": False,
+        "darcy2d": True,
+    }
+    for task, gauge in (("burgers1d", "sample"), ("diffsorp1d", "task")):
+        config = written(tmp_path / f"{task}.yaml", task=task)
+        assert (config.model.part("operator").gauge, config.stage("operator").train.optimizer) == (gauge, "muon")
+
+
 def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:
     config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
     (entry,) = config.data.values()

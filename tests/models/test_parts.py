@@ -102,18 +102,20 @@ def test_a_replaced_part_leaves_every_bit_of_the_others_and_what_lost_its_compan
 
 
 def test_an_artifact_of_version_2_loads_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = simulator("burgers1d", context=2)
+    sim = simulator("burgers1d", context=2, gauge="task")
     awaken(sim)
     path = sim.save(tmp_path / "new.safetensors")
     header, tensors = artifact.read(path)
     configs = {name: part["config"] for name, part in header.pop("parts").items()}
-    del configs["codec"]["encoder"]  # which it did not know either
+    del configs["codec"]["encoder"], configs["operator"]["gauge"]  # which it did not know either
     monkeypatch.setattr(artifact, "VERSION", 2)
     plain = {key: value for key, value in header.items() if key not in ("format", "version", "digest")}
     old = artifact.write(tmp_path / "old.safetensors", {**plain, **configs}, tensors)
     monkeypatch.undo()
     assert artifact.strangers(artifact.read(old)[0]["parts"]) == []
-    mixed = artifact.replace_part(old, "codec", simulator("burgers1d", context=2, seed=3).save(tmp_path / "mixed"))
+    mixed = artifact.replace_part(
+        old, "codec", simulator("burgers1d", context=2, gauge="task", seed=3).save(tmp_path / "mixed")
+    )
     assert len(artifact.strangers(artifact.read(mixed)[0]["parts"])) == 1, "it is told of old ones too"
     artifact.replace_part(mixed, "codec", path)
     again = Simulator.load(old)

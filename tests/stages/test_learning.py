@@ -128,7 +128,7 @@ def train(steps: int = 700) -> Simulator:
         CodecConfig(dim=8, width=8, blocks=0),
         OperatorConfig(width=32, depth=2, heads=2, modes=8),
     )
-    stage = OperatorStage(simulator, OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0)))
+    stage = OperatorStage(simulator, OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
     generator = torch.Generator().manual_seed(0)
     for make in MAKERS.values():
         sample = make(128, generator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
 import torch
@@ -34,9 +35,11 @@ def every(task: TaskSpec, **others: float) -> OperatorLoss:
     return OperatorLoss(spectral=1.0, boundary=1.0, **{t: 1.0 for t in LAWFUL if has_term(t, task)}, **others)
 
 
-def only(term: str) -> OperatorStageConfig:
+def only(term: str, power: float = 0.5) -> OperatorStageConfig:
     """One term of the operator's loss, by itself."""
-    return OperatorStageConfig(loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0), **{term: 1.0}))
+    return OperatorStageConfig(
+        loss=dataclasses.replace(OperatorLoss(increment=0.0, latent=0.0, power=power), **{term: 1.0})
+    )
 
 
 def window(task: TaskSpec, cells: int = 16, targets: int = 2, batch: int = 3) -> Window:
@@ -105,7 +108,7 @@ def test_the_operator_stage_leaves_the_codec_alone() -> None:
 def test_no_change_has_a_loss_of_one(name: str) -> None:
     task = TASKS["burgers1d"]
     fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
-    stage = OperatorStage(fresh, only(name))
+    stage = OperatorStage(fresh, only(name, power=1.0))
     sample = window(task, targets=1)
     stage.fit(sample)
     assert float(stage.loss(sample)[name].detach()) == pytest.approx(1.0, abs=1e-3)
@@ -135,6 +138,18 @@ def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
             assert torch.allclose(mean, losses[power][name].mean())
     for name, squares in losses[1.0].items():
         assert torch.allclose(losses[0.5][name], squares.sqrt(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("gauge", "power"), [("task", 1.0), ("sample", 0.5)])
+def test_by_the_gauge_of_the_sample_errors_count_by_their_root_and_by_that_of_a_task_by_their_square(
+    gauge: Literal["task", "sample"], power: float
+) -> None:
+    task, sample = TASKS["advection1d"], window(TASKS["advection1d"], targets=1)
+    chosen = OperatorConfig(width=16, depth=1, heads=2, gauge=gauge)
+    sim = build([task], CodecConfig(dim=16), chosen, grids={task.name: (16,)})
+    stages = [OperatorStage(sim), *(OperatorStage(sim, only("latent", p)) for p in (power, 1.5 - power))]
+    usual, named, other = (float(stage.loss(sample)["latent"].detach()) for stage in stages)
+    assert usual == named != other
 
 
 def test_a_power_has_a_slope_where_there_is_no_error_and_lies_above_zero() -> None:

@@ -137,9 +137,7 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     train = TrainConfig(seconds=4 * seconds, validate_every=0, validate_first=False, log_every=20)
     for workers, who in ((0, "a thread"), (2, "two processes")):
         simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
-        stage = OperatorStage(
-            simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0, latent=1.0))
-        )
+        stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
         stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
         tracker = _InputWaits()
         with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:

@@ -64,7 +64,7 @@ def settings_of(
         "operator": {"core": core, "mixing": "attention", "width": width, "depth": 4, "heads": 4},
     }
     data = {name: {"task": name, "samples": 64, "resolution": cells} for name in tasks}
-    operator = {"batch": batch, "loss": {"increment": 0.0, "latent": 1.0}}
+    operator = {"batch": batch, "loss": {"increment": 0.0}}
     return {"name": "growth", "data": data, "model": model, "operator": operator}
 
 

@@ -140,7 +140,7 @@ def large_case(kind: str, core: str) -> Case:
         "model": {"codec": {"dim": 32}, "operator": {"core": core, "mixing": "attention", **sizes.networks[core]}},
         "operator": {
             "batch": sizes.batch,
-            "loss": {"increment": 0.0, "latent": 1.0},
+            "loss": {"increment": 0.0},
             "train": {"steps": 1, "precision": sizes.precision},
         },
     }

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ups.config import load
-from ups.data import open_source
+from ups.data import Source, open_source
 from ups.definition import definition_from, is_file_name
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
@@ -20,8 +21,10 @@ from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
 from ups.jobs.timing import ceilings
 from ups.physics import EQUATIONS, TASKS
+from ups.physics.random import Draw
+from ups.physics.solver import initial_states
 from ups.run.config import run_config
-from ups.types import ConfigError, DataError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec
 
 FRAMES = 41  # of a trajectory, about which are kept
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
@@ -29,6 +32,8 @@ STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
 SHARE = 0.5  # of the free memory that may be taken
 FEW = 5  # trajectories, under which they are cut in time
+LOOKED_AT = 8  # samples, about, whose first frames are looked at
+UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
 MANY = 60  # trajectories, below which a larger part of them is for testing
 CANDIDATES = {
     "cpu": [("small", 16), ("tiny", 32), ("tiny", 16), ("tiny", 8)],
@@ -46,6 +51,7 @@ class Holding:
     frames: int
     cells: tuple[int, ...]
     definition: str  # the name or the YAML file that the user gave
+    uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
 
     @property
     def words(self) -> str:
@@ -84,14 +90,15 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     tasks: dict[str, Holding] = {}
     for path in files:
         with open_source(path, TASKS, definition_from(task) if task else None) as source:
-            here = Holding(source.task, (str(path),), len(source), len(source.times), source.domain.shape, task)
+            facts = (len(source), len(source.times), source.domain.shape, task)
+            here = Holding(source.task, (str(path),), *facts, source.task.steady or _all_uneven(source))
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None and earlier.task.channels != here.task.channels:
             names, others = (", ".join(h.task.channels) for h in (here, earlier))
             raise DataError(f"{path}: {name} has the fields {names}, and in {earlier.files[0]} {others}.")
         if earlier is not None:
             together = (earlier.files + here.files, earlier.samples + here.samples)
-            here = replace(here, files=together[0], samples=together[1])
+            here = replace(here, files=together[0], samples=together[1], uneven=earlier.uneven and here.uneven)
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:
@@ -108,8 +115,27 @@ def _made(task: str) -> Holding:
         raise ConfigError(f"there is no task '{task}' to make data of; `ups data tasks` lists them, or name FILES.")
     spec = TASKS[task]
     cells = {1: 128, 2: 32, 3: 16}[spec.ndim]
-    frames = 1 if spec.steady else len(EQUATIONS[task]().times())
-    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "")
+    equation = EQUATIONS[task]()
+    frames = 1 if spec.steady else len(equation.times())
+    starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
+    uneven = spec.steady or all(_uneven(state, state) for state in starts)
+    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "", uneven)
+
+
+def _all_uneven(source: Source) -> bool:
+    """Whether the first frame of none of a few samples is uniform."""
+    few = range(0, len(source), max(1, len(source) // LOOKED_AT))
+    return all(
+        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0]) for i in few
+    )
+
+
+def _uneven(first: Array, last: Array) -> bool:
+    """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
+    cells = tuple(range(first.ndim - 1))
+    size = np.nanstd(np.stack((first, last)).astype(np.float64), (0, *(axis + 1 for axis in cells)))
+    deviation = np.nanstd(first.astype(np.float64), cells) / np.maximum(size, TINY)
+    return bool(np.sqrt(np.mean(deviation**2)) > UNIFORM)
 
 
 def propose(
@@ -149,17 +175,22 @@ def propose(
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
     patch = [4, 2 if kind == "cpu" else 4, 2]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
+    gauge = "sample" if all(h.uneven for h in sets) else "task"
+    rate = 2e-3 if model == "base" else 4e-3
     many = {"codec": {"batch": batch}, "operator": {"batch": batch}}
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
         "device": "cpu" if kind == "cpu" else "cuda",
         "data": {h.task.name: h.section(kind) for h in sets},
-        "model": {"codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch}, "operator": {"size": model}},
+        "model": {
+            "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
+            "operator": {"size": model, "gauge": gauge},
+        },
         "codec": {**many["codec"], "train": {"steps": 200}},
         "operator": {
             **many["operator"],
-            "loss": {"increment": 0.0, "latent": 1.0},
-            "train": {"seconds": round(60 * minutes), "lr": 3e-3 if model == "tiny" else 1e-3, "ema": 0.99},
+            "loss": {"increment": 0.0},
+            "train": {"seconds": round(60 * minutes), "lr": rate, "optimizer": "muon", "ema": 0.99},
         },
     }
 
@@ -197,6 +228,7 @@ NOTES = {
     "split": "few trajectories: how they are cut for training, validation and testing",
     "dim": "numbers per token: at least channels × patch^axes, or the codec loses something",
     "size": "tiny, small, base or large",
+    "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
     "batch": "windows in a step",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",

@@ -176,8 +176,9 @@ def plan(
 
 
 def config_from(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A part's config from what `dataclasses.asdict` and JSON made of it."""
-    return kind(**_tuples(values))
+    """A part's config from what `dataclasses.asdict` and JSON made of it; keys that it was written before have what
+    they meant then."""
+    return kind(**{**getattr(kind, "formerly", {}), **_tuples(values)})
 
 
 def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -131,17 +132,25 @@ class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
     section: ClassVar[str] = "operator"
+    # What a key meant before it was there, where its default is another now.
+    formerly: ClassVar[Mapping[str, Any]] = {"gauge": "task"}
 
     context: int = 1
     """Frames of context the operator sees."""
-    gauge: Literal["task", "sample"] = "task"
-    """What a step's change is measured in: the task's usual one, or that times how uneven and how much in motion the
-    sample's last frame is. `sample` keeps states in sight that decay (a wide range of viscosities)."""
+    gauge: Literal["auto", "task", "sample"] = "auto"
+    """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
+    in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
+    move a state that is uniform and driven; auto: sample with several frames of context, task with one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.context < 1:
             raise ConfigError(f"operator.context is {self.context}, but must be at least 1.")
+
+    @property
+    def by_sample(self) -> bool:
+        """Whether a change is measured by the sample itself."""
+        return self.gauge == "sample" or (self.gauge == "auto" and self.context > 1)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
-    order one whatever dt is; with `gauge: sample` times each sample's own `Gauge`, unless the task is steady. An
+    order one whatever dt is; by the gauge of the sample times its own `Gauge`, unless the task is steady. An
     untrained operator predicts no change.
     """
 
@@ -72,10 +72,10 @@ class LatentOperator(TokenNetwork):
     ) -> None:
         super().__init__(config, config.context, dim, tasks, patch, grids)
         self.register_buffer("scale", torch.ones(len(tasks), dim))
-        if config.gauge == "sample":  # last: the weights of all else are those of an operator without it
+        if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
         # A steady task has one step, from nothing: there is no state to measure.
-        self.gauged = frozenset(task.name for task in tasks if config.gauge == "sample" and not task.steady)
+        self.gauged = frozenset(task.name for task in tasks if config.by_sample and not task.steady)
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -31,14 +32,18 @@ TERMS = ("increment", "latent", "spectral", "boundary", *LAWFUL)
 class OperatorLoss:
     """Weights of the operator's losses (0 leaves a term out), and how the steps that are trained through grow."""
 
+    # What a key meant before it was there, where its default is another now.
+    formerly: ClassVar[Mapping[str, Any]] = {"power": 1.0}
+
     increment: float = 1.0
-    """Mean square error of the decoded frame over that of "no change": 1 is persistence, whatever the task."""
+    """Mean square error of the decoded frame over that of "no change": 1 is persistence on a usual sample."""
     latent: float = 1.0
     """Mean square error of the predicted tokens, over that of "no change"; alone it is cheap, for it needs no decoding.
     Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
-    power: float = 1.0
-    """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does. Below 1
-    hard samples outweigh easy ones less: for parameters over decades."""
+    power: Literal["auto"] | float = "auto"
+    """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does, so that
+    hard samples outweigh easy ones less; auto: 0.5 where a change is measured by the sample (model.operator.gauge),
+    else 1, for by the gauge of a task states that come to rest would outweigh all others."""
     spectral: float = 0.0
     """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
     conserved: float = 0.0
@@ -66,8 +71,8 @@ class OperatorLoss:
                 raise ConfigError(
                     f"operator.loss.{name} is {getattr(self, name):g}, but must be a number of at least 0."
                 )
-        if not 0 < self.power <= 1:
-            raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1.")
+        if self.power != "auto" and not 0 < self.power <= 1:
+            raise ConfigError(f"operator.loss.power is {self.power:g}, but must be above 0 and at most 1, or auto.")
 
 
 class OperatorStageConfig(StageConfig):
@@ -104,6 +109,8 @@ class OperatorStage(Stage):
             if getattr(self.weights, term) and not any(has_term(term, task) for task in simulator.tasks):
                 names = ", ".join(task.name for task in simulator.tasks)
                 raise ConfigError(f"operator.loss.{term} is for laws that no task here ({names}) has; leave it 0.")
+        usual = 0.5 if self.operator.config.by_sample else 1.0
+        self.power = usual if self.weights.power == "auto" else self.weights.power
         # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
         self.changes: dict[str, tuple[float, float]] = {}
 
@@ -167,7 +174,7 @@ class OperatorStage(Stage):
             z_next = self.operator(z, Condition.of(window, i) if uneven else condition)
             if w.latent:
                 error = share(z_next - wanted[:, i], wanted[:, i]) / self._change(task.name)[1]
-                totals["latent"] = totals["latent"] + w.latent * raised(error, w.power)
+                totals["latent"] = totals["latent"] + w.latent * raised(error, self.power)
             if self.needs_frames:
                 truth = window.targets[:, i]
                 found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
@@ -234,7 +241,7 @@ class OperatorStage(Stage):
         terms: dict[str, Tensor] = {}
         if w.increment:
             error = share(found - truth, truth, mask) / self._change(task.name)[0]
-            terms["increment"] = w.increment * raised(error, w.power)
+            terms["increment"] = w.increment * raised(error, self.power)
         if w.spectral:
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
         for kind in ("conserved", "divergence", "positive"):
