@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ups.config import fingerprint
 from ups.data.windows import spread
+from ups.engine.learner import matrix_products
 from ups.engine.optim import Ema, Optimizer, schedule, trained
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError
@@ -150,7 +151,8 @@ class StageModule(LightningModule):
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:  # noqa: ARG002
         step = self.trainer.global_step
-        optimizer.step(closure=optimizer_closure)
+        with matrix_products(self.train_config, self.device.type):  # the closure computes loss and gradients
+            optimizer.step(closure=optimizer_closure)
         assert self.ema is not None
         self.ema.weight.fill_(self.ema.ramp(step))
         self.ema.update(torch.tensor(self.finite, device=self.ema.weight.device))
