@@ -186,7 +186,7 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
             "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
             "operator": {"size": model, "gauge": gauge},
         },
-        "codec": {**many["codec"], "train": {"steps": 200}},
+        "codec": {**many["codec"], "train": {"steps": 0}},
         "operator": {
             **many["operator"],
             "loss": {"increment": 0.0},
@@ -228,6 +228,7 @@ NOTES = {
     "split": "few trajectories: how they are cut for training, validation and testing",
     "dim": "numbers per token: at least channels × patch^axes, or the codec loses something",
     "size": "tiny, small, base or large",
+    "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
     "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
     "batch": "windows in a step",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
