@@ -73,7 +73,7 @@ class ResolvedBurgers:
         for (cells, steps), samples in groups.items():
             size = len(samples) if spectrum.is_cuda else max(1, AT_ONCE // cells)
             pieces += [(cells, steps, samples[first : first + size]) for first in range(0, len(samples), size)]
-            self._on(cells, state.mean)
+            self._on(cells, state.mean)  # made here, so that no two threads make the same
 
         def solve(piece: tuple[int, int, list[int]]) -> None:
             cells, steps, samples = piece
