@@ -89,6 +89,25 @@ class TestOnAGpu:
         for a, b in zip(*found, strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=close)
 
+    def test_complex_weights_learn_in_a_captured_step_as_in_an_ordinary_one(self, toy: SimpleNamespace) -> None:
+        class Spectrum(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(4, 1)
+                self.waves = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return super().forward(torch.fft.irfft(torch.fft.rfft(x) * self.waves, n=4))
+
+        found = []
+        for graph in (True, False):
+            torch.manual_seed(0)
+            module = Spectrum().cuda()
+            train(toy, two_tasks(toy), module, graph=graph, ema=0.9)
+            assert module.waves.imag.abs().max() > 0
+            found.append([p.detach().clone() for p in module.parameters()])
+        for a, b in zip(*found, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
     def test_a_graph_skips_bad_steps_and_counts_them(self, toy: SimpleNamespace) -> None:
         module = deep()
         _, outcome, _ = train(toy, two_tasks(toy, bad=(1, 20, 31, 32)), module, graph=True)

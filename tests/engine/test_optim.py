@@ -13,6 +13,7 @@ from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, schedul
 from ups.types import ConfigError
 
 OK, BAD = torch.tensor(True), torch.tensor(False)
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here")
 
 
 def net() -> nn.Module:
@@ -234,10 +235,14 @@ def test_what_cannot_be_trained_is_refused_with_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_in_one_pass_an_average_comes_nearer_to_the_weights_by_its_share_and_the_weights_stay(share: float) -> None:
-    average, weights = ([torch.randn(shape) for shape in ((7,), (3, 5), ())] for _ in range(2))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_in_one_pass_an_average_comes_nearer_to_the_weights_by_its_share_and_the_weights_stay(
+    device: str, share: float
+) -> None:
+    kinds = {(7,): torch.float32, (3, 5): torch.complex64, (2, 4): torch.float64, (): torch.float32}
+    average, weights = ([torch.randn(of, dtype=kinds[of], device=device) for of in kinds] for _ in range(2))
     before = [one.clone() for one in weights]
     wanted = [s + share * (w - s) for s, w in zip(average, weights, strict=True)]
-    move_towards(average, weights, torch.tensor(share))
+    move_towards(average, weights, torch.tensor(share, device=device))
     torch.testing.assert_close(average, wanted)
     assert all(map(torch.equal, weights, before))

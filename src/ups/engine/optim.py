@@ -188,19 +188,29 @@ def _materialise(member: torch.optim.Optimizer) -> None:
 
 
 def move_towards(average: list[Tensor], weights: list[Tensor], share: Tensor) -> None:
-    """s ← s + w (θ − s) in one pass over memory, w being a tensor: descent by a fused kernel, s − w (1 · s − θ)."""
-    torch._fused_sgd_(
-        average,
-        weights,
-        [],
-        lr=share,
-        weight_decay=1.0,
-        momentum=0.0,
-        dampening=0.0,
-        nesterov=False,
-        maximize=True,
-        is_first_step=False,
-    )
+    """s ← s + w (θ − s) in one pass over memory, w being a tensor: descent by a fused kernel, s − w (1 · s − θ).
+
+    The kernel knows real numbers of one kind at a time: complex ones go as their parts, and each kind for itself.
+    """
+    kinds: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for s, theta in zip(average, weights, strict=True):
+        s, theta = (torch.view_as_real(one) if one.is_complex() else one for one in (s, theta))
+        mine, theirs = kinds.setdefault(s.dtype, ([], []))
+        mine.append(s)
+        theirs.append(theta)
+    for mine, theirs in kinds.values():
+        torch._fused_sgd_(
+            mine,
+            theirs,
+            [],
+            lr=share,
+            weight_decay=1.0,
+            momentum=0.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=True,
+            is_first_step=False,
+        )
 
 
 class Ema:
