@@ -72,6 +72,7 @@ NAMES = {
     "triton_poi_fused__to_copy_add_mul_3": "element-wise, norms",
     "_squares": "element-wise, norms",
     "_alone_back": "element-wise, norms",
+    "_repair_gas": "element-wise, norms",
     "curand_something": "other",
     "aten::addmm": "matrix products",
     "aten::copy_": "copies",

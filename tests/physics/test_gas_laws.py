@@ -1,42 +1,51 @@
-"""All laws of a gas are repaired together as one after the other, in half as many operations."""
+"""All laws of a gas are repaired together as one after the other, in half as many operations, on a GPU in one."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ups.physics import TASKS
 from ups.physics.gas_laws import GasRepair
 from ups.physics.laws import aims_of, laws_of, repaired, repairs_of
+from ups.triton_check import runs_triton
 from ups.types import Domain
 
 SHAPES = {1: (32,), 2: (12, 10), 3: (6, 5, 4)}
+LARGER = {1: (2500,), 2: (33, 41), 3: (11, 10, 12)}  # more cells than a kernel takes at once, and no multiple of these
+on_a_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and torch sees none here"),
+]
 
 
-def box(ndim: int) -> Domain:
-    return Domain.box(((0.0, 1.0),) * ndim, SHAPES[ndim], (True,) * ndim)
+def box(ndim: int, shape: tuple[int, ...] = ()) -> Domain:
+    return Domain.box(((0.0, 1.0),) * ndim, shape or SHAPES[ndim], (True,) * ndim)
 
 
-def gas(ndim: int, seed: int) -> Tensor:
+def gas(ndim: int, seed: int, shape: tuple[int, ...] = ()) -> Tensor:
     """Lawful states `(3, *S, 2 + ndim)` of a gas in motion."""
-    u = torch.randn(3, *SHAPES[ndim], 2 + ndim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    size, generator = (3, *(shape or SHAPES[ndim]), 2 + ndim), torch.Generator().manual_seed(seed)
+    u = torch.randn(size, generator=generator, dtype=torch.float64)
     return torch.cat((u[..., :2].abs() + 0.3, u[..., 2:] + 0.5), -1)
 
 
-def wild(ndim: int) -> dict[str, Tensor]:
+def wild(ndim: int, shape: tuple[int, ...] = ()) -> dict[str, Tensor]:
     """States that break one law or several."""
     fast = torch.tensor([1.0, 1.0, *[40.0] * ndim], dtype=torch.float64)
     return {
-        "lawful": gas(ndim, 0),
-        "near": gas(ndim, 0) + 0.01 * gas(ndim, 1),
-        "negative": gas(ndim, 1) - 0.6,
-        "more motion than energy": gas(ndim, 2) * fast,
-        "at rest": gas(ndim, 3) * torch.tensor([1.0, 1.0, *[0.0] * ndim], dtype=torch.float64),
-        "everywhere negative": -gas(ndim, 4),
+        "lawful": gas(ndim, 0, shape),
+        "near": gas(ndim, 0, shape) + 0.01 * gas(ndim, 1, shape),
+        "negative": gas(ndim, 1, shape) - 0.6,
+        "more motion than energy": gas(ndim, 2, shape) * fast,
+        "at rest": gas(ndim, 3, shape) * torch.tensor([1.0, 1.0, *[0.0] * ndim], dtype=torch.float64),
+        "everywhere negative": -gas(ndim, 4, shape),
     }
 
 
@@ -94,3 +103,83 @@ def test_a_step_of_a_rollout_repairs_a_gas_in_half_as_many_operations(ndim: int)
         frames.float()
     assert together.count <= 42
     assert together.count < separate.count / 2
+
+
+@pytest.mark.parametrize("ndim", SHAPES)
+def test_frames_in_float32_are_repaired_in_float64_all_the_way(ndim: int) -> None:
+    laws, domain = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim)
+    reference = gas(ndim, 0)
+    (aim,) = aims_of(laws, reference, domain)
+    for name, u in wild(ndim).items():
+        converted = GasRepair(ndim).restore(u.float().double().unsqueeze(1), aim, domain).squeeze(1).float()
+        assert torch.equal(repaired(u.float(), laws, reference, domain, aims=[aim]), converted), name
+
+
+class TestOnAGPU:
+    """One kernel does what the operations of torch do, which a processor is asked for."""
+
+    pytestmark = on_a_gpu
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize(("ndim", "shape"), [*SHAPES.items(), *LARGER.items()])
+    def test_a_kernel_repairs_a_gas_as_plain_operations_do(
+        self, ndim: int, shape: tuple[int, ...], dtype: torch.dtype
+    ) -> None:
+        assert runs_triton(torch.device("cuda", torch.cuda.current_device()))
+        laws, domain = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim, shape)
+        lawful = gas(ndim, 0, shape)
+        empty, cold = lawful.clone(), lawful.clone()
+        empty[1, ..., 0] = 0
+        cold[2, ..., 1] *= -5  # less energy than its mean motion has
+        error = {torch.float32: 2.5e-7, torch.float64: 1e-12}[dtype]
+        for of, reference in {"": lawful, ", no mass": empty, ", no warmth": cold}.items():
+            for name, u in wild(ndim, shape).items():
+                here, there = u.to(dtype), u.to("cuda", dtype)
+                aims = aims_of(laws, reference, domain)
+                wanted, aims = repaired(here, laws, reference, domain, aims=aims), [aim.cuda() for aim in aims]
+                with Counted() as operations:
+                    found = repaired(there, laws, there, domain, aims=aims)
+                assert operations.count == 1, "memory for the frame"
+                assert found.dtype == dtype
+                gap = (found.cpu() - wanted).abs().flatten(1, -2).amax(1)
+                assert bool((gap <= error * wanted.abs().flatten(1, -2).amax(1)).all()), name + of
+
+    @pytest.mark.parametrize("ndim", SHAPES)
+    def test_what_is_not_a_number_spoils_as_much_of_its_sample_as_by_plain_operations(self, ndim: int) -> None:
+        laws, domain, lawful = laws_of(TASKS[f"cfd{ndim}d"], (True,) * ndim), box(ndim), gas(ndim, 0)
+        for channel in range(2 + ndim):
+            for bad in (math.nan, math.inf, -math.inf):
+                u = wild(ndim)["near"]
+                u.flatten(1, -2)[1, -1, channel] = bad
+                wanted = repaired(u, laws, lawful, domain)
+                found = repaired(u.cuda(), laws, lawful.cuda(), domain).cpu()
+                assert not bool(wanted[1].isfinite().all())
+                assert torch.allclose(found, wanted, rtol=1e-12, atol=1e-13, equal_nan=True), (channel, bad)
+
+    def test_gradients_and_masks_are_left_to_plain_operations(self) -> None:
+        laws, domain, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
+        slopes = []
+        for device in ("cpu", "cuda"):
+            u = wild(2)["negative"].to(device).requires_grad_()
+            repaired(u, laws, lawful.to(device), domain).square().sum().backward()
+            assert u.grad is not None
+            slopes.append(u.grad.cpu())
+        assert torch.allclose(*slopes, rtol=1e-9, atol=1e-9)
+        mask, u = gas(2, 9)[..., 0] > 0.5, wild(2)["negative"]
+        found = repaired(u.cuda(), laws, lawful.cuda(), domain, mask.cuda()).cpu()
+        assert torch.allclose(found, repaired(u, laws, lawful, domain, mask), rtol=1e-12, atol=1e-13)
+
+    def test_a_frame_whose_cells_lie_apart_in_memory_is_repaired_too(self) -> None:
+        laws, domain, lawful = laws_of(TASKS["cfd2d"], (True, True)), box(2), gas(2, 0)
+        u = wild(2)["negative"]
+        apart = u.cuda().movedim(-1, 1).contiguous().movedim(1, -1)
+        found = repaired(apart, laws, lawful.cuda(), domain).cpu()
+        assert torch.allclose(found, repaired(u, laws, lawful, domain), rtol=1e-12, atol=1e-13)
+
+    def test_a_gas_that_is_only_thought_of_is_repaired_by_plain_operations(self) -> None:
+        with FakeTensorMode(), Counted() as operations:
+            u = torch.empty(3, *SHAPES[2], 4, device="cuda")
+            fixed = repaired(u, laws_of(TASKS["cfd2d"], (True, True)), u, box(2))
+        assert fixed.shape == u.shape
+        assert fixed.is_cuda
+        assert operations.count > 20

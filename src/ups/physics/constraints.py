@@ -18,7 +18,8 @@ FEWEST = 6
 
 
 class Together(Protocol):
-    """One repair for `laws` laws of an equation together, as each of them would be repaired after those before it."""
+    """One repair for `laws` laws of an equation together, as each of them would be repaired after those before it: in
+    float64, whatever type the frames have and keep."""
 
     @property
     def laws(self) -> int: ...

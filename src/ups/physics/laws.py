@@ -81,8 +81,10 @@ def repaired(
     between one law and the next. `aims` are those of their repairs (`aims_of`), where they are known."""
     if not laws:
         return frame
-    frames = frame.unsqueeze(1).double()
-    for repair, aim in zip(repairs_of(laws), aims or aims_of(laws, reference, domain, mask), strict=True):
+    repairs, frames = repairs_of(laws), frame.unsqueeze(1)
+    if isinstance(repairs[0], Law):  # one repair of all has none after it, and computes in float64 by itself
+        frames = frames.double()
+    for repair, aim in zip(repairs, aims or aims_of(laws, reference, domain, mask), strict=True):
         frames = repair.restore(frames, aim, domain, mask)
     return frames.squeeze(1).to(frame.dtype)
 
