@@ -14,7 +14,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
 from ups.models.gpu_block_ops import (
     activated,
-    channel_parts,
     gated,
     heads_of,
     mixed,
@@ -22,7 +21,7 @@ from ups.models.gpu_block_ops import (
     window_attention,
     window_fits,
 )
-from ups.models.gpu_ops import axis_conv, field_norm, usable
+from ups.models.gpu_ops import axis_conv, channel_parts, field_norm, usable
 from ups.models.grids import Space
 from ups.models.layers import AxisConv, FourierMixing, modulated_beside
 

@@ -200,8 +200,9 @@ class WindowAttention(nn.Module):
         more kernels than making them."""
         enter, activate, leave = self.bias
         with torch.autocast(offsets.device.type, enabled=False):
-            into = functional.linear(offsets.flatten(0, 1), widened(enter.weight), widened(enter.bias))
-            bias = torch.matmul(widened(leave.weight), activate(into).t())
+            weights = (widened(w) for w in enter.parameters())
+            into = functional.linear(offsets.flatten(0, 1), *weights)
+            bias = torch.matmul(widened(next(leave.parameters())), activate(into).t())
         return torch.unflatten(bias, 1, offsets.shape[:2]).unsqueeze(0)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:

@@ -10,21 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ups.models.gpu_ops import Operations, alike, declare, no_flops, rows
+from ups.models.gpu_ops import Operations, alike, channel_parts, declare, no_flops, rows
 
 # What one program may keep of a window in the memory that its threads share, where no GPU is there to be asked.
 SHARED = 227 * 1024
 # Larger windows and wider heads take longer to compile than they save: tokens, and tokens times channels of numbers of
 # two bytes, of four, and of four whose products are exact.
 LARGEST_WINDOW, LARGEST_TILES = 128, (64 * 160, 64 * 128, 64 * 64)
-
-
-def channel_parts(size: int) -> tuple[int, int]:
-    """Two powers of two, from 16 on, or one and 0, that hold `size` channels with the least room to spare: kernels know
-    nothing between, and 144 channels in 256 places would be half of it for nothing."""
-    whole = max(16, 1 << (size - 1).bit_length())
-    more = max(16, 1 << (max(1, size - whole // 2) - 1).bit_length())
-    return (whole, 0) if whole // 2 + more >= whole else (whole // 2, more)
 
 
 def window_fits(window: int, size: int, x: Tensor) -> bool:

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ups.models.gpu_block_ops import channel_parts
+from ups.models.gpu_ops import channel_parts
 
 PROGRAMS = 2048  # that fill a GPU, on the way back
 
