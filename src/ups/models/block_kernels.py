@@ -57,9 +57,9 @@ def _gate_back(dy, a, b, g, bias, d, dg, partial, rows, width, chunk, BT: tl.con
 
 @triton.jit
 def _slope(x):
-    """The derivative of x Φ(x), Φ(x) + x φ(x): of −|x|, and 1 less that where x > 0. Φ by the exponential that it shares
-    with φ and half of a polynomial (Abramowitz and Stegun 7.1.26), which is right to 1e-7: a library's erf would be
-    most of the work."""
+    """The derivative of x Φ(x), Φ(x) + x φ(x): that of −|x|, and 1 less it where x > 0. Φ by the exponential that it
+    shares with φ and a polynomial (Abramowitz and Stegun 7.1.26, halved), which is right to 1e-7: a library's erf would
+    be most of the work."""
     far = tl.abs(x)
     bell = tl.exp2(-0.7213475204444817 * far * far)  # exp(−x² / 2)
     t = 1.0 / (1.0 + 0.23164188826636036 * far)
