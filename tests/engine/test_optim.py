@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -189,6 +190,29 @@ def test_clipping_sees_the_true_norm() -> None:
     small = [torch.full((4,), 0.1)]
     clip(small, torch.nn.utils.get_total_norm(small), 1.0)
     assert torch.equal(small[0], torch.full((4,), 0.1))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_clipped_step_moves_weights_as_scaled_gradients_do_and_the_next_one_is_free(kind: Any, device: str) -> None:
+    ours, theirs = (nn.Linear(32, 16, device=device) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    optimizers = [Optimizer(module, kind) for module in (ours, theirs)]
+    for most in (0.5, 1e9, None):
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        norm = torch.nn.utils.get_total_norm([p.grad for p in ours.parameters() if p.grad is not None])
+        if most is not None:
+            optimizers[0].clip(norm, most)
+            clip([q.grad for q in theirs.parameters() if q.grad is not None], norm, most)
+        for optimizer in optimizers:
+            optimizer.step(torch.tensor(True, device=device))
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(p, q)
+            torch.testing.assert_close(p.grad, q.grad)
+        for name, value in optimizers[0].state_dict().items():
+            torch.testing.assert_close(value, optimizers[1].state_dict()[name])
 
 
 def test_the_average_follows_its_recurrence_and_its_ramp() -> None:

@@ -12,8 +12,16 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models.blocks import Block, BlockShape, GlobalAttention, WindowAttention
-from ups.models.gpu_block_ops import activated, gated, heads_of, mixed, residual, window_attention, window_fits
-from ups.models.gpu_ops import axis_conv, field_norm, usable
+from ups.models.gpu_block_ops import (
+    activated,
+    gated,
+    heads_of,
+    mixed,
+    residual,
+    window_attention,
+    window_fits,
+)
+from ups.models.gpu_ops import axis_conv, channel_parts, field_norm, usable
 from ups.models.grids import Space
 from ups.models.layers import AxisConv, FourierMixing, modulated_beside
 
@@ -142,7 +150,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize(("side", "size"), [(8, 64), (8, 128), (8, 256), (11, 64), (16, 32)])
+@pytest.mark.parametrize(("side", "size"), [(8, 48), (8, 64), (8, 96), (8, 144), (8, 256), (11, 64), (16, 32)])
 def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_them(side: int, size: int) -> None:
     torch.manual_seed(0)
     space = Space((2 * side, side), (False, True))
@@ -165,11 +173,17 @@ def test_windows_attend_as_in_plain_torch_whether_or_not_one_program_can_hold_th
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU that is here says what fits")
 def test_a_window_fits_that_a_program_can_hold_with_all_it_needs_on_the_way_back() -> None:
     numbers = {dtype: torch.empty(1, device="meta", dtype=dtype) for dtype in (torch.bfloat16, torch.float32)}
-    assert window_fits(64, 128, numbers[torch.bfloat16])
+    assert window_fits(64, 144, numbers[torch.bfloat16])  # the deepest level of a large unet
     assert not window_fits(64, 256, numbers[torch.bfloat16])
     assert window_fits(64, 64, numbers[torch.float32])
     assert not window_fits(64, 128, numbers[torch.float32])
     assert not window_fits(256, 16, numbers[torch.float32])  # 256 KiB of weights between tokens
+
+
+@pytest.mark.parametrize(("size", "parts"), [(5, (16, 0)), (16, (16, 0)), (17, (32, 0)), (33, (32, 16)), (64, (64, 0))])
+def test_channels_are_cut_into_the_fewest_places_that_two_powers_of_two_give(size: int, parts: tuple[int, int]) -> None:
+    assert channel_parts(size) == parts
+    assert (channel_parts(96), channel_parts(144)) == ((64, 32), (128, 16))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ups.engine.meter import Meter
-from ups.engine.optim import Ema, Optimizer, clip, schedule
+from ups.engine.optim import Ema, Optimizer, schedule
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.parallelize import Parallel
 from ups.engine.stage import Stage
@@ -108,7 +108,7 @@ class Learner:
         norm = self.parallel.norm(gradients)
         self.pulse.beat("step")
         if self.config.clip:
-            clip(list(gradients.values()), norm, self.config.clip)
+            self.optimizer.clip(norm, self.config.clip)
         ok = torch.isfinite(norm)
         with matrix_products(self.config, self.dist.device.type):
             self.optimizer.step(ok)

@@ -54,7 +54,12 @@ def trained(module: nn.Module) -> dict[str, Tensor]:
 
 def clip(gradients: list[Tensor], norm: Tensor, most: float) -> None:
     """Scale the gradients so that their norm, now `norm`, is at most `most`."""
-    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+    torch._foreach_mul_(gradients, shrinking(norm, most))
+
+
+def shrinking(norm: Tensor, most: float) -> Tensor:
+    """By what gradients of a norm are multiplied so that it is at most `most`."""
+    return (most / (norm + 1e-6)).clamp(max=1.0)
 
 
 class Optimizer:
@@ -111,6 +116,16 @@ class Optimizer:
         for p in self.named.values():
             p.grad = None
 
+    def clip(self, norm: Tensor, most: float) -> None:
+        """Scale the gradients so that their norm, now `norm`, is at most `most` in the next step. On a GPU the fused
+        kernel does so as it goes through them, which spares a pass over memory."""
+        able = self.members if self.lr.is_cuda else []
+        for member in able:
+            member.grad_scale = 1 / shrinking(norm, most)  # type: ignore[attr-defined]
+        left = [p for p in self.named.values() if p.grad is not None and not any(p in m.state for m in able)]
+        if left:
+            clip([p.grad for p in left if p.grad is not None], norm, most)
+
     def gradients(self) -> dict[str, Tensor]:
         """The gradients there are; a parameter no loss of this step touched has none, and stays as it is."""
         return {name: p.grad for name, p in self.named.items() if p.grad is not None}
@@ -126,6 +141,7 @@ class Optimizer:
         for member in self.members:
             member.found_inf = (~ok).float() if ok.is_cuda else None  # type: ignore[attr-defined]
             member.step()
+            member.grad_scale = None  # type: ignore[attr-defined]
         for p, twin in self.twins.items():
             p.copy_(twin[: p.numel()].view_as(p))
         for member in self.guarded:

@@ -44,28 +44,32 @@ def _tile(x, at, c, width, live):
 
 
 @triton.jit
-def _weight(kernel, gain, tap: tl.constexpr, n, c, width, TAPS: tl.constexpr):
-    """A tap's weight in channels `c`, `gain` of which is along its axis; an arm is no longer than that."""
+def _weight(kernel, tap: tl.constexpr, n, c, width, TAPS: tl.constexpr, CUT: tl.constexpr):
+    """A tap's weight in channels `c`; where arms may be longer than an axis, those of `CUT` are no longer than it."""
     off: tl.constexpr = tap - TAPS // 2
     weight = tl.load(kernel + c * TAPS + tap, mask=c < width, other=0.0).to(tl.float32)
-    weight = weight * tl.load(gain + c, mask=c < width, other=0.0).to(tl.float32)
-    return tl.where((n >= off) & (n >= -off), weight, 0.0)[None, :]
+    if CUT:
+        weight = tl.where((n >= off) & (n >= -off), weight, 0.0)
+    return weight[None, :]
 
 
 @triton.jit
 def _forward(
     x, kernel, gain, y, tokens, width, n0, n1, n2,
     AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+    CUT: tl.constexpr,
 ):  # fmt: skip
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
     total = tl.zeros((BT, BC), tl.float32)
     for axis in tl.static_range(3 - AXES, 3):
         p, n, s = _along(t, axis, n0, n1, n2)
+        along = tl.zeros((BT, BC), tl.float32)
         for k in tl.static_range(TAPS):
-            weight = _weight(kernel, gain + (axis - 3 + AXES) * width, k, n, c, width, TAPS)
             at = _neighbour(t, p, n, s, k - TAPS // 2, (WRAPS >> axis) & 1)
-            total += _tile(x, at, c, width, live) * weight
+            along += _tile(x, at, c, width, live) * _weight(kernel, k, n, c, width, TAPS, CUT)
+        factor = tl.load(gain + (axis - 3 + AXES) * width + c, mask=c < width, other=0.0).to(tl.float32)
+        total += along * factor[None, :]
     tl.store(y + t.to(tl.int64)[:, None] * width + c[None, :], total, mask=live)
 
 
@@ -73,10 +77,11 @@ def _forward(
 def _backward(
     dy, kernel, gain, one, two, dx, tokens, width, n0, n1, n2,
     AXES: tl.constexpr, TAPS: tl.constexpr, WRAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
-    THROUGH: tl.constexpr,
+    CUT: tl.constexpr, THROUGH: tl.constexpr,
 ):  # fmt: skip
-    """A token has entered what lies `off` before it; the last one at a wall stood for all those beyond it, too. Added
-    to what comes through `THROUGH` other ways: none, `one`, or `one` and `two`."""
+    """A token has entered what lies `off` before it; the last one at a wall stood for all those beyond it, too: what is
+    given of a place then reaches it by the weights of the taps before or after that place's as well. Added to what
+    comes through `THROUGH` other ways: none, `one`, or `one` and `two`."""
     t, c = tl.program_id(0) * BT + tl.arange(0, BT), tl.program_id(1) * BC + tl.arange(0, BC)
     live = (t < tokens)[:, None] & (c < width)[None, :]
     total = tl.zeros((BT, BC), tl.float32)
@@ -86,22 +91,26 @@ def _backward(
         total += _tile(two, t, c, width, live)
     for axis in tl.static_range(3 - AXES, 3):
         p, n, s = _along(t, axis, n0, n1, n2)
+        along, before = tl.zeros((BT, BC), tl.float32), tl.zeros((1, BC), tl.float32)
+        low, high = (p == 0).to(tl.float32)[:, None], (p == n - 1).to(tl.float32)[:, None]
         for k in tl.static_range(TAPS):
-            weight = _weight(kernel, gain + (axis - 3 + AXES) * width, k, n, c, width, TAPS)
+            weight = _weight(kernel, k, n, c, width, TAPS, CUT)
             if (WRAPS >> axis) & 1:
-                at = _neighbour(t, p, n, s, TAPS // 2 - k, 1)
-                total += _tile(dy, at, c, width, live) * weight
+                along += _tile(dy, _neighbour(t, p, n, s, TAPS // 2 - k, 1), c, width, live) * weight
             else:
-                o = p - (k - TAPS // 2)
+                o, reach = p - (k - TAPS // 2), weight
+                if (k > 0) & (k <= TAPS // 2):
+                    reach = reach + low * before
+                if (k >= TAPS // 2) & (k < TAPS - 1):
+                    after = _weight(kernel, k + 1, n, c, width, TAPS, CUT)
+                    for j in tl.static_range(k + 2, TAPS):
+                        after += _weight(kernel, j, n, c, width, TAPS, CUT)
+                    reach = reach + high * after
                 inside = (o >= 0) & (o < n)
-                total += _tile(dy, t + (o - p) * s, c, width, live & inside[:, None]) * weight
-                for j in tl.static_range(TAPS // 2):  # those beyond a wall: as many as the tap is off
-                    if j < TAPS // 2 - k:
-                        edge = (p == 0) & (p + n > j)
-                        total += _tile(dy, t + j * s, c, width, live & edge[:, None]) * weight
-                    if j < k - TAPS // 2:
-                        edge = (p == n - 1) & (p >= j)
-                        total += _tile(dy, t - j * s, c, width, live & edge[:, None]) * weight
+                along += _tile(dy, t + (o - p) * s, c, width, live & inside[:, None]) * reach
+                before += weight
+        factor = tl.load(gain + (axis - 3 + AXES) * width + c, mask=c < width, other=0.0).to(tl.float32)
+        total += along * factor[None, :]
     tl.store(dx + t.to(tl.int64)[:, None] * width + c[None, :], total, mask=live)
 
 
@@ -232,4 +241,5 @@ def _launch(kernel: Any, x: Tensor, space: Space, taps: int, *tensors: Tensor, *
     tokens, width = x.numel() // x.shape[-1], x.shape[-1]
     channels = min(CHANNELS, triton.next_power_of_2(width))
     grid = (triton.cdiv(tokens, TOKENS), triton.cdiv(width, channels))
-    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels), **flags)
+    cut = min(space.shape) < taps // 2
+    kernel[grid](*tensors, tokens, width, *_words(space, taps, channels), CUT=cut, **flags)

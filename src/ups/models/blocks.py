@@ -27,6 +27,7 @@ from ups.models.layers import (
     modulated_beside,
     residual,
     rms_norm,
+    widened,
 )
 from ups.tensors import table
 from ups.types import Array
@@ -180,7 +181,7 @@ class WindowAttention(nn.Module):
     def forward(self, x: Tensor, space: Space) -> Tensor:
         window = window_of(space, self.windows[space.ndim - 1])
         shift = tuple(w // 2 if self.shifted and w < n else 0 for n, w in zip(space.shape, window, strict=True))
-        bias = self.bias(_log_offsets(*space, window, x.device)).permute(2, 0, 1).unsqueeze(0)
+        bias = self._nearness(_log_offsets(*space, window, x.device))
         if any(s and not wraps for s, wraps in zip(shift, space.periodic, strict=True)):
             bias = bias + _apart(*space, window, shift, x.device).unsqueeze(1)
         if usable(x) and window_fits(math.prod(window), x.shape[-1] // self.heads, x):
@@ -193,6 +194,16 @@ class WindowAttention(nn.Module):
         out = self._attend(rms_norm(q), rms_norm(k), v, bias.to(q.dtype).contiguous())
         out = join(out.transpose(2, 3).flatten(3), window, space)
         return out.roll(shift, axes) if moved else out
+
+    def _nearness(self, offsets: Tensor) -> Tensor:
+        """The bias `(1, heads, W, W)` in float32, whatever the precision around it: rounding its few numbers would take
+        more kernels than making them."""
+        enter, activate, leave = self.bias
+        with torch.autocast(offsets.device.type, enabled=False):
+            weights = (widened(w) for w in enter.parameters())
+            into = functional.linear(offsets.flatten(0, 1), *weights)
+            bias = torch.matmul(widened(next(leave.parameters())), activate(into).t())
+        return torch.unflatten(bias, 1, offsets.shape[:2]).unsqueeze(0)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
         """Attention within windows, of heads `(B, windows, heads, W, d)`."""

@@ -10,22 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ups.models.gpu_ops import Operations, alike, declare, no_flops, rows
+from ups.models.gpu_ops import Operations, alike, channel_parts, declare, no_flops, rows
 
 # What one program may keep of a window in the memory that its threads share, where no GPU is there to be asked.
 SHARED = 227 * 1024
-# Larger windows and wider heads take longer to compile than they save; of exact products half as much.
-LARGEST_WINDOW, LARGEST_TILE = 128, 64 * 128
+# Larger windows and wider heads take longer to compile than they save: tokens, and tokens times channels of numbers of
+# two bytes, of four, and of four whose products are exact.
+LARGEST_WINDOW, LARGEST_TILES = 128, (64 * 160, 64 * 128, 64 * 64)
 
 
 def window_fits(window: int, size: int, x: Tensor) -> bool:
     """Whether one program of the GPU of `x` holds a window of so many tokens with heads of `size` channels: on the way
     back queries, keys, values and what is given of each token, and the weights between tokens."""
     item = 2 if torch.is_autocast_enabled("cuda") else x.element_size()
-    exact = item == 4 and torch.get_float32_matmul_precision() == "highest"
-    if window > LARGEST_WINDOW or window * size > LARGEST_TILE // (2 if exact else 1):
+    kind = 0 if item == 2 else 2 if torch.get_float32_matmul_precision() == "highest" else 1
+    if window > LARGEST_WINDOW or window * size > LARGEST_TILES[kind]:
         return False
-    rows, columns = (max(16, 1 << (n - 1).bit_length()) for n in (window, size))
+    rows, columns = max(16, 1 << (window - 1).bit_length()), sum(channel_parts(size))
     return item * (4 * rows * columns + rows * rows) <= _shared_memory(x.device)
 
 

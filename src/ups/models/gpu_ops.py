@@ -82,6 +82,14 @@ def rows(x: Tensor) -> Tensor:
     return flat if flat.stride(1) == 1 else flat.contiguous()
 
 
+def channel_parts(size: int) -> tuple[int, int]:
+    """Two powers of two, from 16 on, or one and 0, that hold `size` channels with the least room to spare: kernels know
+    nothing between, and 144 channels in 256 places would be half of it for nothing."""
+    whole = max(16, 1 << (size - 1).bit_length())
+    more = max(16, 1 << (max(1, size - whole // 2) - 1).bit_length())
+    return (whole, 0) if whole // 2 + more >= whole else (whole // 2, more)
+
+
 def _conv(x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
     return _axis_kernels().forward(x, kernel, gain, Space(tuple(shape), tuple(periodic)))
 

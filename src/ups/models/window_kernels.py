@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ups.models.gpu_ops import channel_parts
+
 PROGRAMS = 2048  # that fill a GPU, on the way back
 
 
@@ -24,23 +26,70 @@ def _rows(order, sample, place, tokens, window, BW: tl.constexpr):
 
 
 @triton.jit
-def _unit(x, at, live, size, eps):
-    """Channels over their rms, rounded as they are kept, and what they were multiplied by."""
-    value = tl.load(x + at, mask=live, other=0.0)
-    wide = value.to(tl.float32)
-    f = (1.0 / tl.sqrt(tl.sum(wide * wide, 1) / size + eps))[:, None]
-    return (wide * f).to(value.dtype), f
+def _load(x, at, there, size, BD: tl.constexpr, BE: tl.constexpr):
+    """The channels of tokens in two parts: the first BD, and up to BE more; if those are none, the first ones again."""
+    j = tl.arange(0, BD)
+    first = tl.load(x + at[:, None] + j[None, :], mask=there[:, None] & (j < size)[None, :], other=0.0)
+    more = first
+    if BE > 0:
+        e = BD + tl.arange(0, BE)
+        more = tl.load(x + at[:, None] + e[None, :], mask=there[:, None] & (e < size)[None, :], other=0.0)
+    return first, more
 
 
 @triton.jit
-def _weights(q, k, bias, which, head, heads, window, scale, BW: tl.constexpr, HOW: tl.constexpr):
-    """How much each token of a window heeds each other."""
+def _store(x, at, there, size, first, more, BD: tl.constexpr, BE: tl.constexpr):
+    j = tl.arange(0, BD)
+    tl.store(x + at[:, None] + j[None, :], first, mask=there[:, None] & (j < size)[None, :])
+    if BE > 0:
+        e = BD + tl.arange(0, BE)
+        tl.store(x + at[:, None] + e[None, :], more, mask=there[:, None] & (e < size)[None, :])
+
+
+@triton.jit
+def _over_channels(a, b, c, d, BE: tl.constexpr):
+    """The sum over the channels of (a, b) times (c, d), of each token."""
+    total = tl.sum(a.to(tl.float32) * c.to(tl.float32), 1)
+    if BE > 0:
+        total += tl.sum(b.to(tl.float32) * d.to(tl.float32), 1)
+    return total[:, None]
+
+
+@triton.jit
+def _unit(x, at, there, size, eps, BD: tl.constexpr, BE: tl.constexpr):
+    """Channels over their rms, rounded as they are kept, and what they were multiplied by."""
+    a, b = _load(x, at, there, size, BD, BE)
+    f = 1.0 / tl.sqrt(_over_channels(a, b, a, b, BE) / size + eps)
+    return (a.to(tl.float32) * f).to(a.dtype), (b.to(tl.float32) * f).to(b.dtype), f
+
+
+@triton.jit
+def _between(a, b, c, d, BE: tl.constexpr, HOW: tl.constexpr):
+    """The product of each token (a, b) with each token (c, d)."""
+    s = tl.dot(a, tl.trans(c), input_precision=HOW)
+    if BE > 0:
+        s = tl.dot(b, tl.trans(d), s, input_precision=HOW)
+    return s
+
+
+@triton.jit
+def _sums(w, a, b, BE: tl.constexpr, HOW: tl.constexpr):
+    """Sums of tokens (a, b) by weights, in both parts."""
+    first = tl.dot(w, a, input_precision=HOW)
+    more = first
+    if BE > 0:
+        more = tl.dot(w, b, input_precision=HOW)
+    return first, more
+
+
+@triton.jit
+def _weights(s, bias, which, head, heads, window, scale, BW: tl.constexpr):
+    """How much each token of a window heeds each other, by the products `s` of queries and keys."""
     w = tl.arange(0, BW)
     inside = (w < window)[:, None] & (w < window)[None, :]
     at = (which * heads + head) * window * window + w[:, None] * window + w[None, :]
     near = tl.load(bias + at, mask=inside, other=0.0).to(tl.float32)
-    s = tl.dot(q, tl.trans(k), input_precision=HOW) * scale + near
-    s = tl.where((w < window)[None, :], tl.maximum(s, -1.0e30), -1.0e30)
+    s = tl.where((w < window)[None, :], tl.maximum(s * scale + near, -1.0e30), -1.0e30)
     p = tl.exp(s - tl.max(s, 1)[:, None])
     return p / tl.sum(p, 1)[:, None]
 
@@ -48,55 +97,57 @@ def _weights(q, k, bias, which, head, heads, window, scale, BW: tl.constexpr, HO
 @triton.jit(do_not_specialize=["kinds"])
 def _attend(
     qkv, order, bias, y, tokens, heads, size, window, kinds, scale, eps,
-    BW: tl.constexpr, BD: tl.constexpr, HOW: tl.constexpr,
+    BW: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, HOW: tl.constexpr,
 ):  # fmt: skip
     head, place, sample = tl.program_id(0) % heads, tl.program_id(0) // heads, tl.program_id(1)
-    j, width = tl.arange(0, BD), heads * size
+    width = heads * size
     row, there = _rows(order, sample, place, tokens, window, BW)
-    live = there[:, None] & (j < size)[None, :]
-    at = row[:, None] * 3 * width + head * size + j[None, :]
-    q, _ = _unit(qkv, at, live, size, eps)
-    k, _ = _unit(qkv, at + width, live, size, eps)
-    v = tl.load(qkv + at + 2 * width, mask=live, other=0.0)
-    p = _weights(q, k, bias, place % kinds, head, heads, window, scale, BW, HOW)
-    out = tl.dot(p.to(v.dtype), v, input_precision=HOW)
-    tl.store(y + row[:, None] * width + head * size + j[None, :], out, mask=live)
+    at = row * 3 * width + head * size
+    q, q_more, _ = _unit(qkv, at, there, size, eps, BD, BE)
+    k, k_more, _ = _unit(qkv, at + width, there, size, eps, BD, BE)
+    v, v_more = _load(qkv, at + 2 * width, there, size, BD, BE)
+    s = _between(q, q_more, k, k_more, BE, HOW)
+    p = _weights(s, bias, place % kinds, head, heads, window, scale, BW)
+    out, more = _sums(p.to(v.dtype), v, v_more, BE, HOW)
+    _store(y, row * width + head * size, there, size, out, more, BD, BE)
 
 
 @triton.jit
-def _enter(dx, at, live, x, f, given, size):
+def _enter(dx, at, there, size, x, x_more, f, given, more, BD: tl.constexpr, BE: tl.constexpr):
     """The gradient of what was divided by its rms."""
-    wide = x.to(tl.float32)
-    along = (tl.sum(wide * given, 1) / size)[:, None]
-    tl.store(dx + at, (given - wide * along) * f, mask=live)
+    along = _over_channels(x, x_more, given, more, BE) / size
+    first = (given - x.to(tl.float32) * along) * f
+    _store(dx, at, there, size, first, (more - x_more.to(tl.float32) * along) * f, BD, BE)
 
 
 @triton.jit(do_not_specialize=["kinds"])
 def _attend_back(
     dy, qkv, order, bias, dqkv, partial, samples, tokens, heads, size, window, kinds, scale, eps, share,
-    BW: tl.constexpr, BD: tl.constexpr, HOW: tl.constexpr,
+    BW: tl.constexpr, BD: tl.constexpr, BE: tl.constexpr, HOW: tl.constexpr,
 ):  # fmt: skip
     """All gradients of one window and head, over a share of the samples."""
     head, place, part = tl.program_id(0) % heads, tl.program_id(0) // heads, tl.program_id(1)
-    j, w, width = tl.arange(0, BD), tl.arange(0, BW), heads * size
+    w, width = tl.arange(0, BW), heads * size
     total = tl.zeros((BW, BW), tl.float32)
     for sample in range(part * share, tl.minimum((part + 1) * share, samples)):
         row, there = _rows(order, tl.full((), 0, tl.int64) + sample, place, tokens, window, BW)
-        live = there[:, None] & (j < size)[None, :]
-        at = row[:, None] * 3 * width + head * size + j[None, :]
-        q, f = _unit(qkv, at, live, size, eps)
-        k, g = _unit(qkv, at + width, live, size, eps)
-        v = tl.load(qkv + at + 2 * width, mask=live, other=0.0)
-        given = tl.load(dy + row[:, None] * width + head * size + j[None, :], mask=live, other=0.0)
-        p = _weights(q, k, bias, place % kinds, head, heads, window, scale, BW, HOW)
-        dv = tl.dot(tl.trans(p.to(v.dtype)), given, input_precision=HOW)
-        tl.store(dqkv + at + 2 * width, dv, mask=live)
-        dp = tl.dot(given, tl.trans(v), input_precision=HOW)
+        at = row * 3 * width + head * size
+        q, q_more, f = _unit(qkv, at, there, size, eps, BD, BE)
+        k, k_more, g = _unit(qkv, at + width, there, size, eps, BD, BE)
+        s = _between(q, q_more, k, k_more, BE, HOW)
+        p = _weights(s, bias, place % kinds, head, heads, window, scale, BW)
+        v, v_more = _load(qkv, at + 2 * width, there, size, BD, BE)
+        given, given_more = _load(dy, row * width + head * size, there, size, BD, BE)
+        dv, more = _sums(tl.trans(p.to(v.dtype)), given, given_more, BE, HOW)
+        _store(dqkv, at + 2 * width, there, size, dv, more, BD, BE)
+        dp = _between(given, given_more, v, v_more, BE, HOW)
         ds = p * (dp - tl.sum(p * dp, 1)[:, None])
         total += ds
         pull = (ds * scale).to(v.dtype)
-        _enter(dqkv, at, live, q, f, tl.dot(pull, k, input_precision=HOW), size)
-        _enter(dqkv, at + width, live, k, g, tl.dot(tl.trans(pull), q, input_precision=HOW), size)
+        dq, more = _sums(pull, k, k_more, BE, HOW)
+        _enter(dqkv, at, there, size, q, q_more, f, dq, more, BD, BE)
+        dk, more = _sums(tl.trans(pull), q, q_more, BE, HOW)
+        _enter(dqkv, at + width, there, size, k, k_more, g, dk, more, BD, BE)
     inside = (w < window)[:, None] & (w < window)[None, :]
     at = ((part * (tokens // window) + place) * heads + head) * window * window
     tl.store(partial + at + w[:, None] * window + w[None, :], total, mask=inside)
@@ -140,4 +191,4 @@ def _warps(size: int) -> int:
 def _words(window: int, size: int) -> tuple[Any, ...]:
     """Rounded as torch rounds matrix products."""
     how = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-    return max(16, triton.next_power_of_2(window)), max(16, triton.next_power_of_2(size)), how
+    return max(16, triton.next_power_of_2(window)), *channel_parts(size), how
