@@ -6,7 +6,10 @@ import dataclasses
 import json
 import re
 import shutil
+from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -21,7 +24,8 @@ from ups.config import fingerprint, load
 from ups.data import open_source
 from ups.data.splits import make_split
 from ups.data.trajectories import Reduction, Trajectories
-from ups.data.windows import whole
+from ups.data.windows import Windows, whole
+from ups.eval.baselines import BASELINES, Baseline
 from ups.eval.report import Report
 from ups.eval.results import Cost, read_results
 from ups.eval.rollout import evaluate, persistence, protocol
@@ -34,12 +38,13 @@ from ups.run.check import check
 from ups.run.conclusion import Finish
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
-from ups.run.datasets import Screen, joined, opened
+from ups.run.datasets import Screen, joined, open_sets, opened
 from ups.run.fitting import fitting
 from ups.run.generate import generate
 from ups.run.judge import Judge, judge, predictor_of
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, Field, UpsError
+from ups.tensors import Window
+from ups.types import ConfigError, DataError, Field, TaskSpec, UpsError
 from ups.verdict import Ending
 
 CONFIG = """
@@ -561,3 +566,32 @@ def test_a_baseline_gets_the_time_of_ours_shared_among_the_tasks(made: Path) -> 
     judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("fno",))
     assert judge.seconds == 30
     assert "each trained for 30 s" in judge.report("x", [], [], "").notes[0]
+
+
+def test_a_baseline_learns_from_all_frames_that_are_given_though_ours_looks_at_fewer(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, int] = {}
+
+    class Learner:
+        recipe: ClassVar[dict[str, str]] = {}
+
+        def fit(self, windows: Iterable[Window]) -> None:
+            seen["fitted"] = next(iter(windows)).context.shape[1]
+
+    def make(_: TaskSpec, context: int, __: int) -> Learner:
+        seen["made"] = context
+        return Learner()
+
+    def trainer(_: object, __: object, batches: Windows, *___: object, **____: object) -> None:
+        seen["trained"] = batches.batch(0).context.shape[1]
+        raise RuntimeError("trained")
+
+    monkeypatch.setitem(BASELINES, "spy", Baseline(make, lambda: None))  # type: ignore[arg-type]
+    monkeypatch.setattr("ups.run.judge.Trainer", trainer)
+    config = load(run_config(), made / "config.yaml", {"evaluation.given": 3})
+    judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("spy",))
+    assert judge.simulator.context < 3
+    with ExitStack() as stack, pytest.raises(RuntimeError, match="trained"):
+        judge._trained("spy", open_sets(config.data, RunDir(made).cache("data"), silent, stack)[0])
+    assert seen == {"made": 3, "fitted": 3, "trained": 3}

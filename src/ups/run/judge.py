@@ -267,11 +267,12 @@ class Judge:
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
-        network = BASELINES[kind].make(data.task, self.simulator.context, self.cost.params)
+        given = self.asked.context  # all true frames that there are before a rollout, though ours may look at fewer
+        network = BASELINES[kind].make(data.task, given, self.cost.params)
         alone = Dist(device=self.device)
         settings = self.config.forecasting
-        batches = windows_of(self.config, [data], settings, alone)
-        network.fit(whole(batches.train, self.simulator.context))
+        batches = windows_of(self.config, [data], settings, alone, context=given)
+        network.fit(whole(batches.train, given))
         own = {"optimizer": "adamw", "compile": False, **network.recipe}
         train = dataclasses.replace(settings.train, steps=None, seconds=self.seconds, **own)
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()

@@ -139,8 +139,10 @@ def windows_of(
     dist: Dist,
     encoded: Sequence[Samples] = (),
     validations: Callable[[], Validations] = tuple,
+    context: int | None = None,
 ) -> Windows:
-    """What a stage is trained and validated on; `encoded` parts take the place of those for training."""
+    """What a stage is trained and validated on; `encoded` parts take the place of those for training. `context`: frames
+    that are looked back on, as many as the networks of the config do by default."""
     train, valid = ([part for data in sets for part in data.parts(name)] for name in ("train", "valid"))
     names = {data.task.name for data in sets}
     weights = {name: weight for name, weight in config.mix.weights.items() if name in names}
@@ -149,7 +151,7 @@ def windows_of(
         encoded or train,
         valid,
         settings.batch,
-        config.context,
+        context or config.context,
         settings.unroll,
         config.seed,
         ranks=dist,
