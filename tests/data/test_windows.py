@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data import open_source
+from ups.data import open_source, sample_blocks
 from ups.data import trajectories as module
 from ups.data.source import Source
 from ups.data.trajectories import Reduction, Trajectories
@@ -78,7 +78,7 @@ def test_windows_read_from_the_file_equal_those_from_memory(source: Source, monk
 def test_windows_of_data_that_are_kept_elsewhere_are_the_same_windows(
     source: Source, monkeypatch: pytest.MonkeyPatch, resident: int
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", 400)  # bytes: a sample at a time
+    monkeypatch.setattr(sample_blocks, "BLOCK", 400)  # bytes: a sample at a time
     train, valid = (Trajectories(source, ids, Reduction(2), resident) for ids in (source.ids[:4], source.ids[4:]))
     there, plain = (Windows([train], [valid], 3, context=2, targets=1, ranks=ALONE) for _ in range(2))
     device, both = torch.device("cpu"), train.size + valid.size
