@@ -323,13 +323,12 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
 def _measured(predicted: Tensor, truth: Tensor, dt: Array, mask: Array | None) -> tuple[Errors, Array | None]:
     """The errors of a batch, and the spectra of truth and prediction at the last frame where they have not diverged;
     in cells that do not count the prediction's is that of the truth."""
-    frames, true = _numpy(predicted), _numpy(truth)
+    frames, true = (_numpy(x, torch.promote_types(x.dtype, torch.float32)) for x in (predicted, truth))
     errors = measure(frames, true, dt, mask=mask)
-    if mask is not None:
-        frames = np.where(np.expand_dims(mask, (1, -1)), frames, true)
     if not (good := ~errors.diverged).any():
         return errors, None
-    return errors, np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])])
+    last = frames[:, -1] if mask is None else np.where(np.expand_dims(mask, -1), frames[:, -1], true[:, -1])
+    return errors, np.stack([spectrum(true[good, -1]), spectrum(last[good])])
 
 
 def _cut(window: Window, protocol: EvalProtocol) -> Window:
@@ -346,5 +345,5 @@ def _cut(window: Window, protocol: EvalProtocol) -> Window:
     return dataclasses.replace(window, context=context, targets=targets, dt=dt)
 
 
-def _numpy(x: Tensor) -> Array:
-    return np.asarray(x.detach().to("cpu", torch.float64).numpy())
+def _numpy(x: Tensor, dtype: torch.dtype = torch.float64) -> Array:
+    return np.asarray(x.detach().to("cpu", dtype).numpy())
