@@ -20,7 +20,7 @@ from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.fourier import INSTALL, available
+from ups.eval.fourier import INSTALL, installed
 from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
@@ -289,7 +289,7 @@ class Judge:
                 f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
                 f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
             )
-        missing = "" if available() else f"; it needs a package that is not installed: {INSTALL}"
+        missing = "" if installed() else f"; it needs a package that is not installed: {INSTALL}"
         return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
 
 
