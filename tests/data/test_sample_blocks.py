@@ -80,8 +80,12 @@ def test_samples_of_several_files_are_each_read_from_their_own(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("staged", [True, False])
-def test_a_file_that_has_become_shorter_is_one_sentence_that_names_the_sample(tmp_path: Path, staged: bool) -> None:
+def test_a_file_that_has_become_shorter_is_one_sentence_that_names_the_sample(
+    tmp_path: Path, staged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, values = gas(tmp_path)
+    monkeypatch.setattr(sample_blocks, "BLOCK", 1)  # a sample at a time, so that several fail at once,
+    monkeypatch.setattr(sample_blocks, "STAGED", 1)  # with one buffer for all threads
     source = open_source(path, TASKS)
     part = Trajectories(source, source.ids, Reduction(), resident=0)
     with h5py.File(path) as file:

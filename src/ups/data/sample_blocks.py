@@ -19,6 +19,8 @@ from ups.types import Array, DataError
 SMALL = 2**20
 # Bytes of a block, and those between two wanted samples that are read along rather than asking twice.
 BLOCK, GAP = 16 * 2**20, 2**16
+# Bytes of all buffers on the way to a GPU, beyond which there are fewer of them than threads.
+STAGED = 2**28
 # Threads that read trajectories at once; more do not help, for the memory is the limit.
 THREADS = 8
 
@@ -92,19 +94,20 @@ def fill_frames(held: Tensor, read: Read, apart: bool, staged: bool | None = Non
         in_threads(lambda i: read(pieces[i], whole[pieces[i].start : pieces[i].stop]), len(pieces))
         return
     buffers = SimpleQueue[Tensor]()
-    for _ in range(threads_for(len(pieces))):
+    for _ in range(max(1, min(threads_for(len(pieces)), STAGED // (4 * step * numbers)))):
         buffers.put(torch.empty(step * numbers, dtype=held.dtype, pin_memory=held.is_cuda))
 
     def carry(i: int) -> None:
-        piece, buffer = pieces[i], buffers.get()
-        there = held[piece.start : piece.stop]
-        shape = (there.shape[-1], *there.shape[:-1]) if apart else tuple(there.shape)
-        flat = buffer[: there.numel()].view(shape)
-        read(piece, (flat.movedim(0, -1) if apart else flat).numpy())
-        with torch.cuda.device(held.device) if held.is_cuda else nullcontext():
-            moved = flat.to(held.device)  # returns when the buffer may be used again
-            there.copy_(moved.movedim(0, -1) if apart else moved)
-        buffers.put(buffer)
+        buffer, there = buffers.get(), held[pieces[i].start : pieces[i].stop]
+        try:
+            shape = (there.shape[-1], *there.shape[:-1]) if apart else tuple(there.shape)
+            flat = buffer[: there.numel()].view(shape)
+            read(pieces[i], (flat.movedim(0, -1) if apart else flat).numpy())
+            with torch.cuda.device(held.device) if held.is_cuda else nullcontext():
+                moved = flat.to(held.device)  # returns when the buffer may be used again
+                there.copy_(moved.movedim(0, -1) if apart else moved)
+        finally:
+            buffers.put(buffer)
 
     in_threads(carry, len(pieces))
     if held.is_cuda:
