@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data import open_source
+from ups.data import open_source, sample_blocks
 from ups.data import trajectories as module
 from ups.data.source import Source
 from ups.data.trajectories import Reduction, Trajectories
 from ups.data.windows import Windows, whole
+from ups.engine.probe import LOOKED_AT, _unlike
+from ups.graphs import signature
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 
@@ -78,7 +80,7 @@ def test_windows_read_from_the_file_equal_those_from_memory(source: Source, monk
 def test_windows_of_data_that_are_kept_elsewhere_are_the_same_windows(
     source: Source, monkeypatch: pytest.MonkeyPatch, resident: int
 ) -> None:
-    monkeypatch.setattr(module, "CHUNK", 400)  # bytes: a sample at a time
+    monkeypatch.setattr(sample_blocks, "BLOCK", 400)  # bytes: a sample at a time
     train, valid = (Trajectories(source, ids, Reduction(2), resident) for ids in (source.ids[:4], source.ids[4:]))
     there, plain = (Windows([train], [valid], 3, context=2, targets=1, ranks=ALONE) for _ in range(2))
     device, both = torch.device("cpu"), train.size + valid.size
@@ -107,6 +109,18 @@ def test_windows_of_data_that_are_kept_on_a_gpu_are_made_there_of_the_same_numbe
         for name in ("context", "targets", "inputs", "params", "dt"):
             assert getattr(window, name).is_cuda, name
             assert torch.equal(getattr(window, name).cpu(), getattr(same, name)), name
+
+
+def test_batches_of_one_kind_have_windows_of_one_shape_and_the_memory_probe_reads_one_of_each(source: Source) -> None:
+    parts = [Trajectories(source, source.ids[:4], Reduction(space=space)) for space in (1, 2)]
+    windows = Windows(parts, parts, batch=3, context=2, targets=1, ranks=Rank(0, 2))
+    kinds = {step: windows.kind(step) for step in range(7, 7 + LOOKED_AT)}
+    shapes = {step: signature(windows.batch(step)) for step in kinds}
+    assert {kind: {shapes[step] for step in kinds if kinds[step] == kind} for kind in kinds.values()} == {
+        kind: {shapes[step]} for step, kind in kinds.items()
+    }
+    assert len(set(kinds.values())) == len(set(shapes.values())) >= 2
+    assert _unlike(windows, 7) == [next(s for s in kinds if kinds[s] == kind) for kind in dict.fromkeys(kinds.values())]
 
 
 def test_every_window_comes_exactly_once_per_epoch_and_batches_depend_on_their_number_alone(source: Source) -> None:

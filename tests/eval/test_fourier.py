@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from importlib import metadata
 
 import pytest
 import torch
 
-from ups.eval.fourier import NeuralOpBaseline, available
+from ups.eval.fourier import NeuralOpBaseline, available, installed
 from ups.eval.rollout import EvalProtocol, evaluate
 from ups.physics import TASKS
 from ups.tensors import Window, numbers_of
@@ -142,3 +143,11 @@ def test_what_does_not_fit_is_refused() -> None:
         model.predict(waves(TASKS["burgers1d"]), 1)
     with pytest.raises(ConfigError, match="make another"):
         model.predict(waves(TASKS["advection1d"]), 1)
+
+
+def test_to_know_that_the_package_is_there_it_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "neuralop", raising=False)
+    assert installed() == ("neuraloperator" in {d.metadata["Name"] for d in metadata.distributions()})
+    assert "neuralop" not in sys.modules
+    monkeypatch.setattr(sys, "path", [])
+    assert not installed()

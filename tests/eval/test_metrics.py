@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from ups.eval import comparison
+from ups.eval.comparison import Comparison
 from ups.eval.intervals import intervals, ratio_of_means
-from ups.eval.metrics import METRICS, Comparison, Errors, Metric, correlation_time, measure, summary
+from ups.eval.metrics import METRICS, Errors, Metric, correlation_time, measure, summary
 from ups.eval.nrmse import nrmse
 from ups.eval.pairs import difference, surely_lower
 from ups.eval.spectra import spectrum
@@ -265,3 +267,26 @@ def test_the_correlation_time_of_uneven_steps_is_the_time_of_the_frame() -> None
     dt = np.array([[0.1, 0.4, 2.0]])
     assert measure(pred, true, dt).per_sample("correlation-time") == pytest.approx(0.5)
     assert measure(true, true, dt).per_sample("correlation-time") == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 32, 1), (5, 6, 32, 3), (4, 3, 12, 8, 4), (3, 2, 6, 6, 6, 5)])
+def test_samples_measured_some_at_a_time_have_the_errors_of_all_at_once(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    true = rng.standard_normal(shape).astype(np.float32)
+    predicted = true + 0.1 * rng.standard_normal(shape).astype(np.float32)
+    lost, mask = predicted.copy(), rng.random((shape[0], *shape[2:-1])) > 0.3
+    lost[1, 1:], lost[-1, 0, ..., 0] = np.nan, 1e30
+    dt = rng.random(shape[:2])
+    for frames, more in ((predicted, {}), (lost, {}), (predicted, {"dt": dt, "mask": mask}), (lost, {"dt": dt[:, 0]})):
+        found = []
+        for piece in (1, 2 * int(np.prod(shape[1:])), 2**40):  # one, two, all
+            monkeypatch.setattr(comparison, "PIECE", piece)
+            found.append(measure(frames, true, **more))
+        for other in found[1:]:
+            np.testing.assert_array_equal(other.diverged, found[0].diverged)
+            for tables, same in ((other.tables, found[0].tables), (other.batch_tables, found[0].batch_tables)):
+                assert tables.keys() == same.keys()
+                for name in tables:
+                    np.testing.assert_array_equal(tables[name], same[name], err_msg=name)

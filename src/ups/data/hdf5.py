@@ -250,6 +250,30 @@ def values_at(node: Any, *where: int | slice) -> Array:
     return values.reshape(shape if frames is None else (len(frames), *shape))
 
 
+def read_samples(node: Any, samples: Sequence[int], frames: slice, into: Array) -> bool:
+    """Whether `node[samples, frames]` is now in `into (N, T', …)`, read by its place in the file, samples that lie one
+    after the other at once, and without another copy where `into` is one piece of memory. False where it cannot be read
+    so: its bytes are not in one piece or other numbers than those of `into`, frames are left out, or the file ends."""
+    start, taken = _start(node), range(*frames.indices(node.shape[1]))
+    inside = 0 <= min(samples) <= max(samples) < len(node)
+    if start is None or node.dtype != into.dtype or taken.step > 1 or not inside:
+        return False
+    frame = math.prod(node.shape[2:]) * into.itemsize
+    each, apart = frame * len(taken), frame * node.shape[1]
+    placed = into if into.flags.c_contiguous else np.empty(into.shape, into.dtype)
+    descriptor, view, first = node.file.id.get_vfd_handle(), placed.reshape(-1).view(np.uint8).data, 0
+    for i in range(1, len(samples) + 1):
+        if i < len(samples) and each == apart and samples[i] == samples[i - 1] + 1:
+            continue
+        piece, place = view[first * each : i * each], start + samples[first] * apart + taken.start * frame
+        if read_at(descriptor, piece, place) < len(piece):
+            return False
+        first = i
+    if placed is not into:
+        into[...] = placed
+    return True
+
+
 def mapped(node: Any) -> Array:
     """A data set whose bytes lie in one piece, mapped, so that any part of it is read as numpy reads; others as they
     are."""

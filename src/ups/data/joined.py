@@ -70,6 +70,7 @@ class Joined(Source):
             path, Facts(task, common, first.domain, first.times, tuple(ids), tuple(notes), tuple(problems))
         )
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
+        self.channels_apart = all(part.channels_apart for part in parts)
         self._domains: dict[object, Domain] = {}
         self._starts = np.cumsum([0, *(len(part) for part in parts)])
 
@@ -95,6 +96,13 @@ class Joined(Source):
     def _values_of(self, samples: range, frames: slice) -> Array:
         part, at = self._locate(samples[0])
         return part.read_several(range(at, at + len(samples)), frames)
+
+    def read_into(self, samples: Sequence[int], frames: slice, into: Array) -> bool:
+        """Where all of them are of one part."""
+        part, first = self._locate(samples[0])
+        shift = samples[0] - first
+        inside = shift <= min(samples) and max(samples) < shift + len(part)
+        return inside and part.read_into([sample - shift for sample in samples], frames, into)
 
     def _inputs_of(self, samples: range) -> Array:
         part, at = self._locate(samples[0])

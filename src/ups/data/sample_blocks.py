@@ -1,26 +1,32 @@
-"""Many small samples read at once, in blocks of rows that lie beside each other in a file, by threads; moments."""
+"""Many samples read at once: in blocks of rows that lie beside each other in a file, by threads, to a GPU; moments."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from queue import SimpleQueue
 from typing import TypeVar
 
 import numpy as np
 
 from ups.data.source import Source
-from ups.later import torch
+from ups.later import Tensor, torch
 from ups.types import Array, DataError
 
 # A sample of more bytes is read alone: one call for it costs little beside its bytes.
 SMALL = 2**20
 # Bytes of a block, and those between two wanted samples that are read along rather than asking twice.
 BLOCK, GAP = 16 * 2**20, 2**16
+# Bytes of all buffers on the way to a GPU, beyond which there are fewer of them than threads.
+STAGED = 2**28
 # Threads that read trajectories at once; more do not help, for the memory is the limit.
 THREADS = 8
 
 T = TypeVar("T")
+# Reads some of several samples to `(N, T, *S, C)`.
+Read = Callable[[range, Array], None]
 
 
 def blocks_of(source: Source, rows: Sequence[int], samples: range, size: int) -> list[range]:
@@ -47,6 +53,20 @@ def read_block(rows: Sequence[int], one: Callable[[int], Array], several: Callab
     return one(rows[0])[None]
 
 
+def side_by_side(pieces: Sequence[Array]) -> Array:
+    """Arrays of one shape but for their channels, joined along these. Channel by channel, which is twice as fast as
+    numpy's own way where a piece has a few channels."""
+    if len(pieces) == 1:
+        return pieces[0]
+    counts = [piece.shape[-1] for piece in pieces]
+    result = np.empty((*pieces[0].shape[:-1], sum(counts)), np.result_type(*pieces))
+    places = iter(range(sum(counts)))
+    for piece, count in zip(pieces, counts, strict=True):
+        for channel in range(count):
+            result[..., next(places)] = piece[..., channel]
+    return result
+
+
 def moments_of(values: Array) -> Array:
     """Mean and mean square of each sample of `values (N, …, C)`, `(2, N, C)`, in float64."""
     count, channels = len(values), values.shape[-1]
@@ -59,8 +79,48 @@ def moments_of(values: Array) -> Array:
     return np.stack([mean, np.stack([flat[..., c].mean(axis=1) for c in range(channels)], axis=-1)])
 
 
+def fill_frames(held: Tensor, read: Read, apart: bool, staged: bool | None = None) -> None:
+    """Fill `held (N, T, *S, C)`, wherever it lies, by several threads: `read` samples of it to an array of their own.
+
+    Where it does not lie in the memory of the host (or `staged` says so) each thread has a buffer to read to,
+    page-locked for a GPU, which is copied there while other threads read; `apart`, it holds one channel after the
+    other, which the device puts side by side.
+    """
+    count, numbers = len(held), held[0].numel()
+    step = max(1, BLOCK // (4 * numbers))
+    pieces = [range(first, min(first + step, count)) for first in range(0, count, step)]
+    if not (held.device.type != "cpu" if staged is None else staged):
+        whole = held.numpy()
+        in_threads(lambda i: read(pieces[i], whole[pieces[i].start : pieces[i].stop]), len(pieces))
+        return
+    buffers = SimpleQueue[Tensor]()
+    for _ in range(max(1, min(threads_for(len(pieces)), STAGED // (4 * step * numbers)))):
+        buffers.put(torch.empty(step * numbers, dtype=held.dtype, pin_memory=held.is_cuda))
+
+    def carry(i: int) -> None:
+        buffer, there = buffers.get(), held[pieces[i].start : pieces[i].stop]
+        try:
+            shape = (there.shape[-1], *there.shape[:-1]) if apart else tuple(there.shape)
+            flat = buffer[: there.numel()].view(shape)
+            read(pieces[i], (flat.movedim(0, -1) if apart else flat).numpy())
+            with torch.cuda.device(held.device) if held.is_cuda else nullcontext():
+                moved = flat.to(held.device)  # returns when the buffer may be used again
+                there.copy_(moved.movedim(0, -1) if apart else moved)
+        finally:
+            buffers.put(buffer)
+
+    in_threads(carry, len(pieces))
+    if held.is_cuda:
+        torch.cuda.synchronize(held.device)  # each thread has copied in its own time
+
+
+def threads_for(count: int, cores_each: int = 1) -> int:
+    """How many threads do `count` pieces of work, each on so many of the cores of this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(THREADS, cores // cores_each, count))
+
+
 def in_threads(work: Callable[[int], T], count: int, cores_each: int = 1) -> list[T]:
     """`work(0)`, `work(1)`, … `work(count − 1)`, by as many threads as there are cores for this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(max(1, min(THREADS, cores // cores_each, count)), "trajectories") as pool:
+    with ThreadPoolExecutor(threads_for(count, cores_each), "trajectories") as pool:
         return list(pool.map(work, range(count)))

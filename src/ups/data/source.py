@@ -60,6 +60,8 @@ class Source(AbstractContextManager["Source"], ABC):
 
     # Whether NaN in places that never change means that there is nothing; otherwise it is a fault.
     nan_is_mask: bool = False
+    # Whether each channel lies by itself in the file, and `read_into` is fastest where it does so in memory too.
+    channels_apart: bool = False
 
     def __init__(self, path: Path, facts: Facts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
@@ -93,6 +95,11 @@ class Source(AbstractContextManager["Source"], ABC):
     def read_several(self, samples: range, frames: slice = slice(None)) -> Array:
         """Frames of some samples that lie `beside` each other, `(N, T', *S, C)`; the numbers that `read` gives."""
         return _native(self._values_of(samples, slice(*frames.indices(len(self.times_of(samples[0]))))))
+
+    def read_into(self, samples: Sequence[int], frames: slice, into: Array) -> bool:  # noqa: ARG002
+        """Whether frames of any samples of one grid and length are now in `into (N, T', *S, C)`, in whatever order that
+        lies in memory: straight from the file, where a format can. If not, `read` and `read_several` say why."""
+        return False
 
     def inputs_of(self, samples: range) -> Array:
         """What is given with samples that lie `beside` each other, `(N, *S, C_in)`."""
@@ -169,6 +176,7 @@ class View(Source):
         facts = {name: getattr(source, name) for name in (f.name for f in dataclasses.fields(Facts))}
         super().__init__(source.path, Facts(**{**facts, **changes}))
         self.source, self.nan_is_mask = source, source.nan_is_mask
+        self.channels_apart = source.channels_apart
 
     def _values(self, index: int, frames: slice) -> Array:
         return self.source.read(index, frames)
@@ -182,6 +190,9 @@ class View(Source):
     def _values_of(self, samples: range, frames: slice) -> Array:
         whole = self._keeps("_values")
         return self.source.read_several(samples, frames) if whole else super()._values_of(samples, frames)
+
+    def read_into(self, samples: Sequence[int], frames: slice, into: Array) -> bool:
+        return self._keeps("_values") and self.source.read_into(samples, frames, into)
 
     def _inputs_of(self, samples: range) -> Array:
         return self.source.inputs_of(samples) if self._keeps("_inputs") else super()._inputs_of(samples)
@@ -321,20 +332,6 @@ def blocks(source: Source, index: int) -> Iterator[Array]:
     step = max(1, BLOCK_BYTES // frame)
     for start in range(0, len(source.times_of(index)), step):
         yield source.read(index, slice(start, start + step))
-
-
-def side_by_side(pieces: Sequence[Array]) -> Array:
-    """Arrays of one shape but for their channels, joined along these. Channel by channel, which is twice as fast as
-    numpy's own way where a piece has a few channels."""
-    if len(pieces) == 1:
-        return pieces[0]
-    counts = [piece.shape[-1] for piece in pieces]
-    result = np.empty((*pieces[0].shape[:-1], sum(counts)), np.result_type(*pieces))
-    places = iter(range(sum(counts)))
-    for piece, count in zip(pieces, counts, strict=True):
-        for channel in range(count):
-            result[..., next(places)] = piece[..., channel]
-    return result
 
 
 def _native(values: Array) -> Array:

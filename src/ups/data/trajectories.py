@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.clock import Clock
-from ups.data.sample_blocks import blocks_of, in_threads, moments_of, read_block
+from ups.data.sample_blocks import blocks_of, fill_frames, in_threads, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill, fill_given
@@ -22,8 +22,6 @@ from ups.types import Array, DataError, Domain, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
-# Bytes that are read before they are copied to a GPU.
-CHUNK = 2**28
 
 
 @dataclass(frozen=True)
@@ -161,17 +159,13 @@ class Trajectories:
         if self._frames is None and self._fits:
             with self._reading:
                 if self._frames is None:
-                    self._frames = self._read_rows(range(len(self.ids)))
+                    self._frames = self._read_all(torch.device("cpu"))
         return self._frames
 
     def on(self, device: torch.device) -> Trajectories:
         """These trajectories, kept in the memory of a GPU, whose windows are made there; the same numbers."""
         kept, held = copy.copy(self), self._resident
-        kept._frames = torch.empty(len(self.ids), len(self.times), *self.shape, len(self.task.channels), device=device)
-        step = max(1, CHUNK * len(self) // self.size)
-        for rows in (range(first, min(first + step, len(self))) for first in range(0, len(self), step)):
-            here = slice(rows.start, rows.stop)
-            kept._frames[here].copy_(self._read_rows(rows) if held is None else held[here])
+        kept._frames = self._read_all(device) if held is None else held.to(device, copy=True)
         kept.inputs, kept.params = self.inputs.to(device), self.params.to(device)
         return kept
 
@@ -204,19 +198,24 @@ class Trajectories:
                 places[block.start : block.stop] = self._coarse(given)
         return values
 
-    def _read_rows(self, rows: range) -> Tensor:
-        """Some trajectories, `(N, T, *S, C)`: read by several threads, each sample straight to its place."""
-        values = torch.empty(len(rows), len(self.times), *self.shape, len(self.task.channels))
-        places, blocks = values.numpy(), self._blocks(rows)
+    def _read_all(self, device: torch.device, staged: bool | None = None) -> Tensor:
+        """Every trajectory, `(N, T, *S, C)`, on a device; `staged` as `fill_frames` says."""
+        shape = (len(self.ids), len(self.times), *self.shape, len(self.task.channels))
+        values = torch.empty(shape, device=device)
+        fill_frames(values, self._read_to, self.source.channels_apart, staged)
+        return values
 
-        def read(i: int) -> None:
-            block, length = blocks[i], self.lengths[blocks[i].start]
-            here = places[block.start - rows.start : block.stop - rows.start]
+    def _read_to(self, samples: range, places: Array) -> None:
+        """All frames of some samples to `places (N, T, *S, C)`."""
+        rows, frames = self.rows[samples.start : samples.stop], self.reduction.frames
+        as_stored = self.mask is None and self.reduction.space == 1 and self.lengths.min() == self.lengths.max()
+        if as_stored and self.source.read_into(rows, frames, places):
+            return
+        for block in self._blocks(samples):
+            length = self.lengths[block.start]
+            here = places[block.start - samples.start : block.stop - samples.start]
             here[:, :length] = self._read_block(block)
             here[:, length:] = here[:, length - 1 : length]
-
-        in_threads(read, len(blocks))
-        return values
 
     def _read_block(self, block: range) -> Array:
         """All frames of samples of one block, `(N, T, *S, C)`, at every n-th cell, as float32."""

@@ -131,6 +131,11 @@ class Windows:
         """The task of a step and this rank's windows of it."""
         return self.sampler.indices(step, self.rank, self.world)
 
+    def kind(self, step: int) -> tuple[int, int]:
+        """Batches of one kind differ in their numbers alone: they are as many windows of one part."""
+        which, chosen = self.indices(step)
+        return which, len(chosen)
+
     def window(self, which: int, chosen: Array) -> Window:
         """The windows numbered `chosen` of a task."""
         part = self.train[which]

@@ -260,6 +260,11 @@ class Pace:
         if len(self.events) > LEAD:
             self.events.popleft().synchronize()
 
+    def finish(self) -> None:
+        """Wait until the device has done all steps it was given."""
+        if self.events:
+            self.events[-1].synchronize()
+
     def idle(self) -> bool:
         """Whether the device has done all steps it was given; the host, which computes itself, always has."""
         return not self.events or bool(self.events[-1].query())  # type: ignore[no-untyped-call]

@@ -190,6 +190,8 @@ class Trainer:
     def _log(self) -> None:
         """Read the meter, tell everyone, and stop if too many steps in a row were not finite, or all that there are."""
         self.pulse.beat("log")
+        with self.watch("steps"):  # the last ones, which the device is still at and the meter would wait for
+            self.pace.finish()
         with self.watch("logging"):
             worst = self._tell()
         over = self.config.progress(self.state.step, self.state.seconds) >= 1

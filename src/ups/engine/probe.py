@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 
 import torch
@@ -23,10 +24,10 @@ def probe(learner: Learner, batches: Batches, consensus: Consensus, graph: Graph
     """Run every kind of window forward and backward, on all ranks alike; weights, moments and generators stay.
 
     The moments exist already, so the peak is that of training. On the host memory is not limited by an allocator that
-    could say no, and nothing is probed. What is left at the peak is offered to the data.
+    could say no, and nothing is probed; nor where no step is to come. What is left at the peak is offered to the data.
     """
-    device = learner.dist.device
-    if device.type != "cuda":
+    device, state = learner.dist.device, learner.state
+    if device.type != "cuda" or learner.config.progress(state.step, state.seconds) >= 1:
         return
     states = generators(device)
     torch.cuda.synchronize(device)
@@ -62,8 +63,8 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
 def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> int:
     """The most memory that any took."""
     device, seen, peak = learner.dist.device, set(), 0
-    for ahead in range(LOOKED_AT):
-        window = learner.stage.view(batches.batch(learner.state.step + ahead).to(device), ALL_OF_IT)
+    for step in _unlike(batches, learner.state.step):
+        window = learner.stage.view(batches.batch(step).to(device), ALL_OF_IT)
         if signature(window) in seen:
             continue
         seen.add(signature(window))
@@ -79,6 +80,13 @@ def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph:
         learner.parallel.recover()
         peak = max(peak, torch.cuda.max_memory_reserved(device))
     return peak
+
+
+def _unlike(batches: Batches, first: int) -> list[int]:
+    """The steps to look at: of those whose windows are said to be alike, the first; they need not be read to know."""
+    steps = range(first, first + LOOKED_AT)
+    kind: Callable[[int], Hashable] = getattr(batches, "kind", lambda step: step)
+    return sorted({kind(step): step for step in reversed(steps)}.values())
 
 
 def _spare(device: torch.device) -> None:

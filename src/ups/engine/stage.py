@@ -44,7 +44,8 @@ class Batches(Protocol):
     rows of each. `frames` are the target frames of all samples in a step and in a validation: what each costs.
 
     Batches may have a `keep(device, room, steps)` too: told, before the first of so many steps (None where seconds end
-    the training), how many bytes of a GPU nobody needs, they may keep data there, and say how many bytes of them."""
+    the training), how many bytes of a GPU nobody needs, they may keep data there, and say how many bytes of them.
+    And a `kind(step)`: batches of one kind have windows of the same task, grid and shapes."""
 
     def batch(self, step: int) -> Window: ...
     def count(self, step: int) -> int: ...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -180,6 +180,12 @@ class NeuralOpBaseline(nn.Module):
     def _same_task(self, window: Window) -> None:
         if window.task.name != self.task.name:
             raise ConfigError(f"this {self.name} is for {self.task.name}, not for {window.task.name}; make another.")
+
+
+def installed() -> bool:
+    """Whether the package with the baselines is installed; it is not imported, which takes seconds and alone would show
+    whether all that it needs is there too."""
+    return importlib.util.find_spec("neuralop") is not None
 
 
 def available() -> bool:

@@ -4,121 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from ups.eval.comparison import Comparison
 from ups.eval.intervals import Number, all_strict, ratio
-from ups.eval.nrmse import nrmse, rms
-from ups.eval.spectra import pdebench_power
+from ups.eval.nrmse import nrmse
 from ups.types import Array, ConfigError
 
 VARIANCE_FLOOR = 1e-7
-# A rollout whose error is so many times the size of the truth at any frame has left it for good.
-DIVERGED = 100.0
-
-
-class Comparison:
-    """One batch of predicted and true frames, `(N, T, *S, C)` in float64, and what several metrics need of them.
-
-    `dt` is the time between frames, one number or `(N,)`, or that of each step, `(N, T)`. `box` is the length of each
-    axis and scales the spectral error only; 1 by default, as in PDEBench's published runs. `mask (N, *S)` is true where
-    a cell counts: in the others prediction and truth are 0, and `mean` leaves them out. Tables are `(N, T, C)`.
-    """
-
-    def __init__(
-        self,
-        predicted: Array,
-        true: Array,
-        dt: Array | float = 1.0,
-        box: Sequence[float] | None = None,
-        mask: Array | None = None,
-    ) -> None:
-        self.predicted, self.true = np.asarray(predicted, np.float64), np.asarray(true, np.float64)
-        self.dt, self.box = np.asarray(dt, np.float64), box
-        shape = self.predicted.shape
-        if shape != self.true.shape or len(shape) < 4:
-            raise ConfigError(
-                f"errors compare two arrays (samples, frames, *space, channels), not {shape} with {self.true.shape}."
-            )
-        self.space = tuple(range(2, len(shape) - 1))  # the axes of space
-        self.table_shape = (*shape[:2], shape[-1])
-        self.mask = mask
-        if mask is not None:
-            cells = np.expand_dims(mask, (1, -1))
-            self.predicted, self.true = (np.where(cells, x, 0.0) for x in (self.predicted, self.true))
-
-    def mean(self, values: Array) -> Array:
-        """The mean over the cells that count of `values (N, T, *S, C)`, which are 0 in the others."""
-        if self.mask is None:
-            return np.asarray(values.mean(self.space))
-        return np.asarray(values.sum(self.space) / self.cells)
-
-    @cached_property
-    def cells(self) -> Array:
-        """How many cells of each sample count, `(N, 1, 1)`; at least 1."""
-        assert self.mask is not None
-        return np.asarray(np.maximum(self.mask.reshape(len(self.mask), 1, -1).sum(2, keepdims=True), 1))
-
-    def deviation(self, values: Array) -> Array:
-        """`values` less their mean, in the cells that count."""
-        if self.mask is None:
-            return np.asarray(values - values.mean(self.space, keepdims=True))
-        gap = values - np.expand_dims(self.mean(values), self.space)
-        return np.where(np.expand_dims(self.mask, (1, -1)), gap, 0.0)
-
-    def variance(self, values: Array) -> Array:
-        """Over the cells that count, unbiased."""
-        if self.mask is None:
-            return np.asarray(values.var(self.space, ddof=1))
-        return np.asarray((self.deviation(values) ** 2).sum(self.space) / np.maximum(self.cells - 1, 1))
-
-    @cached_property
-    def broken(self) -> Array:
-        """Where the prediction is not finite."""
-        return np.asarray(~np.isfinite(self.predicted).all(self.space))
-
-    @cached_property
-    def lost(self) -> Array:
-        """Where no error can be computed: the prediction is not finite, or so large that its square is not."""
-        return self.broken | ~np.isfinite(self.rmse)
-
-    @cached_property
-    def error(self) -> Array:
-        """Prediction − truth, `(N, T, *S, C)`; 0 where the prediction is broken."""
-        difference = np.asarray(self.predicted - self.true)
-        if self.broken.any():
-            difference[np.broadcast_to(np.expand_dims(self.broken, self.space), difference.shape)] = 0.0
-        return difference
-
-    @cached_property
-    def rmse(self) -> Array:
-        """Root mean square error over space."""
-        return rms(self.error, self.mask)
-
-    @cached_property
-    def norm(self) -> Array:
-        """Root mean square of the truth over space."""
-        return rms(self.true, self.mask)
-
-    @cached_property
-    def power(self) -> Array:
-        """Power of the error per wavenumber, `(N, T, wavenumbers, C)`."""
-        return pdebench_power(self.error, self.box)
-
-    @cached_property
-    def correlation(self) -> Array:
-        """Pearson's over space; where a field is constant: 1 if it is met exactly, otherwise 0. 0 where broken."""
-        p, q = (self.deviation(x) for x in (self.predicted, self.true))
-        value = (p * q).sum(self.space) / np.sqrt((p**2).sum(self.space) * (q**2).sum(self.space))
-        value = np.where(np.isfinite(value), value, np.where(self.rmse == 0, 1.0, 0.0))
-        return np.where(self.broken, 0.0, value)
-
-    @property
-    def diverged(self) -> Array:
-        """Samples with a frame that is not finite, or that is further from the truth than `DIVERGED` allows, `(N,)`."""
-        far = self.rmse > DIVERGED * np.maximum(self.norm, self.norm.max(1, keepdims=True))
-        return np.asarray((far | self.lost).any((1, 2)))
 
 
 @dataclass(frozen=True)
@@ -160,7 +54,8 @@ def boundary(c: Comparison) -> Array:
     """
     total, cells = np.zeros(c.table_shape), np.zeros((1, 1, 1))
     for axis in c.space:
-        faces = np.take(c.error, (0, -1), axis) ** 2
+        outside = (slice(None),) * axis
+        faces = np.ascontiguousarray(np.stack([c.error[(*outside, end)] for end in (0, -1)], axis)) ** 2
         total += faces.sum(c.space)
         if c.mask is None:
             cells += 2 * int(np.prod([c.error.shape[other] for other in c.space])) // c.error.shape[axis]
@@ -296,23 +191,31 @@ def measure(
     mask: Array | None = None,
 ) -> Errors:
     """Every metric of `METRICS` of one batch of predicted frames, `predicted` and `true` of shape (N, T, *S, C)."""
-    tables: dict[str, Array] = {}
-    batch_tables: dict[str, Array] = {}
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         c = Comparison(predicted, true, dt, box, mask)
-        for name, metric in METRICS.items():
-            table = np.array(metric.table(c), np.float64)
-            if table.shape == c.table_shape:
-                table[c.lost] = np.inf
-            elif table.shape != c.table_shape[:1]:
-                raise ConfigError(
-                    f"metric '{name}' gave an array {table.shape} where (samples, frames, channels), "
-                    f"{c.table_shape}, or (samples,) is needed."
-                )
-            tables[name] = table
-            if metric.batch is not None:
-                batch_tables[name] = np.where(c.lost.any(0), np.inf, metric.batch(c, table))[None]
+        pieces = c.pieces() or [c]
+        rows = [{name: _table(name, piece) for name in METRICS} for piece in pieces]
+        c.join(pieces)
+        tables = {name: np.concatenate([row[name] for row in rows]) for name in METRICS}
+        batch_tables = {
+            name: np.where(c.lost.any(0), np.inf, metric.batch(c, tables[name]))[None]
+            for name, metric in METRICS.items()
+            if metric.batch is not None
+        }
         return Errors(tables, batch_tables, c.diverged)
+
+
+def _table(name: str, c: Comparison) -> Array:
+    """The table of one metric, of single frames or of samples."""
+    table = np.array(METRICS[name].table(c), np.float64)
+    if table.shape == c.table_shape:
+        table[c.lost] = np.inf
+    elif table.shape != c.table_shape[:1]:
+        raise ConfigError(
+            f"metric '{name}' gave an array {table.shape} where (samples, frames, channels), "
+            f"{c.table_shape}, or (samples,) is needed."
+        )
+    return table
 
 
 def summary(errors: Errors, protocol: str, context: int, seed: int = 0) -> list[Number]:

@@ -26,6 +26,7 @@ from ups.types import Array, ConfigError, DataError, TaskSpec
 
 AT_ONCE = 2**21  # cells that a GPU predicts together
 THREADS = min(8, os.cpu_count() or 1)  # that measure errors while the next batch is predicted
+Measured = tuple[Errors, Array | None, list[str]]
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ class _Batches:
         self.predictor, self.count, self.seconds = predictor, examples, 0.0
         self.task: TaskSpec | None = None
         self.shape: tuple[int, ...] = ()
-        self.measuring: deque[Future[tuple[Errors, Array | None]]] = deque()
+        self.measuring: deque[Future[Measured]] = deque()
         self.errors, self.examples, self.ids, self.marks = list[Errors](), list[Example](), list[str](), list[str]()
         self.spectra, self.dt, self.params = list[tuple[Array, int]](), list[Array](), list[Array]()
 
@@ -286,15 +287,15 @@ class _Batches:
         self.dt.append(dt)
         self.params.append(_numpy(window.params))
         self.ids += window.ids
-        self.marks += [mark_of(window, i) for i in range(len(window))]
-        self.measuring.append(pool.submit(_measured, predicted, window.targets, dt, mask))
+        self.measuring.append(pool.submit(_measured, predicted, window, dt, mask))
         self.settle(THREADS)
 
     def settle(self, left: int) -> None:
         """Keep what the oldest measurements gave, until so many are left."""
         while len(self.measuring) > left:
-            errors, both = self.measuring.popleft().result()
+            errors, both, marks = self.measuring.popleft().result()
             self.errors.append(errors)
+            self.marks += marks
             if both is not None:
                 self.spectra.append((both, int((~errors.diverged).sum())))
 
@@ -320,16 +321,15 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
     yield from [group] if group else []
 
 
-def _measured(predicted: Tensor, truth: Tensor, dt: Array, mask: Array | None) -> tuple[Errors, Array | None]:
-    """The errors of a batch, and the spectra of truth and prediction at the last frame where they have not diverged;
-    in cells that do not count the prediction's is that of the truth."""
-    frames, true = _numpy(predicted), _numpy(truth)
-    errors = measure(frames, true, dt, mask=mask)
-    if mask is not None:
-        frames = np.where(np.expand_dims(mask, (1, -1)), frames, true)
+def _measured(predicted: Tensor, window: Window, dt: Array, mask: Array | None) -> Measured:
+    """The errors of a batch; the spectra of truth and prediction at the last frame where they have not diverged, in
+    cells that do not count those of the truth; and the marks of its samples."""
+    frames, true = (_numpy(x, torch.promote_types(x.dtype, torch.float32)) for x in (predicted, window.targets))
+    errors, marks = measure(frames, true, dt, mask=mask), [mark_of(window, i) for i in range(len(window))]
     if not (good := ~errors.diverged).any():
-        return errors, None
-    return errors, np.stack([spectrum(true[good, -1]), spectrum(frames[good, -1])])
+        return errors, None, marks
+    last = frames[:, -1] if mask is None else np.where(np.expand_dims(mask, -1), frames[:, -1], true[:, -1])
+    return errors, np.stack([spectrum(true[good, -1]), spectrum(last[good])]), marks
 
 
 def _cut(window: Window, protocol: EvalProtocol) -> Window:
@@ -346,5 +346,5 @@ def _cut(window: Window, protocol: EvalProtocol) -> Window:
     return dataclasses.replace(window, context=context, targets=targets, dt=dt)
 
 
-def _numpy(x: Tensor) -> Array:
-    return np.asarray(x.detach().to("cpu", torch.float64).numpy())
+def _numpy(x: Tensor, dtype: torch.dtype = torch.float64) -> Array:
+    return np.asarray(x.detach().to("cpu", dtype).numpy())

@@ -32,9 +32,10 @@ def pdebench_power(error: Array, box: Sequence[float] | None = None) -> Array:
     n, t, *space, c = error.shape
     scale = float(np.prod(box or [1.0] * len(space))) / float(np.prod(space))
     if len(space) == 1:
-        return np.asarray(np.abs(np.fft.rfft(error, axis=2) * scale) ** 2)
-    half = tuple(m // 2 for m in space)
-    corner = np.fft.fftn(error, axes=tuple(range(2, 2 + len(space))))[(slice(None), slice(None), *map(slice, half))]
+        return np.asarray(np.abs(np.fft.rfft(np.ascontiguousarray(error), axis=2) * scale) ** 2)
+    half, corner = tuple(m // 2 for m in space), error
+    for axis in range(1 + len(space), 1, -1):  # what is left out along one axis is not transformed along the next
+        corner = np.fft.fft(corner, axis=axis)[(*(slice(None),) * axis, slice(half[axis - 2]))]
     waves = np.meshgrid(*(np.arange(m) for m in half), indexing="ij")
     rings = np.floor(np.sqrt(sum(k**2 for k in waves))).astype(int)
     power = _summed(np.abs(corner.reshape(n * t, -1, c) * scale) ** 2, rings, min(half))

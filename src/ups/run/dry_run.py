@@ -53,6 +53,9 @@ class FirstBatches:
     def batch(self, step: int) -> Window:
         return self.windows.window(*self.windows.indices(self.steps[step % len(self)]))
 
+    def kind(self, step: int) -> tuple[int, int]:
+        return self.windows.kind(self.steps[step % len(self)])
+
     def count(self, step: int) -> int:
         return self.windows.count(self.steps[step % len(self)])
 

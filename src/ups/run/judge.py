@@ -20,7 +20,7 @@ from ups.engine.train import Outcome
 from ups.eval.baselines import BASELINES
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.fourier import INSTALL, available
+from ups.eval.fourier import INSTALL, installed
 from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
@@ -145,8 +145,9 @@ class Judge:
         count = self.config.evaluation.ensemble if drawing_part(sim, task) is not None else 0
         trust = sim.trust.get(task.name, Trust())
         scores, errors = EnsembleScores(count) if count else None, ErrorScores() if trust.error else None
-        rows, done = AT_ONCE[self.device.type == "cuda"], 0
-        for window in (part.to(self.device) for whole_one in self._windows(exam) for part in whole_one.split(rows)):
+        cells, done = 0 if count else self.ours.at_once, 0  # where no members are held there is room for many samples
+        rows = exam.count if cells else AT_ONCE[self.device.type == "cuda"]
+        for window in (part.to(self.device) for many in self._windows(exam, cells) for part in many.split(rows)):
             self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
             done += len(window)
             steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
@@ -230,12 +231,12 @@ class Judge:
         states = (codec.encode(window.targets[:, t], window.task, window.periodic) for t in range(steps))
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
-    def _windows(self, exam: Exam) -> Iterator[Window]:
+    def _windows(self, exam: Exam, cells: int = 0) -> Iterator[Window]:
         frames, cut = exam.frames, exam.cut
         if frames is None and not exam.part.task.steady and len(set(exam.part.lengths)) > 1:
             long = exam.part.lengths[exam.part.lengths > self.asked.context]
             frames, cut = int(long.min()), True
-        return whole((exam.part, *exam.more), self.asked.context, frames=frames, cut=cut)
+        return whole((exam.part, *exam.more), self.asked.context, cells=cells, frames=frames, cut=cut)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
@@ -289,7 +290,7 @@ class Judge:
                 f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
                 f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
             )
-        missing = "" if available() else f"; it needs a package that is not installed: {INSTALL}"
+        missing = "" if installed() else f"; it needs a package that is not installed: {INSTALL}"
         return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
 
 

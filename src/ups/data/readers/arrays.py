@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ups.data.source import Facts, Source, check_frame, side_by_side
+from ups.data.sample_blocks import side_by_side
+from ups.data.source import Facts, Source, check_frame
 from ups.definition import CHANNEL, SAMPLE, TIME
 from ups.types import Array, DataError, Params
 

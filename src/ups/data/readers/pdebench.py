@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ups.data.hdf5 import Hdf5Source, dataset, flavour, naming_damage, open_file, values_at
+from ups.data.hdf5 import DAMAGE, Hdf5Source, dataset, flavour, naming_damage, open_file, read_samples, values_at
 from ups.data.layouts import VARYING
 from ups.data.readers.hdf5_arrays import open_hdf5_arrays
 from ups.data.readers.pdebench_names import config_leaves, identify, match_name, resolve
-from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered, side_by_side
+from ups.data.sample_blocks import side_by_side
+from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
 from ups.definition import Definition
 from ups.later import h5py
 from ups.parsing import parse_json
@@ -93,6 +94,8 @@ class PDEBenchSource(Hdf5Source):
 class FieldsSource(PDEBenchSource):
     """One data set N×T×S per channel (`tensor` where there is but one), in the order of the task's channels."""
 
+    channels_apart = True
+
     @staticmethod
     def survey(file: Any, task: TaskSpec, remarks: Remarks) -> Survey:  # noqa: ARG004
         first, *others = task.storage.datasets
@@ -109,6 +112,13 @@ class FieldsSource(PDEBenchSource):
     def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
         names = self.task.storage.datasets
         return side_by_side([values_at(file[name], samples)[:, frames, ..., None] for name in names])
+
+    def read_into(self, samples: Sequence[int], frames: slice, into: Array) -> bool:
+        file, names = self._handle.file(), self.task.storage.datasets
+        try:
+            return all(read_samples(file[name], samples, frames, into[..., c]) for c, name in enumerate(names))
+        except DAMAGE:  # reading it again tells which sample
+            return False
 
 
 class GroupsSource(PDEBenchSource):

@@ -17,7 +17,8 @@ from ups.data.readers import well_header as header
 from ups.data.readers.arrays import Columns, plain
 from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
-from ups.data.source import Facts, Reader, Remarks, Source, numbered, side_by_side
+from ups.data.sample_blocks import side_by_side
+from ups.data.source import Facts, Reader, Remarks, Source, numbered
 from ups.definition import Definition
 from ups.parsing import parse_json
 from ups.types import Array, DataError, Domain, Field, Params, Storage, TaskSpec
