@@ -270,8 +270,7 @@ class Judge:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
         given = self.asked.context  # all true frames that there are before a rollout, though ours may look at fewer
         network = BASELINES[kind].make(data.task, given, self.cost.params)
-        alone = Dist(device=self.device)
-        settings = self.config.forecasting
+        alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
         network.fit(whole(batches.train, given))
         own = {"optimizer": "adamw", "compile": False, **network.recipe}
