@@ -250,6 +250,7 @@ def _provenance(source: Source) -> list[str]:
     return [f"  {words}" + (f"; laws kept to: {kept}" if kept else "")]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of numbers beyond all measure the deviation is none
 def _values(source: Source) -> list[str]:
     rows = []
     for sample in _close_ups(source):
