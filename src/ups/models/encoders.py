@@ -36,6 +36,12 @@ class Statistics(nn.Module):
         self.mean.copy_(mean)
         self.std.copy_(torch.where(std > ROUNDING * mean.abs(), std, torch.zeros_like(std)))
 
+    def complete(self, mean: Tensor, std: Tensor) -> None:
+        """Take the numbers of other data for channels that have never varied so far."""
+        still = self.std == 0
+        self.mean.copy_(torch.where(still, mean, self.mean))
+        self.std.copy_(torch.where(still, std, self.std))
+
     @property
     def scale(self) -> Tensor:
         """What differences are divided by: the deviation; for a channel that never varied, something of its size."""
