@@ -269,6 +269,8 @@ def test_words_are_parameters_that_the_network_is_told(tmp_path: Path) -> None:
         ({"values": numbers(2, 3, 8, 3)}, FLOW, "and 2 channels; correct `dims` or `fields`"),
         ({"values": numbers(2, 3, 8, 2), "t": [0, 2, 1]}, FLOW, "times do not increase"),
         ({"values": numbers(2, 3, 8, 2), "x": [0, 2, 1, 3, 4, 5, 6, 7]}, FLOW, "x neither increase nor decrease"),
+        ({"values": numbers(2, 3, 8, 2), "t": [0, 1, 2, 3]}, FLOW, r"array t \(4\) is called like an axis of length 3"),
+        ({"values": numbers(2, 3, 8, 2), "x": np.arange(9)}, FLOW, r"array x \(9\) is called like .* of length 8"),
         ({"values": numbers(2, 3, 8, 2) * 1j}, FLOW, "is complex|does not have"),
         ({"values": np.array([{}, {}])}, FLOW, "holds Python objects, not numbers"),
         ({"values": numbers(0, 3, 8, 2)}, FLOW, "sample has length 0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -11,10 +12,10 @@ import numpy as np
 import pytest
 import yaml
 
-from ups.data import Source, open_source
+from ups.data import Source, open_source, write_well
 from ups.data.hdf5 import values_at
 from ups.data.resample import Resampled
-from ups.data.write_well import write_data_set
+from ups.data.write_well import write_data_set, write_file
 from ups.definition import Definition
 from ups.types import DataError
 
@@ -126,6 +127,18 @@ def test_it_appears_whole_or_not_at_all_and_is_never_written_over_by_accident(
     (tmp_path / "mine" / "thesis.tex").write_text("do not lose me")
     with pytest.raises(DataError, match="is there already; choose another --out"):
         write_data_set(wake, tmp_path, "mine", parts(wake), overwrite=True)
+
+
+def test_a_disk_without_room_is_one_sentence_before_anything_is_written(
+    wake: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = 4 * sum(wake.read(i).size + wake.inputs(i).size for i in range(len(wake)))
+    monkeypatch.setattr(write_well.shutil, "disk_usage", lambda path: SimpleNamespace(free=values))  # noqa: ARG005
+    with pytest.raises(DataError, match=r"GB free, but the data need .* make room, or choose another --out"):
+        write_data_set(wake, tmp_path / "out", "wake", parts(wake))
+    with pytest.raises(DataError, match="make room"):
+        write_file(wake, tmp_path / "out" / "one.h5", "wake")
+    assert [*(tmp_path / "out").iterdir()] == []
 
 
 def test_nan_stays_where_it_is_and_is_left_out_of_the_statistics(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_untrained_increments_have_the_scale_of_the_data() -> None:
     steps = torch.cat([window.context, window.targets], 1).diff(dim=1)
     assert float(model.increment) == pytest.approx(float(steps.square().mean().sqrt()), rel=1e-5)
     assert torch.equal(model.param_scale, torch.ones(2)), "a parameter that never varies is not blown up"
+    model.fit([dataclasses.replace(window, params=1e-15 * (1 + torch.arange(4.0)).unsqueeze(1))])
+    assert float(model.param_scale[0]) < 1e-10, "a parameter that varies is heard in any unit"
     assert model.parameter_count == sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters())
 
 

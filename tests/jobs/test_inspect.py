@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from ups.definition import Definition
 from ups.jobs.inspect import describe, problems, task_table
 from ups.physics import EQUATIONS
 from ups.run.data_config import GenerateConfig
@@ -88,6 +89,17 @@ def test_nan_in_what_is_given_is_found(tmp_path: Path) -> None:
     assert found(path) == ["NaN or infinity in what is given with 1 sample (000001)"]
 
 
+def test_numbers_and_parameters_that_no_run_can_use_are_found(tmp_path: Path) -> None:
+    u = np.random.default_rng(0).random((3, 9, 8))
+    np.savez(tmp_path / "a.npz", u=u * [[[1.0]], [[1e39]], [[1.0]]], nu=[1.0, 2.0, np.nan])
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    sentences = [sentence for _, sentence in problems([tmp_path / "a.npz"], task)]
+    assert sentences == [
+        "numbers that float32, in which all is read, cannot hold, in 1 sample (000001)",
+        "the parameter nu is not a finite number in 1 sample (000002)",
+    ]
+
+
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:
     def flatten(file: Any) -> None:
         file["tensor"][1] = 0.25
@@ -106,6 +118,11 @@ def test_duplicated_trajectories_are_found_within_a_file_and_across_files(sound:
     first = advection(tmp_path / "a" / "1D_Advection_Sols_beta0.4.hdf5")
     second = Path(shutil.copy(first, tmp_path / "1D_Advection_Sols_beta0.40.hdf5"))
     assert any("equals" in sentence for _, sentence in problems([first, second]))
+    with h5py.File(second, "a") as file:
+        wide = file["tensor"][...].astype(">f8") * (1 + 1e-12)
+        del file["tensor"]
+        file["tensor"] = wide
+    assert any("6 pairs" in sentence for _, sentence in problems([first, second])), "in another precision too"
 
 
 def test_a_wrong_time_axis_is_found(sound: Path) -> None:

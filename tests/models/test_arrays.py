@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ def sim() -> Simulator:
     [
         ("words", "no array of numbers"),
         (None, "no array of numbers"),
+        (torch.zeros(32, 1).to_sparse(), "no array of numbers"),
+        (torch.zeros(32, 1, device="meta"), "no array of numbers"),
         ([[1.0, 2.0], [3.0]], "no array of numbers"),
         (U + 1j, "is complex"),
         (np.zeros(0), "is empty"),
@@ -110,3 +113,8 @@ def test_arrays_that_run_backwards_or_come_from_another_machine_are_read(sim: Si
     want = sim.rollout(U.astype(np.float32), 1, {"nu": 1.0})
     assert np.array_equal(sim.rollout(U[::-1].copy()[::-1].astype(">f4"), 1, {"nu": 1.0}), want)
     assert np.array_equal(sim.rollout(U.astype(np.float32)[::-1].copy()[::-1], 1, {"nu": 1.0}), want)
+    still = U.astype(np.float32)
+    still.flags.writeable = False  # as of a file in memory that is only read
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(sim.rollout(still, 1, {"nu": 1.0}), want)

@@ -177,9 +177,23 @@ def test_a_grid_that_does_not_fit_and_a_task_unknown_are_refused() -> None:
         codec.encode(torch.zeros(1, 32, 2), "burgers1d", (True,))
 
 
-def test_a_constant_channel_is_not_divided_by_zero() -> None:
+@pytest.mark.parametrize(("value", "rounding"), [(0.0, 0.0), (3.5, 0.0), (1e9, 0.5), (-2e-13, 0.0)])
+def test_a_channel_that_never_varies_is_that_number_whatever_tokens_say(value: float, rounding: float) -> None:
     codec = simulator("burgers1d").codec
-    codec.fit_statistics("burgers1d", torch.ones(1), torch.zeros(1))
-    state = codec.encode(torch.ones(1, 32, 1), "burgers1d", (True,))
+    codec.fit_statistics("burgers1d", torch.tensor([value]), torch.tensor([rounding]))
+    state = codec.encode(torch.full((1, 32, 1), value), "burgers1d", (True,))
     assert isinstance(state, LatentState)
-    assert torch.allclose(codec.decode(state, "burgers1d"), torch.ones(1, 32, 1), atol=1e-6)
+    assert torch.isfinite(state.z).all()
+    moved = dataclasses.replace(state, z=state.z + torch.randn(state.z.shape))
+    assert torch.equal(codec.decode(moved, "burgers1d"), torch.full((1, 32, 1), value))
+
+
+@pytest.mark.parametrize("unit", [1e-15, 1e-12, 1.0, 1e12])
+def test_the_unit_of_a_field_is_a_factor_of_its_statistics_and_nothing_else(unit: float) -> None:
+    codec, x = simulator("burgers1d").codec, waves(32)
+    encoded = []
+    for size in (1.0, unit):
+        codec.fit_statistics("burgers1d", x.mean((0, 1)) * size, x.std((0, 1)) * size)
+        encoded.append(codec.encode(x * size, "burgers1d", (True,)))
+    assert torch.allclose(encoded[0].z, encoded[1].z, atol=1e-5)
+    assert torch.allclose(codec.decode(encoded[1], "burgers1d") / unit, x, atol=1e-4)

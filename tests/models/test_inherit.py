@@ -57,6 +57,16 @@ def test_tasks_that_are_added_change_no_bit_of_those_known() -> None:
     assert ours["dt"] == (pytest.approx(0.01), theirs["dt"][1])  # its own steps, and those it knew
 
 
+def test_a_field_that_never_varied_may_vary_in_further_data() -> None:
+    old, new = simulator("reacdiff2d"), simulator("reacdiff2d", seed=9)
+    old.codec.fit_statistics("reacdiff2d", torch.tensor([2.0, 5.0]), torch.tensor([0.5, 0.0]))
+    new.codec.fit_statistics("reacdiff2d", torch.tensor([3.0, 7.0]), torch.tensor([0.1, 0.2]))
+    inherit(new, old)
+    learnt = new.codec.statistics_of("reacdiff2d")
+    assert torch.equal(learnt.mean, torch.tensor([2.0, 7.0]))
+    assert torch.equal(learnt.std, torch.tensor([0.5, 0.2]))
+
+
 def test_a_task_left_out_is_forgotten_and_the_rest_stays() -> None:
     old = shaken(simulator("reacdiff2d", "burgers1d"))
     new = simulator("burgers1d", seed=9)

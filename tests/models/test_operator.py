@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
 from ups.models.blocks import join, split
+from ups.models.conditions import ParamRange
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
@@ -80,6 +81,18 @@ def test_each_condition_changes_the_prediction(core: str, mixing: str) -> None:
     }
     for name, changed in changes.items():
         assert (sim.operator(z, changed) - out).abs().max() > 1e-4, name
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e-3, 1.0), (0.0, 1.0), (-1.0, 0.5)])
+def test_the_unit_of_a_parameter_changes_nothing(low: float, high: float) -> None:
+    ends = torch.tensor([low, high, (low + high) / 3]).unsqueeze(1)
+    heard = []
+    for unit in (1.0, 1e-16):
+        measured = ParamRange(1)
+        measured.fit(ends[0] * unit, ends[1] * unit)
+        heard.append(measured(ends * unit))
+    assert torch.allclose(heard[0][:2].squeeze(1), torch.tensor([-1.0, 1.0]), atol=1e-4)
+    assert torch.allclose(heard[0], heard[1], atol=1e-4)
 
 
 def test_another_box_is_heard_and_the_task_s_own_box_changes_nothing() -> None:

@@ -156,6 +156,16 @@ def test_a_parameter_outside_the_trained_range_warns_and_an_unknown_or_missing_o
         sim.rollout(u, 1, {"nu": [1.0, 1.0, 1.0]})
 
 
+def test_a_field_that_never_varied_stays_what_it_was_and_another_value_warns() -> None:
+    sim = burgers()
+    sim.codec.fit_statistics("burgers1d", torch.tensor([300.1]), torch.zeros(1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert np.array_equal(sim.rollout(np.full(32, 300.1, "f4"), 2, NU), np.full((2, 32), 300.1, "f4"))
+    with pytest.warns(UserWarning, match=r"u was 300.1 everywhere in training, and is so in the answer"):
+        sim.rollout(np.full(32, 301.0), 1, NU)
+
+
 def test_parameters_outside_the_trained_range_are_said_in_sentences_for_a_report() -> None:
     sim = burgers()
     sim.fit_dt("burgers1d", 0.05, 0.05)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -93,6 +95,13 @@ def test_rollouts_of_a_file_are_written_with_their_times(finished: Path, tmp_pat
     with open_source(out, TASKS) as predicted:
         assert (len(predicted), predicted[2].values.shape) == (3, (5, 32, 1)), "one frame was given"
         assert np.allclose(predicted.times, 0.2 * np.arange(5))
+    said: list[str] = []
+    uneven = Path(shutil.copy(source, tmp_path))
+    with h5py.File(uneven, "a") as file:
+        file["t-coordinate"][len(file["t-coordinate"]) // 2 :] += 0.1
+    for path in (source, uneven):
+        rollout(finished, path, 4, tmp_path / "out.h5", 99, None, say=said.append, overwrite=True)
+    assert [sentence.split(": ")[1].split(";")[0] for sentence in said] == ["its times are not uniform"]
     with pytest.raises(DataError):
         rollout(finished / "nowhere", source, 4, tmp_path / "x.h5", 3, None)
 

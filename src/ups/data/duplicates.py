@@ -11,13 +11,16 @@ from ups.data.source import Source
 
 
 def fingerprints(source: Source) -> dict[str, str]:
-    """A hash per sample id, from its first, middle and last frame; equal trajectories have equal hashes."""
+    """A hash per sample id, from its first, middle and last frame, in the numbers that training sees: a trajectory has
+    one hash in whatever format, precision and byte order it is stored."""
     result = {}
     for index, name in enumerate(source.ids):
         last = len(source.times_of(index)) - 1
         digest = hashlib.sha256()
         for t in sorted({0, last // 2, last}):
-            digest.update(np.ascontiguousarray(source.read(index, slice(t, t + 1))).tobytes())
+            with np.errstate(over="ignore"):
+                frame = source.read(index, slice(t, t + 1)).astype("<f4")
+            digest.update((frame + np.float32(0)).tobytes())  # a zero has no sign
         result[name] = digest.hexdigest()[:16]
     return result
 

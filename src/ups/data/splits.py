@@ -130,7 +130,10 @@ def make_split(
     # The small addend keeps 100 · 0.29 = 28.999… from losing a sample to rounding.
     valid, test = (max(1, int(len(ids) * f + 1e-9)) if f > 0 else 0 for f in fractions[1:])
     if len(ids) - valid - test < (fractions[0] > 0):
-        raise DataError(f"{len(ids)} samples are too few for train, valid and test of {fractions}; make more samples.")
+        raise DataError(
+            f"{len(ids)} samples are too few for train, valid and test of {fractions}; make more samples, or divide "
+            "the frames of each in a config: `split: {time: [0.75, 0.1, 0.15]}`."
+        )
     order = CONVENTIONS[convention](ids, seed)
     where = dict.fromkeys(order, "train") | dict.fromkeys(order[:test], "test")
     where |= dict.fromkeys(order[test : test + valid], "valid")

@@ -24,6 +24,7 @@ from ups.types import Array, DataError, Domain, Field, Params, TaskSpec
 from ups.version import __version__
 
 FILE_BYTES = 2**30
+HEAD_BYTES = 2**16  # what a file holds beside its values, at most, but for times and coordinates
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,9 @@ def write_data_set(
 
 def write_file(source: Source, path: Path, name: str) -> None:
     """All samples of a source, of one grid and length, as one file of The Well at `path`."""
-    for _ in _write(source, path, name, WellFile("", path.stem, tuple(range(len(source)))), None):
+    file = WellFile("", path.stem, tuple(range(len(source))))
+    _check_room(source, path.parent, [file])
+    for _ in _write(source, path, name, file, None):
         pass
 
 
@@ -97,15 +100,17 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 def _check_room(source: Source, folder: Path, files: Sequence[WellFile]) -> None:
+    """DataError where a folder cannot hold the files. HDF5 itself ends the process where a disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DataError(f"{folder}: cannot be written to ({error.strerror}); choose another --out.") from None
-    need = sum(_size(source, row) for file in files for row in file.rows)
-    free = shutil.disk_usage(folder).free
+    need = sum(HEAD_BYTES + sum(_size(source, row) for row in file.rows) for file in files)
     if need > free:
         raise DataError(
-            f"{folder}: has {free / 1e9:.2f} GB free, but the data need {need / 1e9:.2f} GB; choose another --out."
+            f"{folder}: has {free / 1e9:.3g} GB free, but the data need {need / 1e9:.3g} GB; make room, or choose "
+            "another --out."
         )
 
 

@@ -15,6 +15,7 @@ from ups.eval.nrmse import nrmse
 from ups.tensors import Losses, Window, numbers_of
 from ups.types import ConfigError, DataError, TaskSpec
 
+NOTHING = 1e-30  # the least size of what is divided by, in whatever units
 FAR = 1e6  # what counts for an error that is not a finite number
 INSTALL = "pip install 'universal-physics-stack[baselines]'"
 
@@ -118,12 +119,13 @@ class NeuralOpBaseline(nn.Module):
         if not frames.count:
             raise DataError(f"there is no window of {self.task.name} to normalise {self.name} with.")
         self.shift.copy_(frames.mean)
-        self.scale.copy_(frames.deviation.clamp_min(1e-12))
-        self.increment.copy_((steps.squares / steps.count).sqrt().clamp_min(1e-12))
+        self.scale.copy_(frames.deviation.clamp_min(NOTHING))
+        self.increment.copy_((steps.squares / steps.count).sqrt().clamp_min(NOTHING))
         self.param_shift.copy_(numbers.mean)
         # A parameter that never varied says nothing: it stays near zero rather than being blown up.
-        spread = numbers.deviation
-        self.param_scale.copy_(torch.where(spread > 1e-6, spread, torch.ones_like(spread)))
+        spread, size = numbers.deviation, numbers.mean.abs()
+        size[-1] = 1  # the last is a logarithm, that of dt
+        self.param_scale.copy_(torch.where(spread > 1e-6 * size, spread, torch.ones_like(spread)))
 
     def forward(self, frames: Tensor, inputs: Tensor, numbers: Tensor, periodic: Sequence[bool]) -> Tensor:
         """The frame after `frames (B, K, *S, C)`, physical in and out."""
@@ -232,7 +234,7 @@ def _network(kind: str, size: tuple[int, int], task: TaskSpec, channels_in: int,
 def _numbers(window: Window, step: int) -> Tensor:
     """Parameters on a scale that is linear near zero and logarithmic beyond 1e-4, then log of a step, `(B, P + 1)`."""
     params = torch.asinh(window.params.float() / 1e-4)
-    return torch.cat([params, window.step(step).float().clamp_min(1e-12).log().unsqueeze(-1)], -1)
+    return torch.cat([params, window.step(step).float().clamp_min(NOTHING).log().unsqueeze(-1)], -1)
 
 
 class _Moments:

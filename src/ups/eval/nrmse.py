@@ -23,7 +23,7 @@ def rms(values: Values, mask: Values | None = None) -> Values:
     return counted
 
 
-def nrmse(predicted: Values, truth: Values, floor: float = 1e-12, mask: Values | None = None) -> Values:
+def nrmse(predicted: Values, truth: Values, floor: float = 1e-25, mask: Values | None = None) -> Values:
     """Root mean square error over the truth's root mean square, `(N, T, *S, C)` → `(N, T, C)`; numpy or torch. Both are
     over the cells of `mask (N, *S)`, where one is given.
 

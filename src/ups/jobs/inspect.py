@@ -31,8 +31,9 @@ RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that 
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
 WANDERS = "NaN that moves in time in"
+TOO_LARGE = "numbers that float32, in which all is read, cannot hold, in"
 WRONG = (
-    *(WANDERS, NOT_FINITE, "one and the same number everywhere in"),
+    *(WANDERS, NOT_FINITE, TOO_LARGE, "one and the same number everywhere in"),
     *("no change in time in", "only zeros in the last frame of"),
 )
 
@@ -84,15 +85,19 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
 
 
 def _file_problems(source: Source) -> list[str]:
-    scan, given = Scan(), list[str]()
+    scan, given, unknown = Scan(), list[str](), dict[str, list[str]]()
     for index, name in enumerate(source.ids):
         counts = _counting(source, index)
         scan.sample(name, blocks(source, index), source.task.steady, counts)
         if not np.isfinite(source.inputs(index)[slice(None) if counts is None else counts]).all():
             given.append(name)
+        for key, value in source.params_of(index).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                unknown.setdefault(key, []).append(name)
     found = [*source.problems, *uneven_times(source), *scan.problems()]
     found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
-    if not scan.found[NOT_FINITE] and not scan.found[WANDERS] and not given:
+    found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
+    if not any(scan.found[what] for what in (NOT_FINITE, TOO_LARGE, WANDERS)) and not given and not unknown:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
             for law, worst, blur in _law_residuals(source)
@@ -138,7 +143,8 @@ class Scan:
             moves = moves or bool((piece != first).any())
             low, high = min(low, float(piece.min())), max(high, float(piece.max()))
             last_is_zero = not piece[-1].any()
-        holds = (wanders, not finite, low == high, not moves and not steady, last_is_zero and not steady)
+        large = max(-low, high) > float(np.finfo(np.float32).max)
+        holds = (wanders, not finite, large, low == high, not moves and not steady, last_is_zero and not steady)
         if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
             self.found[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
@@ -244,6 +250,7 @@ def _provenance(source: Source) -> list[str]:
     return [f"  {words}" + (f"; laws kept to: {kept}" if kept else "")]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # of numbers beyond all measure the deviation is none
 def _values(source: Source) -> list[str]:
     rows = []
     for sample in _close_ups(source):

@@ -57,9 +57,9 @@ def rollout(
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
         part, *others = alike(source, source.ids[:samples], spaced(source, low, None))
         if others:
-            raise DataError(
-                f"{source_path}: its first {samples} samples are on several grids; ask for fewer --samples."
-            )
+            raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
+        if part.clock.steps is not None:
+            say(f"{source_path}: its times are not uniform; all steps of a trajectory are as long as its first.")
         window = part.window(list(range(len(part))), [0] * len(part), context, 0)
         for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
             if not bool(values.isfinite().all()):

@@ -17,7 +17,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at
-from ups.models.questions import outside, places_of, window_of
+from ups.models.questions import outside, places_of, warn_constant, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -115,6 +115,7 @@ class Answers(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
+        warn_constant(given[0], self.codec.statistics_of(spec), spec)
         window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:

@@ -22,6 +22,8 @@ def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: 
     try:
         values = given if isinstance(given, Tensor) else _plain(np.asarray(getattr(given, "values", given)))
         raw = torch.as_tensor(values)
+        if raw.layout != torch.strided or raw.is_meta:
+            raise TypeError
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.") from None
     if raw.is_complex():
@@ -30,9 +32,9 @@ def tensor_of(given: Any, name: str, device: torch.device | str = "cpu", dtype: 
 
 
 def _plain(array: Array) -> Array:
-    """The same numbers in the byte order of this machine, and in an order in memory that torch can read."""
+    """The same numbers in the byte order of this machine, and in memory that torch can read and would write to."""
     array = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-    return array.copy() if any(stride < 0 for stride in array.strides) else array
+    return array.copy() if any(stride < 0 for stride in array.strides) or not array.flags.writeable else array
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Codec(Part):
         return found
 
     def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
-        """Record mean and standard deviation `(C,)` of the training frames; a channel that never varies counts as 1."""
+        """Record mean and standard deviation `(C,)` of the training frames; see `Statistics`."""
         self.statistics_of(task).fit(mean, std)
 
     def tokens(self, task: TaskSpec | str) -> tuple[int, ...]:
@@ -114,7 +114,7 @@ class Codec(Part):
         """Tokens `(B, *G, D)` whose frames, on any grid, were changed by `change (B, *S, C)`; as they are where that is
         nothing. Cheaper than the difference of two encodings, and as good (docs/laws.md)."""
         spec = self.task(task)
-        x = resample(change.float() / self.statistics_of(spec).std, self.grids[spec.name], periodic)
+        x = resample(change.float() / self.statistics_of(spec).scale, self.grids[spec.name], periodic)
         return z + self.encoder.change(padded(x, self.config.patch[spec.ndim - 1], periodic), spec, periodic)
 
     def encode_alike(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:

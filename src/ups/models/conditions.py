@@ -46,9 +46,11 @@ class ParamRange(nn.Module):
         return (scaled[2:] - (low + high) / 2) / half
 
     def _scaled(self, x: Tensor) -> Tensor:
-        tiny = 1e-12
-        size = torch.maximum(self.low.abs(), self.high.abs()).clamp_min(tiny)
-        return torch.where(self.low > 0, x.clamp_min(tiny).log(), torch.asinh(x / size))
+        size = torch.maximum(self.low.abs(), self.high.abs())
+        size = torch.where(size > 0, size, 1.0)
+        # No unit is too small: what counts as nothing is so beside the least value that training saw.
+        nothing = (1e-12 * self.low).clamp_min(torch.finfo(x.dtype).tiny)
+        return torch.where(self.low > 0, x.maximum(nothing).log(), torch.asinh(x / size))
 
 
 @table

@@ -12,9 +12,15 @@ from ups.models.grids import Space, in_patches, padded, patches, resample
 from ups.models.layers import LocalMix
 from ups.types import ConfigError, TaskSpec
 
+# Relative rounding of float32, in which fields are read.
+ROUNDING = 4 * torch.finfo(torch.float32).eps
+
 
 class Statistics(nn.Module):
-    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights."""
+    """Mean and standard deviation of each channel of a task, `(C,)`; they travel with the weights.
+
+    The deviation of a channel that never varied is 0: whatever tokens say of it, it is decoded as its mean.
+    """
 
     mean: Tensor
     std: Tensor
@@ -25,14 +31,25 @@ class Statistics(nn.Module):
         self.register_buffer("std", torch.ones(channels))
 
     def fit(self, mean: Tensor, std: Tensor) -> None:
-        """A channel that never varies counts as 1."""
-        std = torch.as_tensor(std)
-        self.mean.copy_(torch.as_tensor(mean))
-        self.std.copy_(torch.where(std > 1e-12, std, torch.ones_like(std)))
+        """A deviation within the rounding of its mean is none; how small it is says nothing, for units are anyone's."""
+        mean, std = torch.as_tensor(mean), torch.as_tensor(std)
+        self.mean.copy_(mean)
+        self.std.copy_(torch.where(std > ROUNDING * mean.abs(), std, torch.zeros_like(std)))
+
+    def complete(self, mean: Tensor, std: Tensor) -> None:
+        """Take the numbers of other data for channels that have never varied so far."""
+        still = self.std == 0
+        self.mean.copy_(torch.where(still, mean, self.mean))
+        self.std.copy_(torch.where(still, std, self.std))
+
+    @property
+    def scale(self) -> Tensor:
+        """What differences are divided by: the deviation; for a channel that never varied, something of its size."""
+        return torch.where(self.std > 0, self.std, 1 + self.mean.abs())
 
     def forward(self, x: Tensor) -> Tensor:
         """Physical units to about ±1."""
-        return (x.float() - self.mean) / self.std
+        return (x.float() - self.mean) / self.scale
 
 
 def isometry(dim: int, values: int) -> Tensor:

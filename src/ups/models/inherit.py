@@ -20,7 +20,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
 
     On the tasks of `old` both give the same bits. A task of the same name may have other fields, inputs or parameters:
     what belongs to a name that both know is copied, and a new name is not heard at first, so that the old fields are
-    predicted as before. Its grid and its time step may be others too: then it has been trained on steps of both.
+    predicted as before; a field that never varied is measured by the data of `new`. Its grid
+    and its time step may be others too: then it has been trained on steps of both.
     """
     same_networks(new, old)
     by_row = {*new.rows, *(f"{name}.{row}" for name, part in new.parts.items() for row in part.rows)}
@@ -30,6 +31,7 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
     ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
     steps = new.dt[rows].clone()
+    fitted = {name: (s.mean.clone(), s.std.clone()) for name in tasks for s in (new.codec.statistics_of(name),)}
     unknown, fresh = new.parts.keys() - old.parts.keys(), []
     for name, tensor in here.items():
         if name not in there and name.partition(".")[0] in unknown:
@@ -43,6 +45,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
             tensor.copy_(there[name])
         else:
             fresh.append(name)
+    for name, moments in fitted.items():
+        new.codec.statistics_of(name).complete(*moments)
     both = torch.stack((new.dt[rows], steps))
     new.dt[rows] = torch.stack((both[..., 0].amin(0), both[..., 1].amax(0)), -1)
     return fresh

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ups.models.arrays import tensor_of
 from ups.models.conditions import ParamRange
+from ups.models.encoders import Statistics
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec
 
@@ -150,6 +151,16 @@ def warn_outside(name: str, least: float, most: float, low: float, high: float, 
     sentence = beyond(name, least, most, low, high, task)
     if sentence:
         warnings.warn(sentence, stacklevel=5)
+
+
+def warn_constant(frames: Tensor, statistics: Statistics, task: TaskSpec) -> None:
+    """Warn where a field that never varied in training is given another value: no answer can follow it."""
+    gap = (frames.float() - statistics.mean).abs().flatten(0, -2).amax(0)
+    other = (statistics.std == 0) & (gap > 1e-5 * statistics.mean.abs())
+    for name, value, differs in zip(task.channels, statistics.mean.tolist(), other.tolist(), strict=True):
+        if differs:
+            sentence = f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
+            warnings.warn(sentence, stacklevel=3)
 
 
 def beyond(name: str, least: float, most: float, low: float, high: float, task: str) -> str:

@@ -63,7 +63,7 @@ class Simulator(Answers):
         self.provenance: dict[str, Any] = {}
         self.origins: dict[str, dict[str, Any]] = {name: {} for name in parts}
         # The least and the greatest time between frames in training, per task.
-        steps = [[1.0 if t.steady else max(t.dt, 1e-12)] * 2 for t in self.tasks]
+        steps = [[1.0 if t.steady else max(t.dt, 1e-30)] * 2 for t in self.tasks]
         self.register_buffer("dt", torch.tensor(steps, dtype=torch.float32))
 
     @property

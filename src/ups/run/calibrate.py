@@ -104,7 +104,7 @@ def _members(simulator: Simulator, window: Window, count: int, lasting: float) -
 def _lasting(simulator: Simulator, data: DataSet, device: torch.device) -> float:
     """The part of the noise of members that is the same at all steps, more of it as long as the CRPS of a few of them
     on a few trajectories falls."""
-    std, least, best = simulator.codec.statistics_of(data.task).std, math.inf, 0.0
+    std, least, best = simulator.codec.statistics_of(data.task).scale, math.inf, 0.0
     for lasting in (0.0,) if data.task.steady else LASTING:
         scores = []
         for window in _windows(data, simulator.context, TRIED, TRIED):

@@ -194,7 +194,7 @@ class Judge:
             alone = sim.simulate(window, truth.shape[1])
         finally:
             sim.idle = idle
-        std, before = sim.codec.statistics_of(window.task).std, members
+        std, before = sim.codec.statistics_of(window.task).scale, members
         members = calibrated(sim, window, members, plain)
         scores.add(members, alone, truth, std, window.mask, None if members is before else before)
 

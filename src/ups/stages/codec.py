@@ -63,7 +63,7 @@ class CodecStage(Stage):
         """Terms over the last frame of the context; over the solution where the task is steady."""
         codec, task, weights = self.module, window.task, self.config.loss
         frame = window.targets[:, 0] if task.steady else window.state
-        scale = codec.statistics_of(task).std
+        scale = codec.statistics_of(task).scale
         state = codec.encode(frame, task, window.periodic)
         back, mask = codec.decode(state, task, tuple(frame.shape[1:-1])), window.mask
         terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, mask).mean()}

@@ -134,7 +134,7 @@ class OperatorStage(Stage):
             z = self._encoded(frames, window)
             if not inherited:
                 self.operator.fit_increments(task.name, z.diff(dim=1).square().mean().sqrt())
-            normal = frames / self.codec.statistics_of(task).std
+            normal = frames / self.codec.statistics_of(task).scale
             mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
             shares = [
                 share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
@@ -192,7 +192,7 @@ class OperatorStage(Stage):
     ) -> Tensor:
         """The weak form's term of a step, weighted. Samples in which less happens than usual count as much less:
         in units of their own, the faintest would outweigh all others."""
-        scale = self.codec.statistics_of(window.task).std
+        scale = self.codec.statistics_of(window.task).scale
         change = share((truth[1] - truth[0]) / scale, truth[1] / scale) / self._change(window.task.name)[0]
         return self.weights.weak * change * unbalanced(before, found, truth, window, step)
 
@@ -236,7 +236,7 @@ class OperatorStage(Stage):
 
     def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
         """Terms of one decoded frame, per sample, weighted; the weak form needs the frame before it too."""
-        w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).std
+        w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).scale
         found, truth, mask = found.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
         if w.increment:

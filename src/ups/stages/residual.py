@@ -85,7 +85,7 @@ class ResidualStage(BehindOperator):
         """CRPS of whole rollouts, in deviations of the data, `(B,)`."""
         from ups.models.ensembles import members_of
 
-        steps, std = window.targets.shape[1], self.codec.statistics_of(window.task).std
+        steps, std = window.targets.shape[1], self.codec.statistics_of(window.task).scale
         with torch.no_grad():
             members = members_of(self.simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
             errors = crps(members / std, window.targets / std)

@@ -70,6 +70,7 @@ def axes_by_definition(
     for variable in (v for v in variables if v.name not in chosen):
         dims = _beside(variable, layout, sizes, given)
         if dims is None:
+            _check_no_axis(path, variable, sizes)
             remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
         else:
             chosen[variable.name] = dataclasses.replace(variable, dims=dims)
@@ -119,6 +120,16 @@ def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: s
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
         return _fit(variable.shape, options, sizes, loose=True)
     return _fit(variable.shape, [one, ()], sizes, loose=True)
+
+
+def _check_no_axis(path: Path, variable: Variable, sizes: Mapping[str, int]) -> None:
+    """DataError for coordinates or times of another number than the values have: without them all would be guessed."""
+    length = sizes.get(SPELLINGS.get(variable.name.lower(), variable.name))
+    if length is not None and variable.is_number:
+        raise DataError(
+            f"{path}: array {variable.words} is called like an axis of length {length}, but does not have that many "
+            f"values; write one for each, or name it otherwise: `datasets: {{OTHER: {variable.key}}}` in the task."
+        )
 
 
 def _without(layout: Dims, *gone: str) -> Dims:
