@@ -15,9 +15,9 @@ from ups.physics.random import Draw
 from ups.physics.weak import WeakForm
 from ups.stages import OperatorStage
 from ups.stages.operator import OperatorLoss, OperatorStageConfig
-from ups.stages.terms import box_of, unbalanced
+from ups.stages.terms import box_of, lawless, unbalanced
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError
+from ups.types import ConfigError, Field
 
 CELLS = {1: 128, 2: 24, 3: 8}
 CASES = [("conserved", "cfd1d"), ("weak", "burgers1d"), ("divergence", "nsincom2d"), ("positive", "swe2d")]
@@ -159,3 +159,27 @@ def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
     for term, name in (("conserved", "reacdiff1d"), ("divergence", "cfd1d"), ("weak", "swe2d"), ("positive", "ks1d")):
         with pytest.raises(ConfigError, match=rf"operator\.loss\.{term} is for laws that no task here \({name}\) has"):
             OperatorStage(simulator(name), only(term))
+
+
+@pytest.mark.parametrize("kind", ["conserved", "positive", "divergence"])
+def test_laws_that_a_task_declares_are_penalised_alike_in_any_units_of_its_fields_and_its_box(kind: str) -> None:
+    smoke, flow = Field.scalar("smoke"), Field.vector("flow", "u", "v")
+    task = dataclasses.replace(
+        TASKS["nsincom2d"], name="mine", equation="", fields=(smoke, flow), inputs=(), parameters=(),
+        conserved=("smoke",), positive=("smoke",), divergence_free=("flow",),
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    truth, found = (torch.randn(3, 8, 6, 3, generator=generator) for _ in range(2))
+
+    def penalties(units: tuple[float, float, float], metre: float) -> torch.Tensor:
+        scale = torch.tensor(units)
+        frames = (truth * scale).unsqueeze(1)
+        none = torch.empty(3, 8, 6, 0)
+        window = Window(
+            task, frames, frames, none, torch.empty(3, 0), torch.ones(3), (True, True), (2 * metre, metre)
+        )  # fmt: skip
+        return lawless(kind, found, truth, window, scale)
+
+    usual = penalties((1.0, 1.0, 1.0), 0.5)
+    assert (usual > 1e-3).all()
+    assert torch.allclose(penalties((1e-9, 1e8, 1e8), 1e7), usual, rtol=1e-4)

@@ -246,7 +246,7 @@ class OperatorStage(Stage):
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
         for kind in ("conserved", "divergence", "positive"):
             if weight := getattr(w, kind):
-                terms[kind] = weight * lawless(kind, found * scale, truth * scale, window)
+                terms[kind] = weight * lawless(kind, found, truth, window, scale)
         if w.boundary:
             terms["boundary"] = w.boundary * edges(found - truth, window.periodic, mask)
         return terms

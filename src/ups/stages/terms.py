@@ -51,10 +51,17 @@ def box_of(window: Window) -> Domain:
     return Domain.box(tuple((0.0, length) for length in window.box), tuple(window.targets.shape[2:-1]), window.periodic)
 
 
-def lawless(kind: str, found: Tensor, truth: Tensor, window: Window) -> Tensor:
-    """The sum of the penalties of the laws of one kind that hold for a window; 0 where there is none."""
-    laws = [law for law in laws_of(window.task, window.periodic) if law.kind == kind]
-    return broken(found.unsqueeze(1), laws, truth, box_of(window), window.mask)
+def lawless(kind: str, found: Tensor, truth: Tensor, window: Window, scale: Tensor) -> Tensor:
+    """The sum of the penalties of the laws of one kind that hold for a window; 0 where there is none. Frames are in
+    units of `scale (C,)`."""
+    task, box = window.task, box_of(window)
+    laws = [law for law in laws_of(task, window.periodic) if law.kind == kind]
+    if not task.equation:  # what a task declares holds in any units of its fields and of its box; ours are of order one
+        fields = scale.split([len(f.channels) for f in task.fields])
+        scale = scale / torch.cat([field.max().expand(len(field)) for field in fields])
+        longest = max(box.lengths)
+        box = Domain.box(tuple((0.0, length / longest) for length in box.lengths), box.shape, box.periodic)
+    return broken((found * scale).unsqueeze(1), laws, truth * scale, box, window.mask)
 
 
 def unbalanced(before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
