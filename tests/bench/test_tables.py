@@ -81,6 +81,16 @@ def test_a_measured_row_is_in_both_documents_with_its_command(copy: Path) -> Non
     assert "`ups bench accuracy darcy2d/beta1 --minutes 2 --seeds 2`" in line
 
 
+def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error(copy: Path) -> None:
+    rows = rows_in(copy / ROWS, copy / PUBLISHED)
+    (copy / LEDGER).unlink()
+    append(copy / LEDGER, [measured(rows["darcy2d/beta1"], 1.3e-2), measured(rows["swe2d"], 1e-4)])
+    append(copy / LEDGER, [measured(rows["diffsorp1d"], 1.0)])
+    assert tables_of(copy)["headlines"].startswith(
+        "Of 3 rows 2 have at most half of the re-tuned FNO's error, 1 at most a quarter.\n\n| row "
+    )
+
+
 def test_the_newest_is_shown_and_not_the_best() -> None:
     row = rows_in(HOME / ROWS)["swe2d"]
     old = measured(row, 1e-4, started="2099-01-01")

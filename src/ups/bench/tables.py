@@ -122,17 +122,21 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
 
 
 def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
-    """The rows that are measured, short; a sentence where there is none."""
-    lines = []
+    """The rows that are measured, short, and how many of them are how good; a sentence where there is none."""
+    lines, ratios = [], list[float]()
     for row in rows.values():
         if runs := newest(entries, row):
+            ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
             spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
             words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), cell(_scores(runs, "fno")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"
-    return markdown(("row", "training", "ours (95 %)", "FNO, same run and time", "re-tuned FNO", "ours / that"), lines)
+    half, quarter = (sum(ratio <= most for ratio in ratios) for most in (0.5, 0.25))
+    good = f"{half} have at most half of the re-tuned FNO's error, {quarter} at most a quarter"
+    header = ("row", "training", "ours (95 %)", "FNO, same run and time", "re-tuned FNO", "ours / that")
+    return f"Of {len(ratios)} rows {good}.\n\n{markdown(header, lines)}"
 
 
 def engine_table(path: Path) -> str:
@@ -242,9 +246,15 @@ def _scores(runs: Sequence[ledger.Entry], predictor: str) -> list[ledger.Score]:
     return [score for run in runs if (score := run.score(predictor)) is not None]
 
 
-def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
+def _beside(runs: Sequence[ledger.Entry], best: float | None) -> float | None:
+    """Our error, the mean over seeds, over the best that is published."""
     scores = _scores(runs, "ups")
-    return "–" if best is None or not scores else f"{sum(s.value for s in scores) / len(scores) / best:.2f}"
+    return None if best is None or not scores else sum(s.value for s in scores) / len(scores) / best
+
+
+def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
+    ratio = _beside(runs, best)
+    return "–" if ratio is None else f"{ratio:.2f}"
 
 
 def _cost(runs: Sequence[ledger.Entry]) -> str:

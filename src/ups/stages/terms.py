@@ -57,7 +57,7 @@ def lawless(kind: str, found: Tensor, truth: Tensor, window: Window, scale: Tens
     task, box = window.task, box_of(window)
     laws = [law for law in laws_of(task, window.periodic) if law.kind == kind]
     if not task.equation:  # what a task declares holds in any units of its fields and of its box; ours are of order one
-        fields = scale.split([len(f.channels) for f in task.fields])
+        fields = torch.split_with_sizes(scale, [len(f.channels) for f in task.fields])
         scale = scale / torch.cat([field.max().expand(len(field)) for field in fields])
         longest = max(box.lengths)
         box = Domain.box(tuple((0.0, length / longest) for length in box.lengths), box.shape, box.periodic)
