@@ -555,7 +555,7 @@ def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
     (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
     demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN, start=run)
     assert asked[0].evaluation.baselines == (("fno",) if installed else ())
-    monkeypatch.setattr("ups.run.judge.available", lambda: installed)
+    monkeypatch.setattr("ups.run.judge.installed", lambda: installed)
     judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)
     said = judge.report("demo", [], [], "on nothing").notes[0]
     assert ("pip install" in said) == (not installed)

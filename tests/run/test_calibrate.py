@@ -101,7 +101,7 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
         return torch.stack([draw(i, copies.state) for i in range(steps)], 1).cumsum(1)
 
     given = replace(given, targets=walk(given, 20, None, Draws(7, [0], lasting)))
-    one = SimpleNamespace(std=torch.ones(1))
+    one = SimpleNamespace(scale=torch.ones(1))
     simulator: Any = SimpleNamespace(simulate=walk, context=1, codec=SimpleNamespace(statistics_of=lambda _: one))
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [given])
     data: Any = SimpleNamespace(task=given.task)

@@ -350,7 +350,7 @@ def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -
     assert not (tmp_path / "other-data").exists(), "nothing is written before the settings are checked"
     with pytest.raises(ConfigError, match="speed does not fit 12 samples"):
         ups.Data(values, dims=data.dims, params={"speed": speeds[:5]}).source()
-    with pytest.raises(ConfigError, match="x does not fit"):
+    with pytest.raises(DataError, match=r"x \(8\) is called like an axis of length 16, but does not have that many"):
         ups.Data(values, dims=data.dims, coords={"x": np.arange(8.0)}).source()
 
 

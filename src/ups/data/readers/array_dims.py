@@ -128,7 +128,7 @@ def _check_no_axis(path: Path, variable: Variable, sizes: Mapping[str, int]) -> 
     if length is not None and variable.is_number:
         raise DataError(
             f"{path}: array {variable.words} is called like an axis of length {length}, but does not have that many "
-            f"values; write one for each, or name it otherwise: `datasets: {{OTHER: {variable.key}}}` in the task."
+            f"values; give one for each, or call it otherwise: in a file by `datasets: {{OTHER: {variable.key}}}`."
         )
 
 
