@@ -222,6 +222,13 @@ class SimulatorConfig:
     named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
     reencode: bool = False
     """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
+    shifts: int = 1
+    """Copies of a state, each moved by another part of a patch along the axes that wrap, over which a step is averaged:
+    errors fall, and marks of the patches with them; a step costs as many. Not of tasks that are given fields."""
     images: bool = False
     """Average the answers to all mirror images and turns of a steady problem whose equation knows no direction
     (darcy2d, poisson2d): in a square eight times the work. Draws and values at points are not averaged."""
+
+    def __post_init__(self) -> None:
+        if self.shifts < 1:
+            raise ConfigError(f"simulator.shifts is {self.shifts}, but must be at least 1; 1 is the state as it is.")
