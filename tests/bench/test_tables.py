@@ -91,6 +91,23 @@ def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error
     )
 
 
+def test_an_fno_stays_beside_a_row_that_was_measured_again_without_one(copy: Path) -> None:
+    rows = rows_in(copy / ROWS, copy / PUBLISHED)
+    (copy / LEDGER).unlink()
+    assert tables_of(copy)["beside"] == "No row in the ledger has an FNO beside it yet.\n"
+    ours = {**FACTS["numbers"][0], "value": 1e-2}  # type: ignore[index,dict-item]
+    spent = {"ups": {"steps": 10, "seconds": 60.0, "params": 1000}, "fno": {"steps": 7, "seconds": 61.0, "params": 999}}
+    pair = [ours, {**ours, "predictor": "fno", "value": 4e-2}]
+    row = rows["swe2d"]
+    append(copy / LEDGER, [measured(row, started="2099-01-01", numbers=pair, predictors=spent)])
+    append(copy / LEDGER, [measured(row, 2e-3, started="2099-02-01"), measured(rows["diffsorp1d"], 1.0)])
+    line = tables_of(copy)["beside"].splitlines()[2]
+    assert line.startswith("| `swe2d` | 1.00e-02 ")
+    assert "| 0.25 | 60 s, 10 steps, 0.00 M parameters | 61 s, 7 steps, 0.00 M parameters |" in line
+    assert "--fno" in line
+    assert "stands beside 1 of them, of 1 families: ours has 0.25 to 0.25 of its error." in tables_of(copy)["headlines"]
+
+
 def test_the_newest_is_shown_and_not_the_best() -> None:
     row = rows_in(HOME / ROWS)["swe2d"]
     old = measured(row, 1e-4, started="2099-01-01")

@@ -101,7 +101,7 @@ def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             ours = cell(_found(runs, task, split, OVER_GRID), ".2f", bar)
             fno = cell(_found(runs, task, split, OVER_GRID, "fno"), ".2f")
             error = cell(_found(runs, task, split, "nrmse"))
-            lines.append((f"`{row.name}`", split, error, ours, f"≤ {bar:g}", fno, _command(row, runs)))
+            lines.append((f"`{row.name}`", split, error, ours, f"≤ {bar:g}", fno, command_of(row, runs)))
     return markdown(header, _once(lines))
 
 
@@ -117,7 +117,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             ours = cell(_found(runs, task, split, OVER_NEIGHBOURS), ".2f", BETWEEN)
             fno = cell(_found(runs, task, split, OVER_NEIGHBOURS, "fno"), ".2f")
             error, at = cell(_found(runs, task, split, "nrmse")), split.split(", ", 1)[1].partition(" (")[0]
-            lines.append((f"`{row.name}`", at, error, ours, f"≤ {BETWEEN:g}", fno, _command(row, runs)))
+            lines.append((f"`{row.name}`", at, error, ours, f"≤ {BETWEEN:g}", fno, command_of(row, runs)))
     return markdown(header, _once(lines))
 
 
@@ -135,7 +135,7 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
             laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
             words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
-            lines.append((f"`{row.name}`", f"`{task}`, {times[:-1]} times", *words, _command(row, runs)))
+            lines.append((f"`{row.name}`", f"`{task}`, {times[:-1]} times", *words, command_of(row, runs)))
     return markdown(header, _once(lines))
 
 
@@ -171,7 +171,7 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
                 ]
                 ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
             spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
-            cells = (cell(scores), cell(own) if own else "not measured", ratio, spent, _command(row, runs))
+            cells = (cell(scores), cell(own) if own else "not measured", ratio, spent, command_of(row, runs))
             lines.append((f"`{row.name}`", f"`{name}`" if name else f"`{task}`, {split}", *cells))
     return markdown(header, _once(lines))
 
@@ -239,7 +239,7 @@ def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     for name, runs in spent(entries).items():
         for run in runs if name in rows else ():
             ours, fno = (cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
-            lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, _command(rows[name], [run])))
+            lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, command_of(rows[name], [run])))
     if not lines:
         return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
     picture = f"\n![Error against seconds of training](images/{PICTURE.name})\n"
@@ -261,7 +261,7 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
             beside.write_bytes(base64.b64decode(picture.partition(",")[2]))
 
 
-def _command(row: Row, runs: Sequence[Entry]) -> str:
+def command_of(row: Row, runs: Sequence[Entry]) -> str:
     baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
     return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
 

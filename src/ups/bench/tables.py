@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.bench import ledger
-from ups.bench.beyond_tables import PICTURE, cell, draw, markdown, newest, tables_beyond
+from ups.bench.beyond_tables import PICTURE, cell, command_of, draw, markdown, newest, tables_beyond
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -60,6 +60,7 @@ def tables_of(home: Path) -> dict[str, str]:
     entries = ledger.read(home / ledger.LEDGER)
     return {
         "accuracy": accuracy_table(rows, entries),
+        "beside": beside_table(rows, entries),
         "headlines": headline_table(rows, entries),
         "engine": engine_table(home / ENGINE),
         "growth": growth_table(home / GROWTH),
@@ -87,16 +88,8 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
 
 
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
-    """Every row: ours, an FNO of as many parameters in the same time, what is published, and the command."""
-    header = (
-        "row",
-        "ours (95 %)",
-        "FNO, same run and time",
-        "re-tuned FNO",
-        "ours / that",
-        "training, steps",
-        "command",
-    )
+    """Every row: ours, what is published, and the command."""
+    header = ("row", "ours (95 %)", "re-tuned FNO", "ours / that", "training, steps", "command")
     lines = []
     for row in rows.values():
         runs, known = newest(entries, row), row.published
@@ -104,21 +97,34 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         if known.best is not None and known.best == known.paper and known.retuned is not None:
             published += f" (paper {known.paper:.2e})"
         if not runs:
-            lines.append((f"`{row.name}`", "not measured", "–", published, "–", "–", f"`{row.command(row.minutes)}`"))
+            lines.append((f"`{row.name}`", "not measured", published, "–", "–", f"`{row.command(row.minutes)}`"))
             continue
-        baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
-        command = f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
-        cells = (
-            cell(_scores(runs, "ups")),
-            cell(_scores(runs, "fno")),
-            published,
-            _over(runs, known.best),
-            _cost(runs),
-            command,
-        )
+        ratio = _over(runs, known.best)
+        cells = (cell(_scores(runs, "ups")), published, ratio, _cost(runs, "ups"), command_of(row, runs))
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     return markdown(header, lines) + (f"\nTo know before comparing: {'; '.join(notes)}.\n" if notes else "")
+
+
+def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+    """The rows with an FNO of as many parameters, trained by the same command for as long: the newest of each."""
+    lines = []
+    for row, runs in _with_fno(rows, entries):
+        cells = (cell(_scores(runs, "ups")), cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")
+        lines.append((f"`{row.name}`", *cells, _cost(runs, "ups"), _cost(runs, "fno"), command_of(row, runs)))
+    if not lines:
+        return "No row in the ledger has an FNO beside it yet.\n"
+    return markdown(("row", "ours (95 %)", "FNO (95 %)", "ours / that", "ours", "FNO", "command"), lines)
+
+
+def _with_fno(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[tuple[Row, list[ledger.Entry]]]:
+    known = [entry for entry in entries if entry.score("ups") is not None and entry.score("fno") is not None]
+    return [(row, runs) for row in rows.values() if (runs := newest(known, row))]
+
+
+def _over_fno(runs: Sequence[ledger.Entry]) -> float:
+    ours, theirs = (sum(score.value for score in _scores(runs, name)) for name in ("ups", "fno"))
+    return ours / theirs
 
 
 def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
@@ -129,14 +135,25 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
             spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
-            words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), cell(_scores(runs, "fno")), published)
+            words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"
     half, quarter = (sum(ratio <= most for ratio in ratios) for most in (0.5, 0.25))
     good = f"{half} have at most half of the re-tuned FNO's error, {quarter} at most a quarter"
-    header = ("row", "training", "ours (95 %)", "FNO, same run and time", "re-tuned FNO", "ours / that")
-    return f"Of {len(ratios)} rows {good}.\n\n{markdown(header, lines)}"
+    header = ("row", "training", "ours (95 %)", "re-tuned FNO", "ours / that")
+    return f"Of {len(ratios)} rows {good}.{_beside_words(rows, entries)}\n\n{markdown(header, lines)}"
+
+
+def _beside_words(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
+    """How good we are beside the FNOs that the same commands trained."""
+    pairs = _with_fno(rows, entries)
+    if not pairs:
+        return ""
+    ratios = [_over_fno(runs) for _, runs in pairs]
+    families = len({row.name.split("/")[0] for row, _ in pairs})
+    what = f" An FNO of as many parameters, trained by the same command for as long, stands beside {len(pairs)} of them"
+    return f"{what}, of {families} families: ours has {min(ratios):.2f} to {max(ratios):.2f} of its error."
 
 
 def engine_table(path: Path) -> str:
@@ -257,12 +274,9 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
     return "–" if ratio is None else f"{ratio:.2f}"
 
 
-def _cost(runs: Sequence[ledger.Entry]) -> str:
-    """Seconds, steps and parameters of ours, then of the FNO's, of the first seed, and which version it was."""
-
-    def words(training: ledger.Training) -> str:
-        return f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
-
-    ours, fno = runs[0].predictors["ups"], runs[0].predictors.get("fno")
-    both = words(ours) if fno is None else f"{words(ours)}; FNO {words(fno)}"
-    return "; ".join(filter(None, (both, runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}")))
+def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
+    """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which version."""
+    training = runs[0].predictors[predictor]
+    words = f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
+    about = (runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
+    return "; ".join(filter(None, (words, *about)))
