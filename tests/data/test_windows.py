@@ -149,6 +149,19 @@ def test_whole_trajectories_come_once_from_first_to_last_frame(source: Source) -
     assert found[0].targets.shape == (4, 8, 8, 1)
 
 
+def test_a_validation_begins_where_the_judge_will(source: Source) -> None:
+    """After all given frames, though fewer are looked back on; after the context where none would be left."""
+    part = Trajectories(source, source.ids, Reduction())
+    counts = {}
+    for given in (0, 1, 5, 11):
+        windows = Windows([part], [part], batch=6, context=2, ranks=ALONE, given=given)
+        (window,) = windows.validation(0)
+        counts[given] = (window.context.shape[1], window.targets.shape[1])
+        assert windows.frames()[1] == 6 * counts[given][1]
+        assert windows.batch(0).context.shape[1] == 2, "it is trained as before"
+    assert counts == {0: (2, 9), 1: (2, 9), 5: (5, 6), 11: (2, 9)}
+
+
 def test_statistics_are_those_of_all_frames(source: Source) -> None:
     part = Trajectories(source, source.ids[:3], Reduction())
     mean, std = part.statistics()

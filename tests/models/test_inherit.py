@@ -19,8 +19,14 @@ from ups.types import ConfigError, Field, Param, TaskSpec
 GRIDS = {"burgers1d": (32,), "reacdiff2d": (16, 16), "darcy2d": (16, 16), "advection1d": (32,)}
 
 
-def simulator(*names: str, seed: int = 0, width: int = 16, grids: dict[str, tuple[int, ...]] = GRIDS) -> Simulator:
-    operator = OperatorConfig(width=width, depth=1, heads=2)
+def simulator(
+    *names: str,
+    seed: int = 0,
+    width: int = 16,
+    grids: dict[str, tuple[int, ...]] = GRIDS,
+    memoryless: tuple[str, ...] = (),
+) -> Simulator:
+    operator = OperatorConfig(width=width, depth=1, heads=2, memoryless=memoryless)
     tasks = [TASKS[name] for name in names]
     return build(tasks, CodecConfig(dim=16), operator, grids={n: grids[n] for n in names}, seed=seed).eval()
 
@@ -78,6 +84,11 @@ def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -
     old = simulator("burgers1d")
     with pytest.raises(ConfigError, match=r"model\.operator\.width is 32, but .* has 16; set it to 16"):
         inherit(simulator("burgers1d", width=32), old)
+    with pytest.raises(ConfigError, match=r"model\.operator\.memoryless is \('burgers1d',\), but .* has \(\)"):
+        inherit(simulator("burgers1d", memoryless=("burgers1d",)), old)
+    both = simulator("burgers1d", "advection1d", memoryless=("advection1d",))
+    inherit(both, old)  # of a new task it may be said
+    inherit(simulator("burgers1d", memoryless=()), both)  # and of one that is left out it need not be
     plane = dataclasses.replace(TASKS["reacdiff2d"], name="burgers1d")
     with pytest.raises(ConfigError, match="has 2 axes, but 1 in the simulator to start from"):
         inherit(build([plane], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2)), old)

@@ -70,6 +70,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             r"operator\.train\.optimizer is muon, but no weight of the part 'operator' is a matrix of 16 or more",
         ),
         ({"evaluation__unseen": "{kdv1d: [{delta: 0.1}]}"}, "unseen names kdv1d, which no data set holds"),
+        (
+            {"model__operator__memoryless": "[kdv1d]"},
+            "memoryless names kdv1d, which no data set holds; they hold burgers",
+        ),
     ],
 )
 def test_what_cannot_be_finished_is_refused_and_leaves_no_folder(

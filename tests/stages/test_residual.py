@@ -13,11 +13,11 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.models import Simulator
-from ups.models.config import ResidualConfig
+from ups.models.config import ResidualConfig, SimulatorConfig
 from ups.models.ensembles import Draws
 from ups.run.config import run_config
 from ups.stages.residual import ResidualStage
-from ups.tensors import Condition
+from ups.tensors import Condition, LatentState
 from ups.types import ConfigError
 
 
@@ -71,6 +71,23 @@ def test_an_artifact_draws_the_same(trained: Simulator, tmp_path) -> None:  # ty
     u0 = np.zeros((16, 1), np.float32)
     words = {"steps": 2, "params": {"beta": 1.0}, "ensemble": 2}
     assert np.allclose(trained.rollout(u0, **words), again.rollout(u0, **words), atol=1e-6), "but for round-off"
+
+
+def test_it_learns_from_the_steps_that_it_will_correct() -> None:
+    """By as many moved copies as a rollout averages over."""
+    given, seen = replace(window(2), context=torch.randn(2, 1, 16, 1)), {}
+    for shifts in (1, 4):
+        torch.manual_seed(0)
+        sim = simulator(ResidualConfig(width=16, depth=1, heads=2, modes=4)).eval()
+        sim.config = SimulatorConfig(shifts=shifts, guard=False)
+        for p in sim.operator.parameters():
+            p.data += 0.2 * torch.randn_like(p)
+        ((z, *_),) = ResidualStage(sim)._steps(given)
+        sim.idle = frozenset({"residual"})
+        with torch.no_grad():
+            seen[shifts] = sim.codec.decode(LatentState(z, given.periodic), given.task)
+            assert torch.allclose(seen[shifts], sim.simulate(given, 1)[:, 0], atol=1e-5)
+    assert not torch.allclose(seen[1], seen[4], atol=1e-3)
 
 
 def test_while_it_learns_it_is_judged_by_the_crps_of_whole_rollouts(trained: Simulator) -> None:

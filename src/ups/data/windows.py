@@ -83,7 +83,8 @@ class Windows:
     Batch n is a pure function of (seed, n), as `Sampler` says. Each rank of `ranks` gets its share of every batch:
     shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
     errors of all validations so far, as `Sampler` says. A validation window holds `batch` trajectories, or more up to
-    `cells` cells. `draws` are the samples to take of each part of `train`, as `Places` says.
+    `cells` cells, and begins after `given` frames where those are more than the context. `draws` are the samples to
+    take of each part of `train`, as `Places` says.
     """
 
     def __init__(
@@ -100,12 +101,14 @@ class Windows:
         validations: Callable[[], Validations] = tuple,
         cells: int = 0,
         draws: Sequence[Array | None] = (),
+        given: int = 0,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
+        self.given = max(context, given)
         for part in (*self.train, *self.valid):
             if len(part.times) < context + targets and not part.task.steady:
                 raise DataError(
@@ -162,12 +165,19 @@ class Windows:
     def frames(self) -> tuple[int, int]:
         """Target frames of all samples in a step, on average over the tasks, and in a validation."""
         of_step = self.size * sum(1 if part.task.steady else self.targets for part in self.train) // len(self.train)
-        of_each = (len(p) if p.task.steady else int(np.maximum(p.lengths - self.context, 0).sum()) for p in self.valid)
+        of_each = (
+            len(p) if p.task.steady else int(np.maximum(p.lengths - self._before(p), 0).sum()) for p in self.valid
+        )
         return of_step, sum(of_each)
 
     def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
-        """Whole trajectories of each task: the context, and every frame after it; the same at every step."""
-        yield from whole(self.valid, self.context, self.size, self.cells)
+        """Whole trajectories of each task: the given frames, and every one after them; the same at every step."""
+        for part in self.valid:
+            yield from whole([part], self._before(part), self.size, self.cells)
+
+    def _before(self, part: Samples) -> int:
+        """True frames before those of a part that are validated: the context, where none would be left after more."""
+        return self.given if bool((part.lengths > self.given).any()) else self.context
 
 
 def at_once(batch: int, frames: int, shape: tuple[int, ...], cells: int) -> int:

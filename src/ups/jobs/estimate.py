@@ -96,7 +96,7 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
         if known is not None:
             return dataclasses.replace(known, stages=found)
         simulator = new_simulator(config, sets).eval()
-        given = protocol(config.evaluation.protocol, config.context).context
+        given = config.evaluation.given_to(protocol(config.evaluation.protocol, config.context).context)
         rollout = lambda window: simulator.simulate(window, window.targets.shape[1])  # noqa: E731
         rollouts, judging = _together([_evaluated(rollout, data, 32, given, "test", place) for data in sets])
         weights = bytes_of((*simulator.parameters(), *simulator.buffers()), device)
@@ -185,10 +185,11 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     }
     simulator.eval()
     earlier = next((s for s in place.known.stages if s.name == name), None) if place.known else None
+    given = config.evaluation.given_to(context)
     checked, checking = (
         (earlier.checked, earlier.checking)
         if earlier
-        else _together([_evaluated(stage.evaluate, d, settings.batch, context, "valid", place) for d in sets])
+        else _together([_evaluated(stage.evaluate, d, settings.batch, given, "valid", place) for d in sets])
     )
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
     validation = held.kept + held.gradients + held.best + batches + workspace + checked

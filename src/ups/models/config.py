@@ -134,13 +134,18 @@ class OperatorConfig(NetworkConfig):
     section: ClassVar[str] = "operator"
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"gauge": "task"}
+    # Keys that name tasks, and say nothing of others.
+    by_task: ClassVar[tuple[str, ...]] = ("memoryless",)
 
     context: int = 1
     """Frames of context the operator sees."""
+    memoryless: tuple[str, ...] = ()
+    """Tasks of which it sees the last frame alone, though others are given more: where a frame says all of the next,
+    the errors of those before it do not go on."""
     gauge: Literal["auto", "task", "sample"] = "auto"
     """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
     in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
-    move a state that is uniform and driven; auto: sample with several frames of context, task with one."""
+    move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

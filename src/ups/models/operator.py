@@ -74,8 +74,12 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
+        names = [task.name for task in tasks]
+        self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
-        self.gauged = frozenset(task.name for task in tasks if config.by_sample and not task.steady)
+        steady = {task.name for task in tasks if task.steady}
+        still = steady if config.gauge == "sample" else steady | self.memoryless
+        self.gauged = frozenset(names) - still if config.by_sample else frozenset()
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
@@ -87,11 +91,14 @@ class LatentOperator(TokenNetwork):
         if z.shape[1] != self.config.context:
             raise ConfigError(f"the operator was built for {self.config.context} frames of context, not {z.shape[1]}.")
         scale, features = self.scale[self.row(condition.task)], None
-        last, c = z[:, -1], self.conditioner(condition)
+        last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
         if gauged := condition.task in self.gauged:
-            size, deviation = self.gauge.measure(z, scale)
+            size, deviation = self.gauge.measure(z[:, -1:] if alone else z, scale)
             c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
             features = self.gauge.features(deviation, size)
-        past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
+        if alone:
+            past = (torch.zeros_like(last),) * (z.shape[1] - 1)
+        else:
+            past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
         delta = self.network((last, *past), c, condition, features)
         return torch.addcmul(last, delta, scale)

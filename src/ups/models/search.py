@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
+from ups.models.shifts import advanced
 from ups.models.stepping import Stepping
 from ups.physics.laws import broken, laws_of
 from ups.tensors import Window
@@ -95,7 +96,7 @@ def _options(
     kept, many = len(states), search.candidates
     few = Stepping(simulator, Window.join([window] * kept))
     z = states.flatten(0, 1)
-    predicted: Tensor = simulator.operator(z, few.condition(step))
+    predicted = advanced(simulator, z, few.condition(step))
     rows = Stepping(simulator, Window.join([window] * (kept * many)))
     z, predicted = (x.repeat(many, *(1,) * (x.ndim - 1)) for x in (z, predicted))
     after = rows.refine(predicted, z, step, Draws(search.seed, range(kept * many))(step, predicted))

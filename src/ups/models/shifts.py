@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ups.models.codec import Codec
+from ups.models.config import SimulatorConfig
 from ups.models.operator import LatentOperator
 from ups.tensors import Condition, LatentState
 from ups.types import TaskSpec
 
 Move = tuple[int, ...]  # cells along each axis
+
+
+class Stepper(Protocol):
+    """What takes steps: a simulator."""
+
+    codec: Codec
+    operator: LatentOperator
+    config: SimulatorConfig
+
+
+def advanced(simulator: Stepper, z: Tensor, condition: Condition) -> Tensor:
+    """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, by as many copies as the simulator's config
+    says: what every part behind the operator is given, when it learns and when it is used."""
+    codec, task = simulator.codec, simulator.codec.task(condition.task)
+    patch = codec.config.patch[task.ndim - 1]
+    if moves := moves_of(task, patch, condition.periodic, simulator.config.shifts):
+        return averaged(codec, simulator.operator, moves, z, condition, task)
+    answer: Tensor = simulator.operator(z, condition)
+    return answer
 
 
 def moves_of(task: TaskSpec, patch: int, periodic: tuple[bool, ...], count: int) -> tuple[Move, ...]:

@@ -15,7 +15,7 @@ from ups.models.grids import resample
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
-from ups.models.shifts import averaged, moves_of
+from ups.models.shifts import advanced
 from ups.physics.constraints import Within
 from ups.physics.laws import aims_of, guarding, repaired
 from ups.physics.solver import watcher
@@ -44,8 +44,6 @@ class Stepping:
         self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
         self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
         self.reencode = simulator.config.reencode
-        patch = simulator.codec.config.patch[self.task.ndim - 1]
-        self.moves = moves_of(self.task, patch, self.periodic, simulator.config.shifts)
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
         self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
         # Values at points are no whole field, of which a total could be kept.
@@ -76,16 +74,8 @@ class Stepping:
     def step(self, z: Tensor, step: int, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The context's tokens after those of `z (B, K, *G, D)`, and the frame `(B, *S, C)` of the last of them, or its
         values at points `(B, P, C)`, in physical units. Parts that draw do so with `noise (B, *G, D)`."""
-        predicted = self.advanced(z, self.condition(step))
+        predicted = advanced(self.simulator, z, self.condition(step))
         return self.settle(z, self.refine(predicted, z, step, noise), step)
-
-    def advanced(self, z: Tensor, condition: Condition) -> Tensor:
-        """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`."""
-        parts = self.simulator
-        if self.moves:
-            return averaged(parts.codec, parts.operator, self.moves, z, condition, self.task)
-        predicted: Tensor = parts.operator(z, condition)
-        return predicted
 
     def refine(self, predicted: Tensor, z: Tensor, step: int, noise: Tensor | None = None) -> Tensor:
         """The operator's tokens `(B, *G, D)` as the other parts correct them."""

@@ -42,7 +42,7 @@ class EvalConfig(Config):
     protocol: Literal["A", "B", "C", "D", "G"] = "A"
     """The published protocol; its context is replaced by the operator's where they differ, and the label says so."""
     given: int | None = Field(default=None, ge=1)
-    """True frames before the first that is judged; null, or fewer than the networks look back on: as many as those.
+    """True frames before those that are validated and judged; null, or fewer than the networks look back on: as many.
     Simulators that look back differently far are judged on the same frames by it."""
     baselines: tuple[str, ...] = ()
     """Trained for the same time on the same data; needs the extra `baselines`."""

@@ -141,8 +141,8 @@ def windows_of(
     validations: Callable[[], Validations] = tuple,
     context: int | None = None,
 ) -> Windows:
-    """What a stage is trained and validated on; `encoded` parts take the place of those for training. `context`: frames
-    that are looked back on, as many as the networks of the config do by default."""
+    """What a stage is trained and validated on, from where it is judged; `encoded` parts take the place of those for
+    training. `context`: frames that are looked back on, as many as the networks of the config do by default."""
     train, valid = ([part for data in sets for part in data.parts(name)] for name in ("train", "valid"))
     names = {data.task.name for data in sets}
     weights = {name: weight for name, weight in config.mix.weights.items() if name in names}
@@ -159,4 +159,5 @@ def windows_of(
         validations=validations,
         cells=CELLS.get(dist.device.type, 0),
         draws=[balanced(part.params) for part in train],
+        given=config.evaluation.given_to(context or config.context),
     )

@@ -32,6 +32,8 @@ class BehindOperator(Stage):
 
         The first begins at true tokens, with some `noise` in units of what is missed; and so does each after it, unless
         a `flow` draws where it begins."""
+        from ups.models.shifts import advanced
+
         steps, context, count = [], self.operator.config.context, window.targets.shape[1]
         with torch.no_grad():
             tokens = self._tokens(window)
@@ -41,7 +43,7 @@ class BehindOperator(Stage):
                 before = before + size * flow.scale_of(window.task.name) * torch.randn_like(before)
             for i in range(count):
                 condition, after = Condition.of(window, i), tokens[:, i + context]
-                z = self.operator(before, condition)
+                z = advanced(self.simulator, before, condition)
                 steps.append((z, before[:, -1], after - z, condition))
                 if flow is not None and i + 1 < count:
                     drawn = flow.sample(torch.randn_like(z), z, before[:, -1], condition)
