@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
-from ups.physics import TASKS
+from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import Darcy2D
 from ups.physics.random import Draw
-from ups.physics.symmetries import images, images_undone, isotropic, turned
+from ups.physics.solver import solve
+from ups.physics.symmetries import images, images_undone, turned, turns, turns_of
 from ups.tensors import Window
 from ups.types import Domain
 
@@ -59,6 +61,33 @@ def test_all_images_are_there_and_can_be_undone() -> None:
     back = images_undone(all_images.targets, given)
     assert back.shape == (8, *given.targets.shape)
     assert all(torch.equal(image, given.targets) for image in back)
-    assert isotropic(given)
+    both = images(given, "exchange")
+    assert len(both) == 2 * 3
+    assert torch.equal(both.inputs[3:], given.inputs.transpose(1, 2))
+    assert all(torch.equal(image, given.targets) for image in images_undone(both.targets, given, "exchange"))
     oblong = replace(given, box=(1.0, 2.0))
     assert len(images(oblong)) == 4 * 3
+    assert images(oblong, "exchange") is oblong
+    assert turns(given, False) is None
+
+
+@pytest.mark.parametrize("name", [name for name, kind in EQUATIONS.items() if kind.isotropic and not kind.task.steady])
+def test_the_future_of_an_image_is_the_image_of_the_future(name: str) -> None:
+    """By the solver of every equation that says that it knows no direction."""
+    equation, task = EQUATIONS[name](), TASKS[name]
+    domain = Domain.box(task.bounds, (16 if task.ndim < 3 else 6,) * task.ndim, task.periodic)
+    start = equation.initial(Draw(0, range(1), dtype=torch.float64), domain)
+    times = [0.0, min(0.02 * task.end, 0.2)]
+    moves = turns_of(task, domain.shape, domain.lengths, task.periodic)
+    assert moves is not None
+
+    def future(state: torch.Tensor) -> torch.Tensor:
+        return solve(equation.stepper(equation.schemes[0], domain, state), state, times)[:, -1]
+
+    there = future(start)
+    assert (there - start).abs().max() > 1e-4, "something happens"
+    for chosen in moves.choices[1:]:
+        image = moves.there(start, chosen, 1)
+        assert not torch.equal(image, start) or name == "swe2d", "a round dam is its own image"
+        gap = (moves.back(future(image), chosen, 1) - there).abs().max()
+        assert gap < 1e-6 * there.abs().max(), chosen

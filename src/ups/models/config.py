@@ -230,9 +230,10 @@ class SimulatorConfig:
     shifts: int = 1
     """Copies of a state, each moved by another part of a patch along the axes that wrap, over which a step is averaged:
     errors fall, and marks of the patches with them; a step costs as many. Not of tasks that are given fields."""
-    images: bool = False
-    """Average the answers to all mirror images and turns of a steady problem whose equation knows no direction
-    (darcy2d, poisson2d): in a square eight times the work. Draws and values at points are not averaged."""
+    images: bool | Literal["exchange"] = False
+    """Average each step over all mirror images and turns of the state, where the equation knows no direction: errors
+    fall; in a square eight times the work. exchange: only x and y, for grids with walls that are no mirror image of
+    themselves. Draws of steady problems are not averaged, and transient tasks with inputs are left as they are."""
 
     def __post_init__(self) -> None:
         if self.shifts < 1:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.models.copies import advanced
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
-from ups.models.shifts import advanced
 from ups.models.stepping import Stepping
 from ups.physics.laws import broken, laws_of
 from ups.tensors import Window

@@ -23,7 +23,7 @@ from ups.models.questions import trained_ranges
 from ups.models.replay import Replays
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
-from ups.physics.symmetries import images, images_undone, isotropic
+from ups.physics.symmetries import images, images_undone, turns
 from ups.tensors import TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, TaskSpec, UpsError
 from ups.version import __version__
@@ -130,8 +130,9 @@ class Simulator(Answers):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        if self.config.images and window.task.steady and draw is None and isotropic(window):
-            frames = images_undone(self.replays.frames(self, images(window), steps), window).mean(0)
+        which = self.config.images
+        if window.task.steady and draw is None and turns(window, which) is not None:
+            frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)
             return frames if points is None else frames_at(frames, points, window.periodic, window.mask)
         return self.replays.frames(self, window, steps, points, draw)
 

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ups.models.codec import Codec
 from ups.models.config import SimulatorConfig
+from ups.models.copies import advanced
 from ups.models.ensembles import Draws
 from ups.models.grids import resample
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
-from ups.models.shifts import advanced
 from ups.physics.constraints import Within
 from ups.physics.laws import aims_of, guarding, repaired
 from ups.physics.solver import watcher

@@ -94,6 +94,7 @@ class Compressible(Equation):
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     finer: ClassVar[int] = 2
+    isotropic: ClassVar[bool] = True
 
     @property
     @abstractmethod

@@ -33,6 +33,8 @@ class KuramotoSivashinsky1D(Semilinear):
     nu: float = param(1.0, "hyperviscosity ν", above=0.0)
 
     stored: ClassVar[type[Padded]] = Padded
+    isotropic: ClassVar[bool] = True
+    vectors: ClassVar[tuple[tuple[str, ...], ...]] = (("u",),)
     task: ClassVar[TaskSpec] = TaskSpec(
         name="ks1d",
         title="1D Kuramoto–Sivashinsky",

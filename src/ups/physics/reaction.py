@@ -39,6 +39,7 @@ class ReacDiff1D(Equation):
 
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("pdebench", "accurate"), ("nu", "rho"))
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
+    isotropic: ClassVar[bool] = True
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff1d",
         title="1D diffusion-reaction (Fisher–KPP)",
@@ -243,6 +244,7 @@ class ReacDiff2D(Equation):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
+    isotropic: ClassVar[bool] = True
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff2d",
         title="2D diffusion-reaction (FitzHugh–Nagumo)",

@@ -135,6 +135,7 @@ class ShallowWater2D(Equation):
     """
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
+    isotropic: ClassVar[bool] = True
     task: ClassVar[TaskSpec] = TaskSpec(
         name="swe2d",
         title="2D shallow water, radial dam break",

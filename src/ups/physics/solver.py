@@ -87,8 +87,11 @@ class Equation(ABC):
     #: By scheme, the parameters for which a batch may hold a number per sample: `stepper_each` solves such a batch.
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
-    #: Whether a mirrored or turned sample is a sample again: nothing in it has a direction, and its fields are scalars.
+    #: Whether a mirrored or turned sample is a sample again: nothing in it has a direction but its vector fields, which
+    #: turn with space; what it is given are scalars.
     isotropic: ClassVar[bool] = False
+    #: Channels, one for each axis, that turn with space though the task calls them scalars: a velocity on a line.
+    vectors: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __post_init__(self) -> None:
         for p in self.parameters():

@@ -4,66 +4,119 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from dataclasses import dataclass
+from typing import Literal
 
 from ups.later import Tensor, torch
 from ups.physics import EQUATIONS
 from ups.tensors import Window
+from ups.types import TaskSpec
+
+# All of them, none, or the exchange of x and y alone: for grids with walls that are no mirror image of themselves.
+Which = bool | Literal["exchange"]
+Chosen = tuple[bool, ...]  # of each move, whether it is made
 
 
-def isotropic(window: Window) -> bool:
-    """Whether the equation of a window's task knows no direction."""
-    return bool(window.task.equation) and EQUATIONS[window.task.equation].isotropic
+@dataclass(frozen=True)
+class Turns:
+    """The moves after which a sample is a sample again: `moves` names a mirror by its axis and the exchange of the two
+    axes of a plane by 2; channels of `vectors` turn with space."""
+
+    ndim: int
+    moves: tuple[int, ...]
+    vectors: tuple[tuple[int, ...], ...]
+
+    @property
+    def choices(self) -> list[Chosen]:
+        """All images, that without any move first."""
+        return list(itertools.product((False, True), repeat=len(self.moves)))
+
+    def there(self, values: Tensor, chosen: Chosen, first: int, vectors: bool = True) -> Tensor:
+        """An image of `(B, …, *S, C)`, whose axes of space begin at `first`; without `vectors` all are scalars."""
+        for move in itertools.compress(self.moves, chosen):
+            values = self.move(values, move, first, vectors)
+        return values
+
+    def back(self, values: Tensor, chosen: Chosen, first: int) -> Tensor:
+        """What an image is the image of."""
+        for move in reversed(list(itertools.compress(self.moves, chosen))):
+            values = self.move(values, move, first)
+        return values
+
+    def move(self, values: Tensor, move: int, first: int, vectors: bool = True) -> Tensor:
+        values = values.flip(first + move) if move < self.ndim else values.transpose(first, first + 1)
+        if not (vectors and self.vectors):
+            return values
+        channels = list(values.unbind(-1))
+        for vector in self.vectors:
+            if move < self.ndim:
+                channels[vector[move]] = -channels[vector[move]]
+            else:
+                x, y = vector
+                channels[x], channels[y] = channels[y], channels[x]
+        return torch.stack(channels, -1)
 
 
-def turned(window: Window) -> Window:
+def turns_of(
+    task: TaskSpec, cells: tuple[int, ...], box: tuple[float, ...], periodic: tuple[bool, ...], which: Which = True
+) -> Turns | None:
+    """The moves of a task on a grid of so many cells in a box; None where there are none, or none is asked for."""
+    if not (which and task.equation and EQUATIONS[task.equation].isotropic):
+        return None
+    alike = task.ndim == 2 and len(set(cells)) == len(set(box)) == len(set(periodic)) == 1
+    moves = (*(range(task.ndim) if which is True else ()), *((2,) if alike else ()))
+    if not moves:
+        return None
+    index = {name: i for i, name in enumerate(task.channels)}
+    named = (*(f.channels for f in task.fields if f.rank), *EQUATIONS[task.equation].vectors)
+    return Turns(task.ndim, moves, tuple(tuple(index[name] for name in channels) for channels in named))
+
+
+def turns(window: Window, which: Which = True) -> Turns | None:
+    """The moves of the samples of a window."""
+    return turns_of(window.task, tuple(window.context.shape[2:-1]), window.box, window.periodic, which)
+
+
+def turned(window: Window, which: Which = True) -> Window:
     """A window with each sample mirrored along each axis, and x and y exchanged, or not, by chance; one whose equation
     knows a direction as it is."""
-    if not isotropic(window):
+    moves = turns(window, which)
+    if moves is None:
         return window
-    return _moved(window, torch.rand(_moves(window), len(window), device=window.targets.device) < 0.5)
+    return _moved(window, moves, torch.rand(len(moves.moves), len(window), device=window.targets.device) < 0.5)
 
 
-def images(window: Window) -> Window:
+def images(window: Window, which: Which = True) -> Window:
     """All images of a window, one after the other: `n · len(window)` samples, the first of them as they are."""
-    choices = torch.tensor(list(itertools.product((False, True), repeat=_moves(window))), device=window.context.device)
-    return _moved(Window.join([window] * len(choices)), choices.T.repeat_interleave(len(window), 1))
+    moves = turns(window, which)
+    if moves is None:
+        return window
+    choices = torch.tensor(moves.choices, device=window.context.device)
+    return _moved(Window.join([window] * len(choices)), moves, choices.T.repeat_interleave(len(window), 1))
 
 
-def images_undone(frames: Tensor, window: Window) -> Tensor:
+def images_undone(frames: Tensor, window: Window, which: Which = True) -> Tensor:
     """What was made of the images of a window, `(n · B, T, *S, C)`, moved back: `(n, B, T, *S, C)`."""
-    choices = list(itertools.product((False, True), repeat=_moves(window)))
-    answers = []
-    for chosen, answer in zip(choices, frames.chunk(len(choices)), strict=True):
-        for axis in reversed([axis for axis, moves in enumerate(chosen) if moves]):
-            answer = _move(answer, axis, 2, window.task.ndim)
-        answers.append(answer)
-    return torch.stack(answers)
+    moves = turns(window, which)
+    if moves is None:
+        return frames.unsqueeze(0)
+    choices = moves.choices
+    pairs = zip(choices, frames.chunk(len(choices)), strict=True)
+    return torch.stack([moves.back(answer, chosen, 2) for chosen, answer in pairs])
 
 
-def _moves(window: Window) -> int:
-    """How many moves there are: a mirror for each axis, and an exchange of the two axes of a plane that are alike."""
-    cells = set(window.context.shape[2:-1])
-    alike = window.task.ndim == 2 and len(cells) == len(set(window.box)) == len(set(window.periodic)) == 1
-    return window.task.ndim + alike
+def _moved(window: Window, moves: Turns, chosen: Tensor) -> Window:
+    """Each sample moved as `chosen (moves, B)` says, one move after the other. What is given has no vectors."""
 
-
-def _moved(window: Window, chosen: Tensor) -> Window:
-    """Each sample moved as `chosen (moves, B)` says, one move after the other."""
-
-    def moved(values: Tensor, first: int) -> Tensor:
-        for move, choice in enumerate(chosen):
+    def moved(values: Tensor, first: int, vectors: bool = True) -> Tensor:
+        for move, choice in zip(moves.moves, chosen, strict=True):
             rows = choice.reshape(-1, *(1,) * (values.ndim - 1))
-            values = torch.where(rows, _move(values, move, first, window.task.ndim), values)
+            values = torch.where(rows, moves.move(values, move, first, vectors), values)
         return values
 
     return dataclasses.replace(
         window,
         context=moved(window.context, 2),
         targets=moved(window.targets, 2),
-        inputs=moved(window.inputs, 1) if window.task.given else window.inputs,
+        inputs=moved(window.inputs, 1, vectors=False) if window.task.given else window.inputs,
     )
-
-
-def _move(values: Tensor, move: int, first: int, ndim: int) -> Tensor:
-    """`(B, …, *S, C)`, whose axes of space begin at `first`, mirrored along one, or with two exchanged."""
-    return values.flip(first + move) if move < ndim else values.transpose(first, first + 1)

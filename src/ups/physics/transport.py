@@ -136,6 +136,8 @@ class Burgers1D(Transport):
     nu: float = param(0.01, "viscosity ν; the diffusion coefficient is ν/π", above=0.0)
 
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {"pdebench": ("nu",)}
+    isotropic: ClassVar[bool] = True
+    vectors: ClassVar[tuple[tuple[str, ...], ...]] = (("u",),)
     task: ClassVar[TaskSpec] = TaskSpec(
         name="burgers1d",
         title="1D Burgers",

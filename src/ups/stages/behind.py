@@ -32,7 +32,7 @@ class BehindOperator(Stage):
 
         The first begins at true tokens, with some `noise` in units of what is missed; and so does each after it, unless
         a `flow` draws where it begins."""
-        from ups.models.shifts import advanced
+        from ups.models.copies import advanced
 
         steps, context, count = [], self.operator.config.context, window.targets.shape[1]
         with torch.no_grad():

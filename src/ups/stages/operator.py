@@ -82,9 +82,9 @@ class OperatorStageConfig(StageConfig):
     """Budget and optimizer."""
     loss: OperatorLoss = Field(default_factory=OperatorLoss)
     """Weights of the losses."""
-    symmetries: bool = False
-    """Train on mirrored and turned samples too, where an equation knows no direction (darcy2d, poisson2d); frames are
-    then encoded anew in each step, whatever the cache."""
+    symmetries: bool | Literal["exchange"] = False
+    """Train on mirrored and turned samples too, where an equation knows no direction (exchange: only x and y); frames
+    are then encoded anew in each step, whatever the cache."""
 
 
 class OperatorStage(Stage):
@@ -161,7 +161,7 @@ class OperatorStage(Stage):
     def loss(self, window: Window) -> Losses:
         """Terms averaged over the steps of the unroll."""
         w, task = self.weights, window.task
-        window = turned(window) if self.config.symmetries else window
+        window = turned(window, self.config.symmetries)
         condition, uneven = Condition.of(window), window.dt.ndim > 1
         with torch.no_grad():
             z, wanted = self._tokens(window)

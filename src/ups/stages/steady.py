@@ -28,7 +28,7 @@ class SteadyStageConfig(StageConfig):
     """Budget and optimizer."""
     mean: float = Field(default=0.75, gt=0, lt=1)
     """The part of the samples by which it learns the mean; the others teach it to draw."""
-    symmetries: bool = True
+    symmetries: bool | Literal["exchange"] = True
     """Train on mirrored and turned samples too, where an equation knows no direction (darcy2d, poisson2d); frames are
     then encoded anew in each step, whatever the cache."""
 
@@ -74,7 +74,7 @@ class SteadyStage(ResidualStage):
 
     def loss(self, window: Window) -> Losses:
         """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
-        window = turned(window) if self.config.symmetries else window
+        window = turned(window, self.config.symmetries)
         ((z, last, missed, condition),) = self._steps(window)
         scale, usual = self.flow.scale_of(window.task.name), self.errors.get(window.task.name, 1.0)
         truth, total = z + missed, torch.zeros(len(z), device=z.device)

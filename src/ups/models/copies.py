@@ -1,0 +1,110 @@
+"""Steps averaged over moved, mirrored and turned copies of a state: what depends on a place of the grid alone goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ups.models.codec import Codec
+from ups.models.config import SimulatorConfig
+from ups.models.operator import LatentOperator
+from ups.physics.symmetries import Chosen, Turns, turns_of
+from ups.tensors import Condition, LatentState
+from ups.types import TaskSpec
+
+Move = tuple[int, ...]  # cells along each axis
+CELLS = 2**21  # of copies that are stepped together
+
+
+class Stepper(Protocol):
+    """What takes steps: a simulator."""
+
+    codec: Codec
+    operator: LatentOperator
+    config: SimulatorConfig
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A state `(B, *S, C)` rolled by so many cells along each axis, then mirrored and turned as chosen of `turns`."""
+
+    move: Move
+    turns: Turns | None = None
+    chosen: Chosen = ()
+
+    def there(self, frames: Tensor) -> Tensor:
+        frames = frames.roll(self.move, self._axes) if any(self.move) else frames
+        return frames if self.turns is None else self.turns.there(frames, self.chosen, 1)
+
+    def back(self, frames: Tensor) -> Tensor:
+        frames = frames if self.turns is None else self.turns.back(frames, self.chosen, 1)
+        return frames.roll([-n for n in self.move], self._axes) if any(self.move) else frames
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(range(1, 1 + len(self.move)))
+
+
+def advanced(simulator: Stepper, z: Tensor, condition: Condition) -> Tensor:
+    """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, by as many copies as the simulator's config
+    says: what every part behind the operator is given, when it learns and when it is used."""
+    task = simulator.codec.task(condition.task)
+    copies = copies_of(simulator, task, tuple(z.shape[2:-1]), condition)
+    if len(copies) > 1:
+        return averaged(simulator.codec, simulator.operator, copies, z, condition, task)
+    answer: Tensor = simulator.operator(z, condition)
+    return answer
+
+
+def copies_of(simulator: Stepper, task: TaskSpec, tokens: tuple[int, ...], condition: Condition) -> list[Copy]:
+    """The copies of a state over which a step is averaged, that as it is first. None but that of a task that is given
+    fields or is steady: those have places."""
+    config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]
+    if task.steady or task.inputs:
+        return [Copy((0,) * task.ndim)]
+    box = condition.box or tuple(high - low for low, high in task.bounds)
+    turns = turns_of(task, tokens, box, condition.periodic, config.images)
+    moves = moves_of(patch, condition.periodic, config.shifts)
+    return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
+
+
+def moves_of(patch: int, periodic: tuple[bool, ...], count: int) -> list[Move]:
+    """`count` moves by other parts of a patch along all axes that wrap, the first by none; as many as there are cells
+    in a patch at most, and one where no axis wraps."""
+    cells = sorted({patch * i // count for i in range(count)}) if any(periodic) else [0]
+    return [tuple(n if wraps else 0 for wraps in periodic) for n in cells]
+
+
+def averaged(
+    codec: Codec, operator: LatentOperator, copies: Sequence[Copy], z: Tensor, condition: Condition, task: TaskSpec
+) -> Tensor:
+    """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, as the mean over copies says."""
+    periodic, (count, context) = condition.periodic, z.shape[:2]
+    frames = codec.decode(LatentState(z.flatten(0, 1), periodic), task)
+    many = max(1, CELLS // (count * math.prod(frames.shape[1:-1])))
+    own, first, total = z, frames, torch.zeros_like(frames[:count])
+    for start in range(0, len(copies), many):
+        group = copies[start : start + many]
+        tokens = [_tokens(codec, copy.there(frames), task, periodic, context) for copy in group[start == 0 :]]
+        everyone = _repeated(condition, len(group))
+        answers = operator(torch.cat((*([z] if start == 0 else []), *tokens)), everyone)
+        found = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
+        if start == 0:
+            own, first = answers[:count], found[0]
+        for copy, frame in zip(group, found, strict=True):
+            total = total + copy.back(frame)
+    return codec.moved(own, total / len(copies) - first, task, periodic)
+
+
+def _tokens(codec: Codec, frames: Tensor, task: TaskSpec, periodic: tuple[bool, ...], context: int) -> Tensor:
+    return torch.unflatten(codec.encode(frames, task, periodic).z, 0, (-1, context))
+
+
+def _repeated(condition: Condition, times: int) -> Condition:
+    return dataclasses.replace(condition, params=condition.params.repeat(times, 1), dt=condition.dt.repeat(times))

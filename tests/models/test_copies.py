@@ -1,0 +1,99 @@
+"""Steps averaged over moved and mirrored copies of a state: what they know of places and directions of the grid."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from ups.models import CodecConfig, OperatorConfig, Simulator, build, copies
+from ups.models.config import SimulatorConfig
+from ups.models.copies import copies_of, moves_of
+from ups.physics import TASKS
+from ups.physics.symmetries import Which, turns
+from ups.tensors import Condition, Window, numbers_of
+from ups.types import ConfigError
+
+
+def moving(name: str, shifts: int, context: int, cells: int, images: Which = False) -> Simulator:
+    """A simulator that changes states, though it has learnt nothing."""
+    task = TASKS[name]
+    codec = CodecConfig(dim=4**task.ndim * len(task.channels))  # all that tokens can say is in their frame
+    operator = OperatorConfig(width=16, depth=1, heads=2, context=context)
+    config = SimulatorConfig(shifts=shifts, images=images, guard=False)
+    sim = build([task], codec, operator, config, {name: (cells,) * task.ndim}).eval()
+    generator = torch.Generator().manual_seed(0)
+    for p in sim.operator.parameters():
+        p.data += 0.2 * torch.randn(p.shape, generator=generator)
+    return sim
+
+
+def window(name: str, context: int, cells: int) -> Window:
+    task = TASKS[name]
+    shape = (2, context, *(cells,) * task.ndim, len(task.channels))
+    frames = 1 + 0.1 * torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    params = torch.ones(2, len(numbers_of(task)))
+    none = torch.empty(2, *(cells,) * task.ndim, 0)
+    return Window(task, frames, frames, none, params, torch.full((2,), 0.1), task.periodic, (1.0,) * task.ndim)
+
+
+@pytest.mark.parametrize(("name", "context", "cells"), [("burgers1d", 1, 16), ("advection1d", 3, 24), ("cfd2d", 2, 8)])
+def test_a_step_averaged_over_all_parts_of_a_patch_knows_no_places(name: str, context: int, cells: int) -> None:
+    given, axes = window(name, context, cells), tuple(range(2, 2 + TASKS[name].ndim))
+    aside = dataclasses.replace(given, context=given.context.roll([1] * len(axes), axes))
+    gaps = {}
+    for shifts in (1, 4):
+        sim = moving(name, shifts, context, cells)
+        with torch.no_grad():
+            there, here = sim.simulate(aside, 3), sim.simulate(given, 3)
+        assert (here - given.context[:, -1:]).abs().max() > 1e-2, "something happens"
+        gaps[shifts] = float((there.roll([-1] * len(axes), axes) - here).abs().max() / here.abs().max())
+    assert gaps[4] < 1e-4 < gaps[1] / 10
+
+
+@pytest.mark.parametrize(("name", "cells"), [("burgers1d", 16), ("cfd2d", 8), ("reacdiff2d", 8)])
+def test_a_step_averaged_over_all_images_knows_no_directions(name: str, cells: int) -> None:
+    given = window(name, 2, cells)
+    moves = turns(given)
+    assert moves is not None
+    chosen = moves.choices[-1]  # mirrored along all axes, and x and y exchanged
+    image = dataclasses.replace(given, context=moves.there(given.context, chosen, 2))
+    gaps = {}
+    for images in (False, True):
+        sim = moving(name, 1, 2, cells, images)
+        with torch.no_grad():
+            there, here = sim.simulate(image, 3), sim.simulate(given, 3)
+        gaps[images] = float((moves.back(there, chosen, 2) - here).abs().max() / here.abs().max())
+    assert gaps[True] < 1e-4 < gaps[False] / 10
+
+
+def test_copies_that_do_not_fit_together_are_stepped_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    sim, given = moving("cfd2d", 4, 2, 8, True), window("cfd2d", 2, 8)
+    assert len(copies_of(sim, TASKS["cfd2d"], (2, 2), Condition.of(given))) == 4 * 8
+    answers = []
+    for cells in (2**21, 3 * 2 * 64, 1):
+        monkeypatch.setattr(copies, "CELLS", cells)
+        with torch.no_grad():
+            answers.append(sim.simulate(given, 2))
+    assert torch.allclose(answers[0], answers[1], atol=1e-5)
+    assert torch.allclose(answers[0], answers[2], atol=1e-5)
+
+
+def test_states_are_moved_by_parts_of_a_patch_along_axes_that_wrap_and_nowhere_else() -> None:
+    assert moves_of(4, (True,), 4) == [(0,), (1,), (2,), (3,)]
+    assert moves_of(4, (True,), 2) == [(0,), (2,)]
+    assert moves_of(4, (True,), 9) == [(0,), (1,), (2,), (3,)], "no more than a patch has cells"
+    assert moves_of(4, (True, False), 2) == [(0, 0), (2, 0)]
+    assert moves_of(4, (True,), 1) == moves_of(4, (False,), 4) == [(0,)]
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        SimulatorConfig(shifts=0)
+
+
+def test_what_is_given_has_its_places_and_what_has_a_direction_no_images() -> None:
+    sim = moving("advection1d", 1, 1, 16, True)
+    given = window("advection1d", 1, 16)
+    assert len(copies_of(sim, TASKS["advection1d"], (4,), Condition.of(given))) == 1
+    sim.config = SimulatorConfig(shifts=4, images=True)
+    steady = dataclasses.replace(Condition.of(given), periodic=(True, True), task="darcy2d")
+    assert len(copies_of(sim, TASKS["darcy2d"], (4, 4), steady)) == 1
