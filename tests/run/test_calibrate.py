@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from dataclasses import replace
@@ -90,6 +91,49 @@ def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_da
         assert covered.mean().item() == pytest.approx(0.9, abs=0.015)
         assert covered.min() > 0.86
         assert covered.max() < 0.94
+
+
+@pytest.mark.parametrize("shape", [(96,), (24, 24)])
+def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_stay(shape: tuple[int, ...]) -> None:
+    """Waves of a known spectrum; draws add as much again of the short ones, and of the shortest thrice as much."""
+    torch.manual_seed(0)
+    task, axes = TASKS["burgers1d" if len(shape) == 1 else "reacdiff2d"], tuple(range(2, 2 + len(shape)))
+    fields, batch, steps = len(task.channels), 12, 3
+    k = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(n, 1 / n).abs() / n for n in shape), indexing="ij")).amax(0)
+
+    def waves(strength: torch.Tensor, *lead: int) -> torch.Tensor:
+        noise = torch.fft.fftn(torch.randn(*lead, steps, *shape, fields), dim=[a + len(lead) - 1 for a in axes])
+        return torch.fft.ifftn(noise * strength.unsqueeze(-1), dim=[a + len(lead) - 1 for a in axes]).real
+
+    usual = 1 / (1 + 20 * k)
+    excess = usual * torch.where(k > 5 / 12, 3.0**0.5, torch.where(k > 0.25, 1.0, 0.0))
+
+    def drawn() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
+        plain, truth = waves(usual, batch), waves(usual, batch)
+        wraps = (True,) * len(shape)
+        return plain + waves(excess, 4, batch), plain, truth, SimpleNamespace(targets=truth, mask=None, periodic=wraps)
+
+    members, plain, _, given = drawn()
+    powers = calibrate.Powers()
+    powers.add(members, plain, given)
+    factors = ((1.0,) * fields,) * steps
+    fitted = Calibration("residual", factors, 0.0, powers.damping(factors, task))
+    assert Calibration.of(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
+    members, plain, truth, given = drawn()
+    for band, before in ((k > 1 / 3, 2.2), (k > 0.25, 1.9)):
+
+        def power(frames: torch.Tensor, band: torch.Tensor = band) -> float:
+            spectrum = torch.fft.fftn(frames, dim=list(range(-1 - len(shape), -1))).abs().square()
+            return float((spectrum * band.unsqueeze(-1)).mean())
+
+        assert power(members) / power(truth) > before
+        assert power(fitted.stretched(members, plain, given)) / power(truth) == pytest.approx(1, abs=0.1)
+    other = fitted.stretched(members, plain, given)
+    assert torch.allclose(other.mean(tuple(a + 1 for a in axes)), members.mean(tuple(a + 1 for a in axes)), atol=1e-5)
+    walls = SimpleNamespace(**{**vars(given), "periodic": (False,) * len(shape)})
+    assert torch.equal(
+        fitted.stretched(members, plain, walls), replace(fitted, damping=()).stretched(members, plain, walls)
+    )
 
 
 @pytest.mark.parametrize("lasting", [0.0, 0.3, 1.0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -19,6 +20,9 @@ from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
 LIMIT = 10.0  # by how much members are stretched at most, and its inverse at least
+# Structure that so many cells of one along each axis do not show, up to the next: a band of fine structure.
+EDGES = (1 / 2, 2 / 3, 5 / 6)
+Damping = tuple[tuple[tuple[float, ...], ...], ...]  # of each step, band and channel
 
 
 @dataclass(frozen=True)
@@ -28,12 +32,14 @@ class Calibration:
 
     Around that rollout and not around the members' mean, so that a member does not depend on how many are drawn.
     Structure that half as many cells do not show may shrink, but never grows beyond what is drawn. `lasting` is the
-    part of their noise that is the same at all steps (`Draws`).
+    part of their noise that is the same at all steps (`Draws`). `damping (T, bands, C)`, from 0 to 1, is by what the
+    fine structure of members in a box that wraps is multiplied, band by band, to be as strong as the truth's.
     """
 
     drawn_by: str
     factors: tuple[tuple[float, ...], ...]
     lasting: float = 0.0
+    damping: Damping = ()
 
     def __post_init__(self) -> None:
         sound = all(math.isfinite(f) and 0 < f <= LIMIT for row in self.factors for f in row)
@@ -41,12 +47,18 @@ class Calibration:
             raise ConfigError(f"a calibration needs for each step and channel a factor above 0, of at most {LIMIT:g}")
         if not 0 <= self.lasting <= 1:
             raise ConfigError(f"of the noise of members a part of {self.lasting:g} lasts, which is not from 0 to 1")
+        shapes = {(len(step), *map(len, step)) for step in self.damping}
+        if not shapes <= {(len(EDGES), *[len(self.factors[0])] * len(EDGES))} or not all(
+            0 < d <= 1 for step in self.damping for band in step for d in band
+        ):
+            raise ConfigError("a calibration needs for each step, band and channel a damping above 0, of at most 1")
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """From what `dataclasses.asdict` and JSON made of it."""
         factors = tuple(tuple(map(float, row)) for row in values["factors"])
-        return cls(str(values["drawn_by"]), factors, float(values.get("lasting", 0.0)))
+        damping = tuple(tuple(tuple(map(float, band)) for band in step) for step in values.get("damping", ()))
+        return cls(str(values["drawn_by"]), factors, float(values.get("lasting", 0.0)), damping)
 
     def width(self, step: int) -> float:
         """The mean factor of a step."""
@@ -55,23 +67,50 @@ class Calibration:
 
     def stretched(self, members: Tensor, plain: Tensor, window: Window) -> Tensor:
         """Members `(M, B, T, *S, C)` around the rollout `plain (B, T, *S, C)` after the context of a window."""
-        rows = [self.factors[min(i, len(self.factors) - 1)] for i in range(plain.shape[1])]
-        factors = torch.tensor(rows, device=plain.device, dtype=plain.dtype)
-        factors = factors.reshape(len(rows), *(1,) * (plain.ndim - 3), -1)
-        answers = []
+        factors, answers = self._of_steps(self.factors, plain), []
         for one in members:
             wide = smooth(one - plain, window)
-            answers.append(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide))
+            answers.append(self._damped(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide), window))
         return torch.stack(answers)
+
+    def _damped(self, frames: Tensor, window: Window) -> Tensor:
+        """Frames `(B, T, *S, C)` whose fine structure is as strong as the truth's."""
+        if not self.damping or not banded(window):
+            return frames
+        coarse, *fine = bands(frames, window)
+        for i, band in enumerate(fine):
+            coarse = coarse + self._of_steps([step[i] for step in self.damping], frames) * band
+        return coarse
+
+    @staticmethod
+    def _of_steps(rows: Sequence[Sequence[float]], frames: Tensor) -> Tensor:
+        """Numbers of each step and channel, for frames `(B, T, *S, C)`; the last step's hold for all after it."""
+        count = frames.shape[1]
+        chosen = torch.tensor([rows[min(i, len(rows) - 1)] for i in range(count)], device=frames.device)
+        return chosen.to(frames.dtype).reshape(count, *(1,) * (frames.ndim - 3), -1)
 
 
 def smooth(frames: Tensor, window: Window) -> Tensor:
     """Frames `(B, T, *S, C)` as half as many cells along each axis show them; as they are where a mask leaves cells
     out, of which those around would be made."""
-    if window.mask is not None:
-        return frames
+    return frames if window.mask is not None else _shown(frames, EDGES[0], window)
+
+
+def banded(window: Window) -> bool:
+    """Whether frames can be split into bands by waves: in a box that wraps, without holes."""
+    return window.mask is None and all(window.periodic)
+
+
+def bands(frames: Tensor, window: Window) -> list[Tensor]:
+    """Frames `(B, T, *S, C)` as the sum of what half as many cells show and of bands of finer structure."""
+    shown = [*(_shown(frames, edge, window) for edge in EDGES), frames]
+    return [shown[0], *(more - less for less, more in pairwise(shown))]
+
+
+def _shown(frames: Tensor, edge: float, window: Window) -> Tensor:
+    """Frames `(B, T, *S, C)` as a part `edge` of the cells along each axis shows them."""
     grid = tuple(frames.shape[2:-1])
-    coarse = resample(frames.flatten(0, 1), tuple((n + 1) // 2 for n in grid), window.periodic)
+    coarse = resample(frames.flatten(0, 1), tuple(max(1, math.ceil(n * edge)) for n in grid), window.periodic)
     return resample(coarse, grid, window.periodic).reshape(frames.shape)
 
 

@@ -13,7 +13,7 @@ from ups.data.windows import whole
 from ups.eval.ensembles import crps, fitting_stretch
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
-from ups.models.calibration import LIMIT, Calibration, drawing_part, smooth
+from ups.models.calibration import LIMIT, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
 from ups.run.datasets import DataSet, Say
@@ -64,6 +64,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
     at_steps: list[Array] = []  # of each error
+    powers = Powers()
     on_gpu = device.type == "cuda"
     lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device)
     for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
@@ -77,6 +78,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
             places += [[] for _ in range(steps - len(places))]
             for i in range(steps):
                 places[i].append(thinned(members[:, :, i : i + 1], plain[:, i : i + 1], window, i))
+            powers.add(members, plain, window)
         if not task.steady:
             for i, row in enumerate(rows):
                 at_steps.append(np.full(len(window), i))
@@ -85,7 +87,8 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
             true = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(true.T.flatten().cpu().numpy())
     factors = factors_of(places, task)
-    calibration = Calibration(drawn_by, factors, lasting) if drawn_by is not None and factors else None
+    damping = powers.damping(factors, task)
+    calibration = Calibration(drawn_by, factors, lasting, damping) if drawn_by is not None and factors else None
     if not errors:
         return Trust(calibration)
     count = sum(map(len, errors))
@@ -159,8 +162,52 @@ def factors_of(places: Sequence[Sequence[torch.Tensor]], task: TaskSpec) -> tupl
             members = len(values) // 2
             factor = fitting_stretch(values[:members], values[members : 2 * members], values[-1], LIMIT, LEVEL)
             logs[i, first:last] = np.log(factor)
+    return tuple(tuple(row) for row in _smoothed(logs).clip(1 / LIMIT, LIMIT).tolist())
+
+
+def _smoothed(logs: Array) -> Array:
+    """Factors of steps from their logarithms, each averaged with those of the steps around it."""
     rows = []
     for i in range(len(logs)):
         around = min(int(NEAR * (i + 1)), len(logs) - 1 - i)  # as many before as after: a trend is no error
-        rows.append(tuple(np.exp(logs[i - around : i + around + 1].mean(0)).clip(1 / LIMIT, LIMIT).tolist()))
-    return tuple(rows)
+        rows.append(np.exp(logs[i - around : i + around + 1].mean(0)))
+    return np.array(rows)
+
+
+class Powers:
+    """How strong fine structure is, of the truth, of rollouts without draws, and of what members have beside them:
+    sums over trajectories by step, band and channel."""
+
+    def __init__(self) -> None:
+        self.sums: list[Array] = []  # (4, T, bands, C), of each window
+
+    def add(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
+        if not banded(window):
+            return
+        truth, own = ([band.double() for band in bands(x, window)[1:]] for x in (window.targets, plain))
+        sums = torch.zeros(4, len(plain), plain.shape[1], len(own), plain.shape[-1], dtype=torch.float64)
+        for one in members:
+            for i, band in enumerate(bands(one - plain, window)[1:]):
+                pairs = ((truth[i], truth[i]), (own[i], own[i]), (own[i], band.double()), (band.double(),) * 2)
+                for n, (a, b) in enumerate(pairs):
+                    sums[n, :, :, i] += (a * b).flatten(2, -2).mean(2).cpu() / len(members)
+        sound = sums.isfinite().flatten(2).all(2).all(0)  # a rollout that runs away says nothing of the others
+        self.sums.append(sums[:, sound].sum(1).numpy())
+
+    def damping(self, factors: Sequence[Sequence[float]], task: TaskSpec) -> Damping:
+        """By what each band of members is multiplied, once they are stretched, to be as strong as the truth's: no more
+        than 1. Channels of one field have one factor."""
+        if not self.sums:
+            return ()
+        steps = max(s.shape[1] for s in self.sums)
+        alike = [np.pad(s, ((0, 0), (0, steps - s.shape[1]), (0, 0), (0, 0))) for s in self.sums]
+        truth, own, both, drawn = np.sum(alike, 0)
+        part = np.minimum(np.array(factors)[:, None], 1.0)
+        found = own + 2 * part * both + part**2 * drawn
+        logs = np.zeros_like(truth)
+        for first, last in pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()):
+            want, have = (x[..., first:last].sum(-1, keepdims=True) for x in (truth, found))
+            ratio = np.divide(want, have, out=np.ones_like(want), where=(want > 0) & (have > 0))
+            logs[..., first:last] = 0.5 * np.log(ratio)
+        rows = _smoothed(logs).clip(1 / LIMIT, 1.0)
+        return tuple(tuple(tuple(band) for band in step) for step in rows.tolist())
