@@ -46,11 +46,13 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
-def calls_of(simulator: Any, search: Search, task: TaskSpec) -> int:
-    """Evaluations of networks in one step of a trajectory: of the operator, of the parts that draw, of the critic."""
-    each = sum(int(part.evaluations) for part in simulator.awake(task) if part.draws)
+def calls_of(simulator: Any, search: Search, window: Window) -> int:
+    """Evaluations of networks in one step of a trajectory: of the operator, on each moved copy of the state where there
+    are any, of the parts that draw, of the critic."""
+    stepping = Stepping(simulator, window)
+    each = sum(int(part.evaluations) for part in simulator.awake(stepping.task) if part.draws)
     judged = 1 if "critic" in simulator.parts and "critic" not in simulator.idle else 0
-    return search.beam * (1 + search.candidates * (each + judged))
+    return search.beam * (max(1, len(stepping.moves)) + search.candidates * (each + judged))
 
 
 def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None) -> None:
@@ -95,7 +97,7 @@ def _options(
     kept, many = len(states), search.candidates
     few = Stepping(simulator, Window.join([window] * kept))
     z = states.flatten(0, 1)
-    predicted: Tensor = simulator.operator(z, few.condition(step))
+    predicted = few.advanced(z, few.condition(step))
     rows = Stepping(simulator, Window.join([window] * (kept * many)))
     z, predicted = (x.repeat(many, *(1,) * (x.ndim - 1)) for x in (z, predicted))
     after = rows.refine(predicted, z, step, Draws(search.seed, range(kept * many))(step, predicted))
