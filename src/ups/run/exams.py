@@ -149,8 +149,10 @@ class Maker:
             ids = data.split.part(split)[:samples]
             part = Trajectories(data.source, ids, dataclasses.replace(data.config.reduce, space=step))
             return Exam(f"{split}, {label}", part)
-        part = self._made({}, cells, samples)
-        return Exam(f"new trajectories, {label}", part)
+        # Of several sets of parameters new ones are made of the first alone, and the name of the split says of which.
+        values = self.data.values()
+        first = {k: v for k, v in data.source.params_of(0).items() if len(values.get(k, ())) > 1}
+        return Exam(f"new trajectories, {named(first) + ', ' if first else ''}{label}", self._made({}, cells, samples))
 
     def at_parameters(
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
