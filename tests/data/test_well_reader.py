@@ -10,6 +10,7 @@ import pytest
 from sparse_files import sparse_data_set
 from ups.data import open_source
 from ups.data.readers.well import open_well
+from ups.jobs.inspect import describe
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
 
@@ -95,6 +96,32 @@ def test_contradicting_boundaries_are_a_problem_and_an_unstated_one_is_not_perio
 
 def test_simulation_parameters_are_numbers_or_words(flow):
     assert open_source(flow[0], {}).params == {"Reynolds": 100.0, "forcing": "kolmogorov"}
+
+
+def test_text_of_a_fixed_length_as_other_languages_write_it_is_text(flow):
+    """Fortran, C and MATLAB store characters, which h5py reads as bytes."""
+    path, _ = flow
+    with open_source(path, {}) as wanted:
+        facts = (wanted.task, wanted.params, wanted.notes)
+
+    def as_characters(_, node):
+        for key, value in node.attrs.items():
+            if isinstance(value, str):
+                node.attrs[key] = np.bytes_(value)
+
+    with h5py.File(path, "a") as file:
+        as_characters("", file)
+        file.visititems(as_characters)
+        assert isinstance(file.attrs["dataset_name"], np.bytes_)
+    source = open_source(path, {})
+    assert (source.task, source.params, source.notes) == facts
+
+
+def test_an_axis_of_one_cell_has_a_box_in_which_it_lies(tmp_path):
+    axes = {"x": np.array([0.25], "f4"), "y": np.arange(H, dtype="f4")}
+    source = open_source(well(tmp_path / "a.hdf5", [(0, "c", numbers(B, T, 1, H), {})], axes=axes), {})
+    assert source.domain.bounds == ((-0.25, 0.75), (-0.5, H - 0.5))
+    assert "x from -0.25 to 0.75" in describe(source.path)
 
 
 def test_uniform_axes_are_cell_centres_of_a_box(flow):

@@ -227,9 +227,17 @@ def test_an_error_over_nothing_is_infinite_in_a_judgement_and_finite_in_a_valida
     assert (small, wide < np.inf, wide > 1e6) == (0.0, True, True)
 
 
-def test_the_error_that_selects_weights_knows_no_units() -> None:
+@pytest.mark.parametrize("size", [1e-34, 1e-15, 1e25, 1e36])
+def test_the_error_that_selects_weights_knows_no_units(size: float) -> None:
     true, pred = (torch.from_numpy(noise(2, 3, 32, 2)).float() for _ in range(2))
-    assert torch.allclose(nrmse(1e-15 * pred, 1e-15 * true), nrmse(pred, true), rtol=1e-4)
+    mask = torch.rand(2, 32, generator=torch.Generator().manual_seed(0)) < 0.5
+    assert torch.allclose(nrmse(size * pred, size * true), nrmse(pred, true), rtol=1e-4)
+    assert torch.allclose(nrmse(size * pred, size * true, mask=mask), nrmse(pred, true, mask=mask), rtol=1e-4)
+    for lost in (np.inf, np.nan):  # a rollout that is lost is never a good one
+        assert not nrmse(torch.full_like(true, lost), size * true).isfinite().any()
+    faint = torch.full((1, 1, 4, 1), 1e-30)
+    assert 1e20 < float(nrmse(faint + 1e-3, faint)) < np.inf, "finite over next to nothing"
+    assert nrmse(pred, true) == pytest.approx(((pred - true) ** 2).mean(2) ** 0.5 / (true**2).mean(2) ** 0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", list(METRICS))

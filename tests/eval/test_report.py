@@ -17,7 +17,7 @@ from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import drawn_section, learning_section, number, spectrum_remark
+from ups.eval.sections import drawn_section, learning_section, losses_of_old, number, spectrum_remark
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -150,9 +150,14 @@ def test_a_task_that_further_training_made_worse_is_named() -> None:
     better, same = (Entry(evaluate(Oracle(w, error, "before"), [w], P)) for error in (0.001, 0.0101))
     worse = replace(result("burgers1d"), baselines=(better,))
     made = report(worse)
-    assert any("burgers1d got WORSE: nRMSE" in sentence for sentence in made.said())
+    (said,) = (sentence for sentence in made.said() if "burgers1d got WORSE: nRMSE" in sentence)
+    assert "on the same trajectories; train on more" in said
     assert "got WORSE" in made.page().sections[0].verdict
     assert not any("got WORSE" in s for s in report(replace(worse, baselines=(same,))).said())
+    one = window(TASKS["burgers1d"], samples=1)
+    ours, old = (Entry(evaluate(Oracle(one, error, "before"), [one], P)) for error in (0.1, 0.001))
+    (few,) = losses_of_old(replace(worse, ours=ours, baselines=(old,)))
+    assert "on the same trajectories (on 1 trajectory only); train" in few, "no confidence is claimed"
 
 
 def test_a_steady_task_is_not_judged_to_the_end() -> None:

@@ -91,13 +91,23 @@ def test_nan_in_what_is_given_is_found(tmp_path: Path) -> None:
 
 def test_numbers_and_parameters_that_no_run_can_use_are_found(tmp_path: Path) -> None:
     u = np.random.default_rng(0).random((3, 9, 8))
-    np.savez(tmp_path / "a.npz", u=u * [[[1.0]], [[1e39]], [[1.0]]], nu=[1.0, 2.0, np.nan])
+    np.savez(tmp_path / "a.npz", u=u * [[[1e-40]], [[1e39]], [[1.0]]], nu=[1.0, 2.0, np.nan])
     task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
     sentences = [sentence for _, sentence in problems([tmp_path / "a.npz"], task)]
     assert sentences == [
         "numbers that float32, in which all is read, cannot hold, in 1 sample (000001)",
+        "no number that float32, in which all is read, holds with all its digits, in 1 sample (000000)",
         "the parameter nu is not a finite number in 1 sample (000002)",
     ]
+
+
+def test_a_sample_in_which_no_cell_counts_holds_nan_and_no_constant(tmp_path: Path) -> None:
+    u = np.random.default_rng(0).random((3, 9, 8))
+    u[:, :, :2], u[1] = np.nan, np.nan
+    np.savez(tmp_path / "a.npz", u=u)
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    sentences = [sentence for _, sentence in problems([tmp_path / "a.npz"], task)]
+    assert sentences == ["NaN or infinity in 1 sample (000001)"]
 
 
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:

@@ -15,9 +15,10 @@ from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
 from ups.models import Simulator
+from ups.models.config import SimulatorConfig
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
-from ups.models.search import Search, searched
+from ups.models.search import Search, calls_of, searched
 from ups.stages.critic import CriticStage
 from ups.stages.residual import ResidualStage
 from ups.types import ConfigError
@@ -49,6 +50,22 @@ def test_one_candidate_is_a_plain_draw(trained: Simulator) -> None:
     with torch.no_grad():
         plain = trained.simulate(given, 4, draw=Draws(5, [0]))
         assert torch.equal(searched(trained, given, 4, Search(candidates=1, seed=5)), plain)
+
+
+def test_a_search_steps_by_the_mean_over_moved_copies_as_a_rollout_does_and_counts_them() -> None:
+    made, given = simulator(parts=ALL).eval(), window(3, targets=3)
+    generator, search = torch.Generator().manual_seed(0), Search(candidates=1, seed=5)
+    for p in made.parameters():
+        p.data += 0.1 * torch.randn(p.shape, generator=generator)
+    frames, calls = {}, {}
+    with torch.no_grad():
+        for shifts in (1, 4):
+            made.config = SimulatorConfig(shifts=shifts)
+            frames[shifts], calls[shifts] = searched(made, given, 3, search), calls_of(made, search, given)
+            plain = made.simulate(given, 3, draw=Draws(5, [0]))
+            assert torch.allclose(frames[shifts], plain, atol=1e-5 * float(plain.abs().max()))
+    assert float((frames[4] - frames[1]).abs().max()) > 1e-2 * float(frames[1].abs().max()), "moved copies change it"
+    assert calls[4] == calls[1] + 3
 
 
 def test_with_a_critic_that_knows_the_truth_more_candidates_come_nearer_to_it(

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
+from ups.engine.preemption import Preempted
 from ups.models import Simulator, SimulatorConfig, artifact
 from ups.models.questions import walls_of
 from ups.physics import TASKS
@@ -306,6 +307,19 @@ def test_damaged_foreign_and_newer_artifacts_are_refused_in_a_sentence(
     artifact.write(path, fresh, tensors)
     monkeypatch.setattr(artifact, "VERSION", 3)
     with pytest.raises(DataError, match=r"version 4.*update the program"):
+        Simulator.load(path)
+
+
+def test_a_request_to_stop_while_an_artifact_is_loaded_is_no_damage_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = simulator().save(tmp_path)
+
+    def stopped(*_: object, **__: object) -> None:
+        raise Preempted("stopped by SIGTERM")
+
+    monkeypatch.setattr("ups.models.simulator.check_shapes", stopped)
+    with pytest.raises(Preempted):
         Simulator.load(path)
 
 

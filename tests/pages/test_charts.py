@@ -129,3 +129,14 @@ def test_cells_that_do_not_count_are_grey_whatever_is_predicted_there(ndim: int)
         return float(((np.ptp(colours, -1) < 20) & (colours.min(-1) > 150) & (colours.max(-1) < 220)).mean())
 
     assert grey(mask) > grey(None) + 0.1
+
+
+def test_a_caption_says_where_errors_are_larger_than_they_are_drawn() -> None:
+    t, x = np.arange(1.0), np.linspace(0, 1, 8)
+    line = np.sin(2 * np.pi * x)[None, :, None]
+    plane = np.repeat(line[:, :, None], 8, axis=2)
+    near = film_forecast_lines(line, line + 0.5, x, t, ("u",), "alt").alt
+    far = film_forecast_lines(line, line + 77, x, t, ("u",), "alt").alt
+    wide = film_forecast_maps(plane, plane + 77, t, ("u",), "alt").alt
+    assert near == "alt"
+    assert all("errors of u beyond ±" in alt and "drawn as that, the largest is 77" in alt for alt in (far, wide))

@@ -1,8 +1,9 @@
 """Data of other people: tasks that nobody here has named, many parameter values, several files, grids and lengths."""
 
 import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -14,6 +15,7 @@ from ups.data import open_source
 from ups.data.trajectories import alike
 from ups.data.windows import whole
 from ups.data.write_well import write_data_set
+from ups.engine.preemption import Preempted
 from ups.eval.rollout import evaluate, protocol
 from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
@@ -21,7 +23,7 @@ from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, open_files, open_sets
-from ups.run.exams import by_length, by_parameters
+from ups.run.exams import Maker, by_length, by_parameters, exams
 from ups.run.judge import predictor_of
 from ups.run.run import run_alone
 from ups.types import ConfigError, DataError
@@ -49,8 +51,6 @@ def config(folder: Path, data: dict[str, Any], **changes: Any) -> RunConfig:
 
 
 def sets_of(settings: RunConfig, folder: Path) -> list[DataSet]:
-    from contextlib import ExitStack
-
     return open_sets(settings.data, folder / "made", SCREEN.following, ExitStack())
 
 
@@ -165,6 +165,45 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
     (drawn,) = {row.task: row.share for row in report.drawn if row.stage == "operator"}.values()
     assert drawn == 1.0, "one task, whatever its grids"
     assert folder.report.is_file()
+
+
+def test_new_trajectories_on_a_finer_grid_say_for_which_of_several_parameters_they_are(tmp_path: Path) -> None:
+    few = {
+        "task": "advection1d",
+        "samples": 4,
+        "resolution": 16,
+        "frames": 3,
+        "split": {"fractions": [0.5, 0.25, 0.25]},
+    }
+    said = {}
+    for name, beta in (("one", 0.4), ("two", [0.4, 1.0])):
+        settings = config(tmp_path, {"a": {**few, "params": {"beta": beta}}})
+        with ExitStack() as stack:
+            (data,) = open_sets(settings.data, tmp_path / name, SCREEN.following, stack)
+            maker = Maker(settings, data, cast("Any", None), tmp_path / "beyond", SCREEN, stack)
+            exam = maker.at_resolution((32,), "test", samples=2)
+            said[name] = exam.split, set(exam.part.params.flatten().tolist())
+    assert said["one"] == ("new trajectories, 32 cells (zero-shot)", {np.float32(0.4)})
+    assert said["two"] == ("new trajectories, beta = 0.4, 32 cells (zero-shot)", {np.float32(0.4)})
+
+
+def test_a_request_to_stop_while_trajectories_are_made_for_judging_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = {"file": str(npz(tmp_path / "a.npz", np.full(6, 0.5))), "task": WAVES}
+    settings = config(tmp_path, {"w": entry}, evaluation__zero_shot=[2])
+    (data,) = sets_of(settings, tmp_path)
+
+    def asked(error: Exception) -> list[Any]:
+        def stopped(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Maker, "at_resolution", stopped)
+        return list(exams(settings, data, cast("Any", None), tmp_path, SCREEN, ExitStack()))
+
+    assert asked(DataError("no such file")) == ["wavelets at 32 cells could not be judged: no such file"]
+    with pytest.raises(Preempted):
+        asked(Preempted("stopped by SIGTERM"))
 
 
 def test_several_entries_may_hold_one_task_and_its_values_are_held_out(tmp_path: Path) -> None:

@@ -43,9 +43,11 @@ def uneven_axes(problems: Iterable[str]) -> list[str]:
 
 def bounds_of(axis: Array) -> Box:
     """Half a cell beyond the outermost centres of a uniform axis, freed of the rounding of float32; otherwise the
-    outermost coordinates themselves."""
+    outermost coordinates themselves. A single cell is 1 wide, for its centre says nothing of that."""
     lo, hi = float(axis.min()), float(axis.max())
-    if len(axis) < 2 or not is_uniform(axis.astype(np.float32)):
+    if len(axis) == 1:
+        return lo - 0.5, hi + 0.5
+    if not is_uniform(axis.astype(np.float32)):
         return lo, hi
     step = (hi - lo) / (len(axis) - 1)
     if not 0 < step * len(axis) < math.inf:

@@ -145,7 +145,7 @@ class EnsembleScores:
         last = {"fine truth": truth[:, -1], "fine alone": alone[:, -1]}
         for kind, members in drawings.items():
             new[f"crps{kind}"] = crps(members / std, truth / std)
-            new[f"spread{kind}"] = (spread(members) / std).square()
+            new[f"spread{kind}"] = spread(members / std).square()
             new[f"coverage{kind}"] = coverage(members, truth)
             errors[f"nrmse of the mean{kind}"] = nrmse(members.mean(0), truth, mask=mask)
             shares = ranks(members, truth, cells).cpu().numpy()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import TypeVar
+
+import numpy as np
 
 from ups.later import Tensor
 from ups.types import Array
@@ -25,11 +28,31 @@ def rms(values: Values, mask: Values | None = None) -> Values:
 
 def nrmse(predicted: Values, truth: Values, floor: float = 1e-25, mask: Values | None = None) -> Values:
     """Root mean square error over the truth's root mean square, `(N, T, *S, C)` → `(N, T, C)`; numpy or torch. Both are
-    over the cells of `mask (N, *S)`, where one is given.
+    over the cells of `mask (N, *S)`, where one is given, and fields may be as small and as large as numbers go.
 
     A truth that is zero everywhere has no size to compare with. Validation scores are averaged and selected by, so
-    they must be finite: a size under `floor` counts as `floor`. Evaluation passes `floor=0`: an error is infinite
-    there, and no error over no size is nan, which `ups.eval.metrics` counts as 0.
+    they must be finite: its size counts as `floor`. Evaluation passes `floor=0`: an error is infinite there, and no
+    error over no size is nan, which `ups.eval.metrics` counts as 0.
     """
-    relative: Values = rms(predicted - truth, mask) / rms(truth, mask).clip(floor)
+    size = _rms_in_units(truth, mask)
+    relative: Values = _rms_in_units(predicted - truth, mask) / (size + floor * (size == 0))
     return relative
+
+
+def _rms_in_units(values: Values, mask: Values | None) -> Values:
+    """What `rms` gives, squared in units of the values: a power of two, by which no digit changes, for each sample,
+    frame and channel. 1 where nothing is there, or nothing finite."""
+    n, t, *space, c = values.shape
+    sizes: Values = abs(values) if mask is None else abs(values) * mask.reshape(n, 1, *space, 1)
+    sizes = sizes.reshape(n, t, -1, c)
+    if isinstance(sizes, np.ndarray):
+        size = sizes.max(2)
+        size = np.where((size > 0) & (size < math.inf), size, np.ones_like(size))
+        mantissa = np.frexp(size)[0]
+    else:
+        size = sizes.amax(2)
+        size = size.masked_fill(~((size > 0) & (size < math.inf)), 1.0)
+        mantissa = size.frexp()[0]
+    unit: Values = size / (2 * mantissa)
+    roots: Values = rms(values / unit.reshape(n, t, *(1 for _ in space), c), mask) * unit
+    return roots

@@ -177,8 +177,7 @@ class TaskResult:
         lost = int(mine.diverged.sum())
         after = f" after {steps} training step{'s' if steps > 1 else ''}" if steps > 0 else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
-        if not decidable(len(mine)):
-            tail += f" (on {len(mine)} trajector{'y' if len(mine) == 1 else 'ies'} only)"
+        tail += how_few(len(mine))
         if not surely_lower(mine.per_sample(), theirs.per_sample()) or mine.score > 0.95 * theirs.score:
             return f"NOT LEARNT: no better than persistence{after}{tail}", False
         if mine.score >= 1:
@@ -207,6 +206,13 @@ class TaskResult:
         still = (other for other in self.entries() if other.evaluation.predictor == name)
         same = (e.split, e.ids, len(e), e.steps)
         return next((o for o in still if same == ((b := o.evaluation).split, b.ids, len(b), b.steps)), None)
+
+
+def how_few(trajectories: int) -> str:
+    """Words after a verdict on too few trajectories for confidence; none where they are enough."""
+    return (
+        "" if decidable(trajectories) else f" (on {trajectories} trajector{'y' if trajectories == 1 else 'ies'} only)"
+    )
 
 
 @dataclass(frozen=True)

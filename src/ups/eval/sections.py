@@ -13,7 +13,7 @@ from ups.eval.intervals import Number
 from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
-from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, how_few, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array
@@ -57,7 +57,7 @@ def losses_of_old(task: TaskResult) -> list[str]:
     e, old = task.ours.evaluation, task.before.evaluation
     return [
         f"{e.task.name} got WORSE: nRMSE {number(e.score)}, where the simulator that training started from has "
-        f"{number(old.score)} on the same trajectories; train on more of its data, or for less time."
+        f"{number(old.score)} on the same trajectories{how_few(len(e))}; train on more of its data, or for less time."
     ]
 
 

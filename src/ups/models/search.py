@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ups.models.copies import advanced
+from ups.models.copies import advanced, copies_of
 from ups.models.critic import Critic
 from ups.models.ensembles import Draws
 from ups.models.stepping import Stepping
@@ -47,11 +47,14 @@ class Search:
             raise ConfigError(f"search: more than {MOST} draws a step; ask for fewer candidates or a narrower beam.")
 
 
-def calls_of(simulator: Any, search: Search, task: TaskSpec) -> int:
-    """Evaluations of networks in one step of a trajectory: of the operator, of the parts that draw, of the critic."""
-    each = sum(int(part.evaluations) for part in simulator.awake(task) if part.draws)
+def calls_of(simulator: Any, search: Search, window: Window) -> int:
+    """Evaluations of networks in one step of a trajectory: of the operator, on each copy of the state where there
+    are any, of the parts that draw, of the critic."""
+    stepping = Stepping(simulator, window)
+    each = sum(int(part.evaluations) for part in simulator.awake(stepping.task) if part.draws)
     judged = 1 if "critic" in simulator.parts and "critic" not in simulator.idle else 0
-    return search.beam * (1 + search.candidates * (each + judged))
+    copies = copies_of(simulator, stepping.task, simulator.codec.tokens(stepping.task), stepping.condition(0))
+    return search.beam * (len(copies) + search.candidates * (each + judged))
 
 
 def check_search(simulator: Any, search: Any, task: TaskSpec, ensemble: Any = None, points: Any = None) -> None:

@@ -25,11 +25,14 @@ from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
 from ups.tensors import TaskStatistics, Window, numbers_of
-from ups.types import ConfigError, DataError, TaskSpec, UpsError
+from ups.types import ConfigError, DataError, TaskSpec
 from ups.version import __version__
 
 # The parts that every simulator has, in the order in which their weights are drawn.
 CORE: Mapping[str, type[Part]] = {"codec": Codec, "operator": LatentOperator}
+
+# What an artifact raises whose header does not fit its weights; a request to stop is not among them.
+DAMAGE = (ConfigError, DataError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError)
 
 
 class Simulator(Answers):
@@ -174,7 +177,7 @@ class Simulator(Answers):
             simulator.spans = artifact.spans(header)
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
-        except (UpsError, LookupError, TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
+        except DAMAGE as error:
             first = " ".join(str(error).split()).rstrip(".")[:200]
             raise DataError(
                 f"{path}: its weights are not of the model it describes ({first}); save it again."

@@ -100,11 +100,13 @@ def film_forecast_lines(
     )
     lines: list[Any] = []
     heights: list[Array | list[Band]] = []
+    remarks = []
     for c in range(count):
         upper, lower = panels[0][c], panels[1][c]
         bottom, top = _range(truth[..., c], None if bands is None else bands[..., c])
         upper.set(xlim=(x[0], x[-1]), ylim=(bottom, top), ylabel=channels[c])
         error = masked(_capped(forecast[..., c] - truth[..., c], top - bottom), mask)
+        remarks.append(_capping(channels[c], forecast[..., c] - truth[..., c], top - bottom))
         size = float(np.nanmax(np.abs(error))) or 1e-12
         lower.set(ylim=(-1.05 * size, 1.05 * size), xlabel="x", ylabel="error")
         for low, high, strength, name in _fan(bands, c):
@@ -122,7 +124,7 @@ def film_forecast_lines(
             shade(panel, x, mask)
     panels[0][0].legend(loc="lower right", bbox_to_anchor=(1.0, 0.97), frameon=False, ncols=4, fontsize=8)
     pictures = moving(figure, lines, ([rows[t] for rows in heights] for t in shown))
-    return Film(pictures, captions(times, shown), alt, opening(truth[..., 0], shown))
+    return Film(pictures, captions(times, shown), alt + "".join(remarks), opening(truth[..., 0], shown))
 
 
 def film_forecast_maps(
@@ -175,7 +177,9 @@ def film_forecast_maps(
         for name, (low, high), e, s in facts
     )
     start = opening(visible[0], shown)
-    return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})", start)
+    gaps = (forecast[..., c] - truth[..., c] for c in range(count))
+    remarks = [_capping(channels[c], gap, scales[c][1] - scales[c][0]) for c, gap in enumerate(gaps)]
+    return Film(tuple(pictures), captions(times, shown), f"{alt} ({ranges})" + "".join(remarks), start)
 
 
 def _fan(bands: Array | None, channel: int) -> list[tuple[Array, Array, float, str]]:
@@ -216,6 +220,14 @@ def _largest(values: Array) -> float:
 def _capped(error: Array, limit: float) -> Array:
     """An error that can be drawn: at most as large as the truth's whole range."""
     return np.asarray(np.nan_to_num(error, nan=limit, posinf=limit, neginf=-limit).clip(-limit, limit))
+
+
+def _capping(name: str, error: Array, limit: float) -> str:
+    """Words for the caption of a picture whose errors are capped; none where all of them are drawn as they are."""
+    most = float(np.nanmax(np.abs(error), initial=0.0))
+    return (
+        "" if most <= limit else f"; errors of {name} beyond ±{limit:.2g} are drawn as that, the largest is {most:.2g}"
+    )
 
 
 def _positive(values: Array) -> Array:

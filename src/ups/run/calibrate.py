@@ -50,7 +50,7 @@ def trust_of(
             trust[data.task.name] = _fitted(simulator, data, device)
         few = sum(len(part) for part in data.parts("valid"))
         if few < FEW and drawing_part(simulator, data.task) is not None:
-            say(f"{data.task.name}: its ensembles were calibrated on {few} trajectories only; their width is a guess.")
+            say(f"{data.task.name}: only {few} of its trajectories calibrated its ensembles; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
             say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
     following(Progress(len(sets), len(sets), "calibrating tasks"))

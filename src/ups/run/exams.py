@@ -20,12 +20,14 @@ from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
-from ups.types import ConfigError, DataError, Params, UpsError
+from ups.types import ConfigError, DataError, Params, PhysicsError
 
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
+# Why trajectories that the config asks for cannot be had.
+UNAVAILABLE = (ConfigError, DataError, PhysicsError)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,8 @@ def exams(
 ) -> Iterator[Exam | str]:
     """Sets of parameters by themselves, zero-shot resolutions and unseen parameters that the config asks of one task.
 
-    One that cannot be had is a sentence in its place: it does not cost the run its report.
+    One that cannot be had is a sentence in its place: it does not cost the run its report. A request to stop, or a disk
+    that fails, is no such thing: it ends the run.
     """
     if config.evaluation.apart:
         yield from by_parameters(data)
@@ -99,12 +102,12 @@ def exams(
         cells = tuple(n * factor for n in data.grid)
         try:
             yield made.at_resolution(cells, "test")
-        except UpsError as error:
+        except UNAVAILABLE as error:
             yield f"{data.task.name} at {cells_of(cells)} could not be judged: {error}"
     for params in config.evaluation.unseen.get(data.task.name, ()):
         try:
             yield made.at_parameters(params)
-        except UpsError as error:
+        except UNAVAILABLE as error:
             yield f"{data.task.name} at {named(params)} could not be judged: {error}"
 
 
@@ -149,8 +152,10 @@ class Maker:
             ids = data.split.part(split)[:samples]
             part = Trajectories(data.source, ids, dataclasses.replace(data.config.reduce, space=step))
             return Exam(f"{split}, {label}", part)
-        part = self._made({}, cells, samples)
-        return Exam(f"new trajectories, {label}", part)
+        # Of several sets of parameters new ones are made of the first alone, and the name of the split says of which.
+        values = self.data.values()
+        first = {k: v for k, v in data.source.params_of(0).items() if len(values.get(k, ())) > 1}
+        return Exam(f"new trajectories, {named(first) + ', ' if first else ''}{label}", self._made({}, cells, samples))
 
     def at_parameters(
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None

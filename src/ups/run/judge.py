@@ -183,7 +183,7 @@ class Judge:
             for budget in budgets:
                 watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
                 found = searched(sim, window, steps, budget, watched)
-                scores.add(calls_of(sim, budget, task), found, window.targets[:, :steps], window.mask)
+                scores.add(calls_of(sim, budget, window), found, window.targets[:, :steps], window.mask)
         return scores
 
     def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:

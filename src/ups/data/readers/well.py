@@ -122,8 +122,8 @@ def _open_file(path: Path, tasks: Mapping[str, TaskSpec]) -> WellSource:
         fields += tuple(header.boundary_masks(file, names, shape))
         columns = Columns(own_times, _parameters(file, samples, remarks))
         periodic = header.boundaries(file, names, remarks)
-        name = str(file.attrs.get("dataset_name", path.stem))
-        grid = str(file.attrs.get("grid_type", "cartesian"))
+        (name,) = header.words(file.attrs.get("dataset_name", path.stem))
+        (grid,) = header.words(file.attrs.get("grid_type", "cartesian"))
         written = _written(file)
     if grid != "cartesian":
         remarks.notes.append(f"the grid is {grid}; its coordinates are given as they are")
