@@ -16,6 +16,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.constraints import Within
 from ups.physics.laws import broken, laws_of
 from ups.physics.random import Draw
+from ups.physics.ranges import InitialRange
 from ups.tensors import LatentState, Window, numbers_of
 from ups.types import ConfigError, Domain, Field, TaskSpec
 
@@ -78,7 +79,7 @@ def simulated(sim: Simulator, given: Window, steps: int) -> Tensor:
 def check(task: TaskSpec, out: Tensor, domain: Domain) -> None:
     assert bool(out.isfinite().all())
     for law in laws_of(task, task.periodic):
-        exact = isinstance(law, Within)
+        exact = isinstance(law, Within | InitialRange)
         assert float(law.residual(out, domain).max()) <= (0.0 if exact else 3e-6), law.says
 
 
@@ -92,6 +93,33 @@ def test_every_law_of_every_equation_holds_to_round_off_whatever_the_network_doe
     signs_alone = all(isinstance(law, Within) for law in laws_of(TASKS[name], TASKS[name].periodic))
     laws = laws_of(TASKS[name], TASKS[name].periodic)
     assert signs_alone or max(float(law.residual(free, domain).max()) for law in laws) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [("advection1d", 25), ("reacdiff1d", 25), pytest.param("advection1d", 1000, marks=pytest.mark.slow)],
+)
+def test_an_operator_that_grows_by_its_own_size_stays_in_the_range_it_starts_from(name: str, steps: int) -> None:
+    """At points too, which are values between cells."""
+    state, inputs, domain = states(name)
+    sim = build(
+        [TASKS[name]],
+        CodecConfig(width=8),
+        OperatorConfig(width=16, depth=1, heads=2, gauge="sample"),
+        grids={name: domain.shape},
+    ).eval()
+    awaken(sim.operator)
+    given = window(TASKS[name], state, inputs)
+    low, high = (float(x) for x in torch.aminmax(state))
+    check(TASKS[name], out := simulated(sim, given, steps), domain)
+    with torch.no_grad():
+        points = sim.simulate(given, steps, points=torch.linspace(0.01, 0.99, 50).unsqueeze(-1))
+    for values in (out, points):
+        assert float(values.max()) < max(high, 1.0) + 0.5
+        assert float(values.min()) > low - 0.5
+    sim.config = SimulatorConfig(guard=("mass",) if name == "advection1d" else ("u",))
+    free = simulated(sim, given, steps)
+    assert not bool(free.isfinite().all()) or float(free.abs().max()) > 10 * float(state.abs().max())
 
 
 @pytest.mark.slow

@@ -42,12 +42,13 @@ def test_the_size_of_a_rollout_is_its_largest_over_the_largest_of_the_truth() ->
     asked = EvalConfig(horizon=3)
     found = long_rollouts(persistence, [(Growing(1.05), None), (Growing(1.3, "far"), None)], [window(2)], asked, 2)
     still, slow, fast = found["persistence"], found["growing"], found["far"]
-    assert set(still) == {"3x size", "3x bounded", "3x law mass"}
+    assert set(still) == {"3x size", "3x bounded", "3x law mass", "3x law range of u"}
     np.testing.assert_allclose(still["3x size"], 0.9, rtol=1e-6)
     np.testing.assert_allclose(slow["3x size"], 0.9 * 1.05**12, rtol=1e-5)
     np.testing.assert_allclose(fast["3x size"], 0.9 * 1.3**12, rtol=1e-5)
     assert [list(row["3x bounded"]) for row in (still, slow, fast)] == [[1, 1], [1, 1], [0, 0]]
     assert float(still["3x law mass"].max()) < 1e-6 < 0.1 < float(slow["3x law mass"].min())
+    assert float(still["3x law range of u"].max()) == 0 < 0.1 < float(slow["3x law range of u"].min())
     lost = long_rollouts(Growing(float("nan")), [], [window(2)], asked, 2)["growing"]
     assert (lost["3x size"] == np.inf).all()
     assert (lost["3x bounded"] == 0).all()

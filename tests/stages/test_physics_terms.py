@@ -20,7 +20,13 @@ from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, Field
 
 CELLS = {1: 128, 2: 24, 3: 8}
-CASES = [("conserved", "cfd1d"), ("weak", "burgers1d"), ("divergence", "nsincom2d"), ("positive", "swe2d")]
+CASES = [
+    ("conserved", "cfd1d"),
+    ("weak", "burgers1d"),
+    ("divergence", "nsincom2d"),
+    ("positive", "swe2d"),
+    ("range", "advection1d"),
+]
 
 
 def sample(name: str, targets: int = 1, count: int = 3) -> Window:
@@ -156,7 +162,13 @@ def test_the_weak_form_compares_each_step_with_the_frame_predicted_before_it() -
 
 
 def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
-    for term, name in (("conserved", "reacdiff1d"), ("divergence", "cfd1d"), ("weak", "swe2d"), ("positive", "ks1d")):
+    for term, name in (
+        ("conserved", "reacdiff1d"),
+        ("divergence", "cfd1d"),
+        ("weak", "swe2d"),
+        ("positive", "ks1d"),
+        ("range", "ks1d"),
+    ):
         with pytest.raises(ConfigError, match=rf"operator\.loss\.{term} is for laws that no task here \({name}\) has"):
             OperatorStage(simulator(name), only(term))
 

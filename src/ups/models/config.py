@@ -224,7 +224,7 @@ class SimulatorConfig:
 
     guard: Annotated[bool | tuple[str, ...], BeforeValidator(_names)] = True
     """Repair each frame so that the laws of its task hold, and go on from the repaired one: all laws, none, or those
-    named: by name (mass, momentum, energy, density …) or kind (conserved, positive, divergence, boundary)."""
+    named: by name (mass, momentum, energy, density …) or kind (conserved, positive, range, divergence, boundary)."""
     reencode: bool = False
     """Encode each decoded frame again before the next step, instead of carrying the tokens on."""
     shifts: int = 1

@@ -18,6 +18,7 @@ from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
 from ups.physics.laws import aims_of, guarding, repaired
+from ups.physics.ranges import InitialRange
 from ups.physics.solver import watcher
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
@@ -47,7 +48,9 @@ class Stepping:
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
         self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
         # Values at points are no whole field, of which a total could be kept.
-        self.bounds = [dataclasses.replace(law, keeps_total=False) for law in self.laws if isinstance(law, Within)]
+        bounds = [law for law in self.laws if isinstance(law, Within | InitialRange)]
+        self.bounds = [dataclasses.replace(law, keeps_total=False) for law in bounds]
+        self.bound_aims = aims_of(self.bounds, self.reference, self.domain, window.mask) if points is not None else []
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
         whole = self.reencode or bool(self.laws) or points is not None
         self.holes = Holes(window.mask) if window.mask is not None and whole else None
@@ -126,7 +129,7 @@ class Stepping:
             values = self.refined(interpolate(own, places, self.periodic), condition)
             if raw is not None and frame is not None:
                 values = values + interpolate(frame - raw, places, self.periodic)
-        return repaired(values, self.bounds, self.reference, self.domain)
+        return repaired(values, self.bounds, self.reference, self.domain, aims=self.bound_aims)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:
         """A frame, or values at points, as the other parts correct it."""

@@ -81,6 +81,8 @@ def mean_over(values: Tensor, space: tuple[int, ...], mask: Tensor | None, keepd
 
 def with_channel(u: Tensor, channel: int, values: Tensor) -> Tensor:
     """Frames `(…, C)` with other `values (…)` in one channel."""
+    if u.shape[-1] == 1:
+        return values.to(u.dtype).unsqueeze(-1)
     return torch.cat((u[..., :channel], values.to(u.dtype).unsqueeze(-1), u[..., channel + 1 :]), -1)
 
 

@@ -10,6 +10,7 @@ from ups.later import Tensor
 from ups.physics import EQUATIONS
 from ups.physics.constraints import Conserved, Law, Positive, Together, Within
 from ups.physics.divergence import DivergenceFree
+from ups.physics.ranges import InitialRange
 from ups.types import ConfigError, Domain, Params, TaskSpec
 
 Guard = bool | tuple[str, ...]
@@ -19,8 +20,8 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
     """The laws of the equation that a task says it obeys; of a task without one, those that it declares by channel.
 
     They stand in the order in which a frame is repaired: none breaks what one before it has mended. `params`: those of
-    the equation, its defaults where none are given. Under another boundary than the task's own only the bounds of
-    single channels remain; in a box with a mask nothing is said of the divergence.
+    the equation, its defaults where none are given. Under another boundary than the task's own only the fixed bounds
+    of single channels remain; in a box with a mask nothing is said of the divergence nor of the range at the start.
     """
     if task.equation:
         kind = EQUATIONS[task.equation]
@@ -30,8 +31,8 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
         laws = _declared(task)
     if periodic != task.periodic:
         return tuple(dataclasses.replace(law, keeps_total=False) for law in laws if isinstance(law, Within))
-    # Around a mask no divergence is known, and the one frame of a steady task has none before it to keep a total of.
-    unclaimed = ((DivergenceFree,) if task.mask else ()) + ((Conserved,) if task.steady else ())
+    # Around a mask neither divergence nor inflow is known; the one frame of a steady task has none before it to keep.
+    unclaimed = ((DivergenceFree, InitialRange) if task.mask else ()) + ((Conserved,) if task.steady else ())
     return tuple(law for law in laws if not isinstance(law, unclaimed))
 
 

@@ -12,6 +12,7 @@ from ups.physics.constraints import Held, Law, Positive
 from ups.physics.initial import normalised, pdebench_points, random_modes
 from ups.physics.method_of_lines import RK45
 from ups.physics.random import Draw
+from ups.physics.ranges import InitialRange
 from ups.physics.solver import Equation, Stepper, param
 from ups.physics.spectral import ETDRK4, dealias_mask
 from ups.physics.stiff import Rodas4
@@ -94,7 +95,7 @@ class ReacDiff1D(Equation):
         return Graded(domain, linear, reaction, longest, first=0.1 / fastest)
 
     def laws(self) -> tuple[Law, ...]:
-        return (Positive("u", 0),)
+        return (Positive("u", 0), InitialRange("range of u", 0, within=(0.0, 1.0)))
 
 
 @dataclass
@@ -179,7 +180,9 @@ class DiffSorp1D(Equation):
         return 1 if scheme == "pdebench" else math.ceil(SORPTION_CELLS / domain.shape[0])
 
     def laws(self) -> tuple[Law, ...]:
-        return (Positive("u", 0), Held("left end", 0, 1.0, ends=(0,)))
+        # Both ends of the box, held at 1 and drawn to 0, belong to the range; what the last law moves stays in it.
+        left = Held("left end", 0, 1.0, ends=(0,))
+        return (Positive("u", 0), InitialRange("range of u", 0, within=(0.0, 1.0)), left)
 
 
 @dataclass(frozen=True)

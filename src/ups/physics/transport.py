@@ -15,6 +15,7 @@ from ups.physics.diffusion import PeriodicDiffusion
 from ups.physics.finite_volume import FiniteVolume, PerSample, StiffFiniteVolume, divergence, face_states
 from ups.physics.initial import pdebench_points, random_modes
 from ups.physics.random import Draw
+from ups.physics.ranges import InitialRange
 from ups.physics.riemann import windward
 from ups.physics.shocks import ResolvedBurgers, shock_cells
 from ups.physics.solver import Equation, Stepper, initial_states, param
@@ -47,7 +48,7 @@ class SpectralShift:
 
 @dataclass(frozen=True)
 class Transport(Equation):
-    """What both have: random sums of modes on a line, whose mass is conserved."""
+    """What both have: random sums of modes on a line, whose mass is conserved and whose range never widens."""
 
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
 
@@ -58,7 +59,7 @@ class Transport(Equation):
         return pdebench_points(domain) if scheme == "pdebench" else domain
 
     def laws(self) -> tuple[Law, ...]:
-        return (Conserved("mass", lambda u: u[..., 0], channel=0),)
+        return (Conserved("mass", lambda u: u[..., 0], channel=0), InitialRange("range of u", 0, keeps_total=True))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # Terms that only tasks with such laws have.
-LAWFUL = ("conserved", "weak", "divergence", "positive")
+LAWFUL = ("conserved", "weak", "divergence", "positive", "range")
 TERMS = ("increment", "latent", "spectral", "boundary", *LAWFUL)
 
 
@@ -57,6 +57,8 @@ class OperatorLoss:
     """Divergence of velocities that have none, over the true slopes."""
     positive: float = 0.0
     """How far the field is beyond its bounds, over its size."""
+    range: float = 0.0
+    """How far the field is beyond the range of the true one, where the equation cannot widen it, over its size."""
     noise: float = 0.0
     """Noise added to the tokens of the context, in their own deviations: steadies long rollouts."""
     curriculum: float = 0.5
@@ -244,7 +246,7 @@ class OperatorStage(Stage):
             terms["increment"] = w.increment * raised(error, self.power)
         if w.spectral:
             terms["spectral"] = w.spectral * spectral(found, truth, mask)
-        for kind in ("conserved", "divergence", "positive"):
+        for kind in ("conserved", "divergence", "positive", "range"):
             if weight := getattr(w, kind):
                 terms[kind] = weight * lawless(kind, found, truth, window, scale)
         if w.boundary:
