@@ -13,7 +13,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import solve
 from ups.physics.symmetries import images, images_undone, turned, turns, turns_of
 from ups.tensors import Window
-from ups.types import Domain
+from ups.types import Domain, Field
 
 DARCY, WAVE = TASKS["darcy2d"], TASKS["advection1d"]
 
@@ -69,6 +69,15 @@ def test_all_images_are_there_and_can_be_undone() -> None:
     assert len(images(oblong)) == 4 * 3
     assert images(oblong, "exchange") is oblong
     assert turns(given, False) is None
+
+
+def test_foreign_data_of_an_equation_turn_like_it_whatever_their_channels_are_called() -> None:
+    task = replace(TASKS["burgers1d"], name="mine", fields=(Field.scalar("speed"),))
+    moves = turns_of(task, (4,), (1.0,), (True,))
+    assert moves is not None
+    assert torch.equal(
+        moves.there(torch.tensor([[[1.0], [2.0], [3.0], [4.0]]]), (True,), 1).flatten(), -torch.tensor([4.0, 3, 2, 1])
+    )
 
 
 @pytest.mark.parametrize("name", [name for name, kind in EQUATIONS.items() if kind.isotropic and not kind.task.steady])

@@ -119,6 +119,8 @@ def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_s
     factors = ((1.0,) * fields,) * steps
     fitted = Calibration("residual", factors, 0.0, powers.damping(factors, task))
     assert Calibration.of(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
+    longer = ((1.0,) * fields,) * (steps + 2)  # other trajectories of the task, between walls, go on
+    assert powers.damping(longer, task)[-1] == ((1.0,) * fields,) * 3
     members, plain, truth, given = drawn()
     for band, before in ((k > 1 / 3, 2.2), (k > 0.25, 1.9)):
 

@@ -22,8 +22,8 @@ Move = tuple[int, ...]  # cells along each axis
 CELLS = 2**21  # of copies that are stepped together
 
 
-class Stepper(Protocol):
-    """What takes steps: a simulator."""
+class Networks(Protocol):
+    """What a step of the operator is made by: a simulator."""
 
     codec: Codec
     operator: LatentOperator
@@ -51,7 +51,7 @@ class Copy:
         return tuple(range(1, 1 + len(self.move)))
 
 
-def advanced(simulator: Stepper, z: Tensor, condition: Condition) -> Tensor:
+def advanced(simulator: Networks, z: Tensor, condition: Condition) -> Tensor:
     """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, by as many copies as the simulator's config
     says: what every part behind the operator is given, when it learns and when it is used."""
     task = simulator.codec.task(condition.task)
@@ -62,7 +62,7 @@ def advanced(simulator: Stepper, z: Tensor, condition: Condition) -> Tensor:
     return answer
 
 
-def copies_of(simulator: Stepper, task: TaskSpec, tokens: tuple[int, ...], condition: Condition) -> list[Copy]:
+def copies_of(simulator: Networks, task: TaskSpec, tokens: tuple[int, ...], condition: Condition) -> list[Copy]:
     """The copies of a state over which a step is averaged, that as it is first. None but that of a task that is given
     fields or is steady: those have places."""
     config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]
@@ -91,9 +91,10 @@ def averaged(
     own, first, total = z, frames, torch.zeros_like(frames[:count])
     for start in range(0, len(copies), many):
         group = copies[start : start + many]
-        tokens = [_tokens(codec, copy.there(frames), task, periodic, context) for copy in group[start == 0 :]]
-        everyone = _repeated(condition, len(group))
-        answers = operator(torch.cat((*([z] if start == 0 else []), *tokens)), everyone)
+        tokens = [
+            z if copy is copies[0] else _tokens(codec, copy.there(frames), task, periodic, context) for copy in group
+        ]
+        answers = operator(torch.cat(tokens), _repeated(condition, len(group)))
         found = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
         if start == 0:
             own, first = answers[:count], found[0]

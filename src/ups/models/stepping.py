@@ -8,12 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ups.models.codec import Codec
-from ups.models.config import SimulatorConfig
-from ups.models.copies import advanced
+from ups.models.copies import Networks, advanced
 from ups.models.ensembles import Draws
 from ups.models.grids import resample
-from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.constraints import Within
@@ -24,12 +21,8 @@ from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
 
 
-class Parts(Protocol):
+class Parts(Networks, Protocol):
     """What steps are made by: a simulator."""
-
-    codec: Codec
-    operator: LatentOperator
-    config: SimulatorConfig
 
     def awake(self, task: TaskSpec) -> list[Part]: ...
 

@@ -31,10 +31,10 @@ class Turns:
         """All images, that without any move first."""
         return list(itertools.product((False, True), repeat=len(self.moves)))
 
-    def there(self, values: Tensor, chosen: Chosen, first: int, vectors: bool = True) -> Tensor:
-        """An image of `(B, …, *S, C)`, whose axes of space begin at `first`; without `vectors` all are scalars."""
+    def there(self, values: Tensor, chosen: Chosen, first: int) -> Tensor:
+        """An image of `(B, …, *S, C)`, whose axes of space begin at `first`."""
         for move in itertools.compress(self.moves, chosen):
-            values = self.move(values, move, first, vectors)
+            values = self.move(values, move, first)
         return values
 
     def back(self, values: Tensor, chosen: Chosen, first: int) -> Tensor:
@@ -44,6 +44,7 @@ class Turns:
         return values
 
     def move(self, values: Tensor, move: int, first: int, vectors: bool = True) -> Tensor:
+        """One move of `(B, …, *S, C)`; without `vectors` all channels are scalars."""
         values = values.flip(first + move) if move < self.ndim else values.transpose(first, first + 1)
         if not (vectors and self.vectors):
             return values
@@ -61,15 +62,17 @@ def turns_of(
     task: TaskSpec, cells: tuple[int, ...], box: tuple[float, ...], periodic: tuple[bool, ...], which: Which = True
 ) -> Turns | None:
     """The moves of a task on a grid of so many cells in a box; None where there are none, or none is asked for."""
-    if not (which and task.equation and EQUATIONS[task.equation].isotropic):
+    kind = EQUATIONS[task.equation] if which and task.equation else None
+    if kind is None or not kind.isotropic:
         return None
     alike = task.ndim == 2 and len(set(cells)) == len(set(box)) == len(set(periodic)) == 1
     moves = (*(range(task.ndim) if which is True else ()), *((2,) if alike else ()))
     if not moves:
         return None
-    index = {name: i for i, name in enumerate(task.channels)}
-    named = (*(f.channels for f in task.fields if f.rank), *EQUATIONS[task.equation].vectors)
-    return Turns(task.ndim, moves, tuple(tuple(index[name] for name in channels) for channels in named))
+    # By the equation's own names: foreign data have its channels in the same order, and may call them otherwise.
+    named = (*(f.channels for f in kind.task.fields if f.rank), *kind.vectors)
+    vectors = tuple(tuple(map(kind.task.channels.index, channels)) for channels in named)
+    return Turns(task.ndim, moves, vectors)
 
 
 def turns(window: Window, which: Which = True) -> Turns | None:

@@ -199,8 +199,7 @@ class Powers:
         than 1. Channels of one field have one factor."""
         if not self.sums:
             return ()
-        steps = max(s.shape[1] for s in self.sums)
-        alike = [np.pad(s, ((0, 0), (0, steps - s.shape[1]), (0, 0), (0, 0))) for s in self.sums]
+        alike = [np.pad(s, ((0, 0), (0, len(factors) - s.shape[1]), (0, 0), (0, 0))) for s in self.sums]
         truth, own, both, drawn = np.sum(alike, 0)
         part = np.minimum(np.array(factors)[:, None], 1.0)
         found = own + 2 * part * both + part**2 * drawn
