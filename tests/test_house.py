@@ -40,7 +40,7 @@ FLOORS = {
     "stages": {"eval", "engine", "models", "physics", "config", "types"},
     "models": {"graphs", "triton_check", "physics", "masks", "types"},
     "eval": {"pages", "types"},
-    "engine": {"graphs", "wire", "heartbeat", "verdict", "shortage", "types"},
+    "engine": {"graphs", "triton_check", "wire", "heartbeat", "verdict", "shortage", "types"},
     "supervise": {"rundir", "presence", "config", "wire", "heartbeat", "verdict", "shortage", "host_memory", "types"},
     "tracking": {"supervise", "rundir", "presence", "config", "verdict", "types"},
     "rundir": {"provenance", "presence", "config", "verdict", "types"},

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from ups.engine import one_pass
 from ups.engine.muon import Muon
+from ups.engine.one_pass import OnePass
 from ups.engine.optim import Ema, Optimizer, clip, decays, move_towards, schedule, trained
 from ups.types import ConfigError
 
@@ -270,3 +274,126 @@ def test_in_one_pass_an_average_comes_nearer_to_the_weights_by_its_share_and_the
     move_towards(average, weights, torch.tensor(share, device=device))
     torch.testing.assert_close(average, wanted)
     assert all(map(torch.equal, weights, before))
+
+
+def adamw_in_float64(
+    params: Any, gradients: Any, moments: Any, averages: Any, ok: Any, scale: Any, lr: Any, weight: Any, *numbers: Any
+) -> None:
+    """What the kernel of `OnePass` computes, in the place of it."""
+    (b1, b2), eps, decay = numbers
+    for i, (p, g, state) in enumerate(zip(params, gradients, moments, strict=True)):
+        if not ok:
+            continue
+        g, t = g.double() / (1.0 if scale is None else scale.double()), state["step"].double() + 1
+        m, v = (state[key].double() for key in ("exp_avg", "exp_avg_sq"))
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+        rate = lr.double()
+        new = p.double() * (1 - rate * decay) - rate * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + eps)
+        for old, value in ((p, new), (state["exp_avg"], m), (state["exp_avg_sq"], v)):
+            old.copy_(value)
+        if averages is not None:
+            averages[i].lerp_(p, weight)
+
+
+def large_net(device: str) -> nn.Module:
+    """Matrices of odd sizes, two of them with decay and one without, beside small tensors; small on a host."""
+    torch.manual_seed(0)
+    n = 513 if device == "cuda" else 33
+    one, two, words = nn.Linear(n + 4, n), nn.Linear(n - 1, n + 7), nn.Embedding(n + 12, n - 2)
+    return nn.ModuleDict({"one": one, "two": two, "words": words}).to(device)
+
+
+def trained_at(
+    device: str, monkeypatch: pytest.MonkeyPatch, large: int, kind: Any, steps: int = 6
+) -> dict[str, torch.Tensor]:
+    """All that lasts after clipped steps of which the third is left out, and in which a matrix has no gradient twice;
+    tensors of `large` numbers or more go through memory once."""
+    monkeypatch.setattr(one_pass, "LARGE", large)
+    module = large_net(device)
+    optimizer, generator = Optimizer(module, kind, 1e-2, 0.1), torch.Generator().manual_seed(1)
+    ema = Ema(optimizer.named, 0.9)
+    taken = [] if optimizer.one_pass is None else [*optimizer.one_pass.members]
+    matrices = ["one.weight", "two.weight"] if kind == "adamw" else []
+    assert taken == ([] if large > 10**6 else [*matrices, "words.weight"])
+    for step in range(steps):
+        optimizer.zero_grad()
+        for name, p in optimizer.named.items():
+            gradient = torch.randn(p.shape, generator=generator).to(device)
+            p.grad = None if name == "two.weight" and step in (1, 4) else gradient * (float("nan") if step == 2 else 1)
+        optimizer.lr.fill_(1e-2 / (1 + step))
+        ema.weight.fill_(ema.ramp(step))
+        norm = torch.nn.utils.get_total_norm(list(optimizer.gradients().values()))
+        optimizer.clip(norm, 3.0)
+        optimizer.step(torch.isfinite(norm), ema)
+    averages = {f"{name} (averaged)": value for name, value in ema.average.items()}
+    return {**{n: p.detach() for n, p in optimizer.named.items()}, **optimizer.state_dict(), **averages}
+
+
+def taken_on_a_host(p: torch.Tensor) -> bool:
+    return p.numel() >= one_pass.LARGE
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])])
+def test_large_weights_go_through_memory_once_and_are_moved_as_all_others_are(
+    device: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if device == "cpu":
+        kernels = SimpleNamespace(adamw=adamw_in_float64)
+        monkeypatch.setitem(sys.modules, "ups.engine.step_kernels", kernels)
+        monkeypatch.setattr(OnePass, "takes", staticmethod(taken_on_a_host))
+    ours = trained_at(device, monkeypatch, 1 << (18 if device == "cuda" else 10), kind)
+    theirs = trained_at(device, monkeypatch, 10**9, kind)
+    assert ours.keys() == theirs.keys()
+    assert {name: float(value) for name, value in ours.items() if name.endswith("/step")} == {
+        name: float(value) for name, value in theirs.items() if name.endswith("/step")
+    }
+    for name, value in theirs.items():
+        torch.testing.assert_close(
+            ours[name], value, rtol=2e-6, atol=2e-7, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_step_of_large_weights_can_be_a_graph() -> None:
+    modules = [large_net("cuda") for _ in range(2)]
+    optimizers = [Optimizer(module, "adamw", 1e-2, 0.1) for module in modules]
+    averages = [Ema(optimizer.named, 0.9) for optimizer in optimizers]
+    assert all(optimizer.one_pass is not None for optimizer in optimizers)
+    ok, norm = torch.tensor(True, device="cuda"), torch.tensor(5.0, device="cuda")
+    for optimizer in optimizers:
+        for p in optimizer.named.values():
+            p.grad = torch.empty_like(p)
+
+    def step(i: int) -> None:
+        optimizers[i].clip(norm, 1.0)
+        optimizers[i].step(ok, averages[i])
+
+    def give(seed: int) -> None:
+        torch.manual_seed(seed)
+        for p, q in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
+            assert p.grad is not None
+            assert q.grad is not None
+            q.grad.copy_(p.grad.normal_())
+        ok.fill_(seed != 2)
+        for i in range(2):
+            optimizers[i].lr.fill_(1e-2 / (1 + seed))
+            averages[i].weight.fill_(averages[i].ramp(seed))
+
+    give(0)
+    step(0)
+    step(1)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(1)
+    for seed in range(1, 5):
+        give(seed)
+        step(0)
+        graph.replay()
+    for name, value in optimizers[0].state_dict().items():
+        assert torch.equal(value, optimizers[1].state_dict()[name]), name
+    for name, p in optimizers[0].named.items():
+        assert torch.equal(p, optimizers[1].named[name]), name
+        assert torch.equal(averages[0].average[name], averages[1].average[name]), name
+    assert float(optimizers[0].state_dict()["one.weight/step"]) == 4

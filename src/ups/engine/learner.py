@@ -111,8 +111,7 @@ class Learner:
             self.optimizer.clip(norm, self.config.clip)
         ok = torch.isfinite(norm)
         with matrix_products(self.config, self.dist.device.type):
-            self.optimizer.step(ok)
-        self.ema.update(ok)
+            self.optimizer.step(ok, self.ema)
         self.meter.add(window.task.name, {**self.terms, "gradient": norm}, ok)
 
     @contextmanager

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ups.engine.muon import Muon
+from ups.engine.one_pass import OnePass
 from ups.types import ConfigError
 
 # Words in a parameter's own name that mark what weight decay must not pull to zero, and Muon must not rotate.
@@ -70,7 +71,8 @@ class Optimizer:
 
     A number moves by the same bits wherever it lies in its tensor, as ranks that hold pieces of it need. On the host
     the fused kernel rounds the last few numbers of a tensor in another way, those that fill no vector; a tensor that
-    has such numbers is moved as a longer twin, whose last ones are nobody's.
+    has such numbers is moved as a longer twin, whose last ones are nobody's. On a GPU large tensors that a rank holds
+    whole are moved by a kernel of our own (`OnePass`), which agrees with torch's to round-off.
     """
 
     def __init__(
@@ -91,8 +93,9 @@ class Optimizer:
         self.lr = torch.tensor(lr, dtype=torch.float32, device=device)
         hidden = [name for name in self.named if kind == "muon" and turned(self.named[name], decay[name])]
         wave = {name for name, p in self.named.items() if p.is_complex()}
+        large = {name: p for name, p in self.named.items() if name not in hidden and OnePass.takes(p)}
 
-        on_gpu, rest = device.type == "cuda", set(self.named) - {*hidden} - wave
+        on_gpu, rest = device.type == "cuda", set(self.named) - {*hidden, *large} - wave
         ragged = [] if on_gpu else [p for n, p in self.named.items() if n in rest and p.numel() % LANES]
         self.twins = {p: p.new_zeros(math.ceil(p.numel() / LANES) * LANES) for p in ragged}
 
@@ -104,6 +107,7 @@ class Optimizer:
         self.members: list[torch.optim.Optimizer] = []  # those that can skip a step by themselves
         self.guarded: list[torch.optim.Optimizer] = []  # those that are run at the base rate and then scaled
         self.muon = _muon({self.named[n]: weight_decay * decay[n] for n in hidden}) if kind == "muon" else None
+        self.one_pass = OnePass({n: (p, weight_decay * decay[n]) for n, p in large.items()}, betas) if large else None
         if rest:
             adamw = torch.optim.AdamW(groups(rest), lr=self.lr, betas=betas, fused=True, capturable=on_gpu)
             self.members.append(adamw)
@@ -118,10 +122,12 @@ class Optimizer:
 
     def clip(self, norm: Tensor, most: float) -> None:
         """Scale the gradients so that their norm, now `norm`, is at most `most` in the next step. On a GPU the fused
-        kernel does so as it goes through them, which spares a pass over memory."""
-        able = self.members if self.lr.is_cuda else []
+        kernel does so as it goes through them, which spares a pass over memory; of large tensors (`OnePass`) `.grad`
+        stays as it is."""
+        able: list[Any] = [m for m in (*self.members, self.one_pass) if m is not None and self.lr.is_cuda]
+        scale = 1 / shrinking(norm, most) if able else None
         for member in able:
-            member.grad_scale = 1 / shrinking(norm, most)  # type: ignore[attr-defined]
+            member.grad_scale = scale
         left = [p for p in self.named.values() if p.grad is not None and not any(p in m.state for m in able)]
         if left:
             clip([p.grad for p in left if p.grad is not None], norm, most)
@@ -131,10 +137,17 @@ class Optimizer:
         return {name: p.grad for name, p in self.named.items() if p.grad is not None}
 
     @torch.no_grad()
-    def step(self, ok: Tensor) -> None:
-        """Move the weights if `ok` (a boolean scalar tensor) is true; otherwise leave weights and state alone."""
+    def step(self, ok: Tensor, ema: Ema | None = None) -> None:
+        """Move the weights, and then their average where it is given, if `ok` (a boolean scalar tensor) is true;
+        otherwise leave weights, state and average alone."""
+        moved = self._step(ok, ema)
+        if ema is not None:
+            ema.update(ok, moved)
+
+    def _step(self, ok: Tensor, ema: Ema | None) -> Collection[str]:
+        """The names of those whose average has moved already."""
         if not (ok.is_cuda or ok):  # on the host a skipped step is simply none
-            return
+            return ()
         for p, twin in self.twins.items():
             twin.grad = None if p.grad is None else torch.cat((p.grad.flatten(), twin.new_zeros(len(twin) - p.numel())))
             twin[: p.numel()].copy_(p.flatten())
@@ -148,6 +161,10 @@ class Optimizer:
             self._scaled(member, ok)
         if self.muon is not None:
             self.muon.step(self.lr, ok)
+        if self.one_pass is None:
+            return ()
+        averages, weight = (None, None) if ema is None else (ema.average, ema.weight)
+        return self.one_pass.step(ok, self.lr, averages, weight)
 
     def _scaled(self, member: torch.optim.Optimizer, ok: Tensor) -> None:
         """A step at the base rate, then only lr/base of the way: both updates are linear in the learning rate."""
@@ -170,6 +187,8 @@ class Optimizer:
         key = p if twin is None else twin
         if self.muon is not None and p in self.muon.state:
             return self.muon.state[p]
+        if self.one_pass is not None and p in self.one_pass.state:
+            return self.one_pass.state[p]
         state = next(dict(m.state[key]) for m in self.members + self.guarded if key in m.state)
         return state if twin is None else {k: v[: p.numel()].view_as(p) if v.ndim else v for k, v in state.items()}
 
@@ -246,9 +265,13 @@ class Ema:
         return 1 - min(self.decay, (1 + updates) / (10 + updates))
 
     @torch.no_grad()
-    def update(self, ok: Tensor) -> None:
-        """One update with weight `self.weight`, a tensor set by the host beforehand; none where `ok` is false."""
-        average, weights = list(self.average.values()), list[Tensor](self.weights.values())
+    def update(self, ok: Tensor, done: Collection[str] = ()) -> None:
+        """One update with weight `self.weight`, a tensor set by the host beforehand, of all that are not `done` yet;
+        none where `ok` is false."""
+        average = [value for name, value in self.average.items() if name not in done]
+        weights = [self.weights[name] for name in self.average if name not in done]
+        if not average:
+            return
         if not ok.is_cuda:  # on the host, where numbers are at hand, one pass over memory
             torch._foreach_lerp_(average, weights, float(self.weight) * bool(ok))
             return
