@@ -18,6 +18,7 @@ from ups.models.gpu_block_ops import (
     heads_of,
     mixed,
     residual,
+    residual_norm,
     window_attention,
     window_fits,
 )
@@ -85,6 +86,35 @@ def test_fused_norms_of_fields_and_their_gradients_are_those_of_plain_torch(shap
 
     for mine, theirs in zip(results("cuda"), results("cpu"), strict=True):
         assert (mine - theirs).abs().max() <= 1e-5 * theirs.abs().max(), mine.shape
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize("shape", [(3, 9, 8), (2, 40, 30, 70), (2, 3, 4, 5, 6), (3, 1500, 96)])
+def test_the_norm_of_a_residual_sum_and_its_gradients_are_those_of_plain_torch(
+    shape: tuple[int, ...], beside: bool
+) -> None:
+    torch.manual_seed(0)
+    row = (shape[0], *(1,) * (len(shape) - 2), shape[-1])
+    kinds = (shape, row, shape, shape[-1:], row, row)
+    x, gate, branch, bias, scale, shift = values = [
+        torch.randn(of, dtype=torch.double).requires_grad_() for of in kinds
+    ]
+    weight, other = torch.randn(shape, dtype=torch.double), torch.randn(shape, dtype=torch.double) * beside
+    y = x + gate * (branch + bias)
+    factor = torch.rsqrt(y.square().mean(tuple(range(1, y.ndim)), keepdim=True) + 1e-6)
+    h = y * factor * (1 + scale) + shift
+    truth = h, y, *torch.autograd.grad((h * weight + y * other).sum(), values)
+    for dtype, error in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        given = [v.detach().to("cuda", torch.float32 if v is bias else dtype).requires_grad_() for v in values]
+        mine = residual_norm(*given, 1e-6)
+        loss = (mine[0] * weight.to("cuda", dtype)).sum()
+        loss = loss + (mine[1] * other.to("cuda", dtype)).sum() if beside else loss
+        gradients = torch.autograd.grad(loss, given)
+        for ours, theirs in zip((*mine, *gradients), truth, strict=True):
+            assert (ours.cpu().double() - theirs).norm() <= error * theirs.norm(), (dtype, ours.shape)
+        assert [g.dtype for g in gradients] == [v.dtype for v in given]
 
 
 @pytest.mark.gpu
@@ -217,7 +247,9 @@ def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:
 def test_what_goes_on_beside_an_operation_brings_its_own_gradient_back() -> None:
     x = torch.randn(2, 6, 8, device="meta", requires_grad=True)
     rows, kernel, gain = (torch.randn(n, 8, device="meta") for n in (2, 8, 3))
-    for made in (field_norm(x, rows, rows, 1e-6)[1:], axis_conv(x, kernel[:, :5], gain, Space((6,), (True,)))[1:]):
+    summed = residual_norm(x, rows, x, kernel[0], rows, rows, 1e-6)[1:]
+    beside = (field_norm(x, rows, rows, 1e-6)[1:], axis_conv(x, kernel[:, :5], gain, Space((6,), (True,)))[1:], summed)
+    for made in beside:
         for one in made:  # none of it came through the operation itself
             (gradient,) = torch.autograd.grad(one.sum(), x, retain_graph=True)
             assert gradient.shape == x.shape
@@ -236,6 +268,8 @@ def test_operations_of_a_block_know_their_shapes_and_flops_without_a_gpu() -> No
         (gated, (x, x, x, bias), 0),
         (activated, (x, bias), 0),
         (residual, (x, row, x, bias), 0),
+        (lambda *given: sum(residual_norm(*given, 1e-6)), (x, row, x, bias, row, row), 0),  # type: ignore[arg-type, return-value]
+        (lambda *given: residual_norm(*given, 1e-6)[0], (x, row, x, bias, row, row), 0),  # type: ignore[arg-type]
         (lambda qkv: sum(one.sum() for one in heads_of(qkv, 2, turn, 1e-6)), (qkv,), 0),  # type: ignore[misc, return-value]
         (lambda qkv, bias: window_attention(qkv, order, bias, 1e-6), (qkv, places), 2 * 2 * (2 * 6 * 8 * 3)),
         (functools.partial(mixed, axis=1), (waves, matrix, matrix, gain), 4 * 2 * (2 * 4 * 3 * 2 * 5 * 5)),

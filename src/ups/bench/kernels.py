@@ -23,7 +23,8 @@ KINDS = {
     "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",
     "element-wise, norms": r"elementwise|reduce|norm|softmax|vectorized|gelu|silu|index|^_squares$|^_apply$|^_sums$"
     r"|^_gather$|^_entering$|^_alone$|^_alone_back$"
-    r"|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_split$|^_split_back$|^_repair_gas$"
+    r"|^_gate$|^_gate_back$|^_activate_back$|^_residual$|^_residual_back$|^_residual_squares$|^_residual_norm_back$"
+    r"|^_split$|^_split_back$|^_repair_gas$"
     r"|::(add|sub|mul|div|sum|mean|addcmul|rsqrt|pow|sqrt|neg|where)_?$",
 }
 OTHER = "other"

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ups.models import norm_kernels
 from ups.models.norm_kernels import TOKENS, chunks, tiles
 
 SUMS = 512  # partial sums over all tokens, at most
@@ -117,6 +118,61 @@ def _residual_back(dy, g, m, bias, dm, partial, tokens, width, stride, chunk, BT
 
 
 @triton.jit
+def _residual_squares(
+    x, g, m, bias, y, partial, tokens, width, stride, chunk, BT: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """What `_residual` does, over a chunk of the tokens, and the sum of the squares of what it gives."""
+    part, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    stop = tl.minimum((part + 1) * chunk, tokens)
+    gate, shift = _row(g + sample * stride, c, width), _row(bias, c, width)
+    squares = tl.zeros((BT, BC), tl.float32)
+    for first in range(part * chunk, stop, BT):
+        t = first + tl.arange(0, BT)
+        live = (t < stop)[:, None] & (c < width)[None, :]
+        at = (sample * tokens + t)[:, None] * width + c[None, :]
+        branch = tl.load(m + at, mask=live, other=0.0).to(tl.float32) + shift
+        value = (tl.load(x + at, mask=live, other=0.0).to(tl.float32) + gate * branch).to(y.dtype.element_ty)
+        tl.store(y + at, value, mask=live)
+        squares += tl.where(live, value.to(tl.float32) * value.to(tl.float32), 0.0)
+    at = (sample * tl.num_programs(0) + part) * tl.num_programs(1) + tl.program_id(1)
+    tl.store(partial + at, tl.sum(tl.sum(squares, 0), 0))
+
+
+@triton.jit
+def _residual_norm_back(
+    dh, y, scale, factor, pull, through, g, m, bias, dx, dm, partial, tokens, width, scales, stride, chunk,
+    THROUGH: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the norm of a residual sum (`_entering`), and what `_residual_back` makes of it."""
+    part, sample = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    stop = tl.minimum((part + 1) * chunk, tokens)
+    gate, shift = _row(g + sample * stride, c, width), _row(bias, c, width)
+    a = (1.0 + _row(scale + sample * scales, c, width)) * tl.load(factor + sample)
+    along = tl.load(pull + sample)
+    times, plain = tl.zeros((BT, BC), tl.float32), tl.zeros((BT, BC), tl.float32)
+    for first in range(part * chunk, stop, BT):
+        t = first + tl.arange(0, BT)
+        live = (t < stop)[:, None] & (c < width)[None, :]
+        at = (sample * tokens + t)[:, None] * width + c[None, :]
+        given = tl.load(dh + at, mask=live, other=0.0).to(tl.float32) * a
+        given -= tl.load(y + at, mask=live, other=0.0).to(tl.float32) * along
+        if THROUGH:
+            given += tl.load(through + at, mask=live, other=0.0).to(tl.float32)
+        branch = tl.load(m + at, mask=live, other=0.0).to(tl.float32) + shift
+        rounded = given.to(dx.dtype.element_ty)
+        tl.store(dx + at, rounded, mask=live)
+        given = rounded.to(tl.float32)
+        times += given * branch
+        plain += given
+        tl.store(dm + at, given * gate, mask=live)
+    out = partial + (sample * tl.num_programs(0) + part) * 2 * width + c
+    tl.store(out, tl.sum(times, 0), mask=c < width)
+    tl.store(out + width, tl.sum(plain * gate, 0), mask=c < width)
+
+
+@triton.jit
 def _gather(partial, dg, dbias, samples, parts, width, BR: tl.constexpr, BC: tl.constexpr):
     """The sums over the chunks of a sample are the gradient of its gate; those over all samples that of the bias, which
     comes after the last sample."""
@@ -179,9 +235,56 @@ def residual_back(dy: Tensor, g: Tensor, m: Tensor, bias: Tensor) -> tuple[Tenso
     partial = torch.empty(len(m), parts, 2, width, dtype=torch.float32, device=m.device)
     dm, numbers = torch.empty_like(m), (tokens, width, g.stride(0), chunk, TOKENS, channels)
     _residual_back[(parts, *grid[1:])](dy, g, m, bias, dm, partial, *numbers)
-    dg, dbias = torch.empty(len(m), width, dtype=g.dtype, device=m.device), torch.empty_like(bias)
-    _gather[(triton.cdiv(width, FEW), len(m) + 1)](partial, dg, dbias, len(m), parts, width, ROWS, FEW)
+    dg, dbias = _gathered(partial, g, bias)
     return dg, dm, dbias
+
+
+def _gathered(partial: Tensor, g: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the gate and of the bias, out of sums over chunks of the tokens."""
+    samples, parts, _, width = partial.shape
+    dg, dbias = torch.empty(samples, width, dtype=g.dtype, device=g.device), torch.empty_like(bias)
+    _gather[(triton.cdiv(width, FEW), samples + 1)](partial, dg, dbias, samples, parts, width, ROWS, FEW)
+    return dg, dbias
+
+
+def residual_norm(
+    x: Tensor, g: Tensor, m: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The norm of `residual`, times 1 + `scale (B, D)`, plus `shift (B, D)`; that itself; and 1 / rms `(B,)`. Squares
+    are added up where the sum is made."""
+    width, tokens = x.shape[-1], x[0].numel() // x.shape[-1]
+    if norm_kernels.whole_sample(tokens * width, width):
+        y = residual(x, g, m, bias)
+        h, factor = norm_kernels.forward(y, scale, shift, eps)
+        return h, y, factor
+    y, (grid, channels) = torch.empty_like(x), tiles(tokens, width, len(x))
+    parts, chunk = chunks(tokens, grid)
+    partial = torch.empty(len(x), parts * grid[1], dtype=torch.float32, device=x.device)
+    numbers = (tokens, width, g.stride(0), chunk, TOKENS, channels)
+    _residual_squares[(parts, *grid[1:])](x, g, m, bias, y, partial, *numbers)
+    h, factor = norm_kernels.apply(y, partial, scale, shift, eps)
+    return h, y, factor
+
+
+def residual_norm_back(
+    dh: Tensor, y: Tensor, scale: Tensor, factor: Tensor, through: Tensor | None, g: Tensor, m: Tensor, bias: Tensor
+) -> tuple[Tensor, ...]:
+    """The gradients of `x`, `g`, `m`, the bias, `scale` and `shift`, given that of the norm and what comes `through`
+    that of the sum."""
+    width, tokens = y.shape[-1], y[0].numel() // y.shape[-1]
+    if norm_kernels.whole_sample(tokens * width, width):
+        dx, dscale, dshift = norm_kernels.backward(dh, y, scale, factor, through)
+        return dx, *residual_back(dx, g, m, bias), dscale, dshift
+    dscale, dshift = (torch.empty(len(y), width, dtype=scale.dtype, device=y.device) for _ in range(2))
+    pull = norm_kernels.of_rows(dh, y, scale, factor, dscale, dshift)
+    dx, dm, (grid, channels) = torch.empty_like(y), torch.empty_like(m), tiles(tokens, width, len(y))
+    parts, chunk = chunks(tokens, grid)
+    partial = torch.empty(len(y), parts, 2, width, dtype=torch.float32, device=y.device)
+    given = (dh, y, scale, factor, pull, dx if through is None else through, g, m, bias)
+    numbers = (tokens, width, scale.stride(0), g.stride(0), chunk, through is not None, TOKENS, channels)
+    _residual_norm_back[(parts, *grid[1:])](*given, dx, dm, partial, *numbers)
+    dg, dbias = _gathered(partial, g, bias)
+    return dx, dg, dm, dbias, dscale, dshift
 
 
 def _over_rows(x: Tensor) -> tuple[int, int, tuple[int, int, int], int]:

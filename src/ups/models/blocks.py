@@ -25,7 +25,7 @@ from ups.models.layers import (
     draw_small,
     gated,
     modulated_beside,
-    residual,
+    residual_modulated,
     rms_norm,
     widened,
 )
@@ -265,11 +265,11 @@ class Block(nn.Module):
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
         local, h, again = self.local.beside(h, space)
         mixed = gated(self.mixer(h, space), local, self.open, again)
-        x = residual(x, self.drop(parts[2]), self.leave, mixed)
+        gate, leave = self.drop(parts[2]), self.leave
         for layer in self.streams:
-            h, x = modulated_beside(x, self.norm, parts[6], parts[7])
-            x = residual(x, self.drop(parts[8]), layer.leave, layer(h))  # type: ignore[arg-type]
-        h, x = modulated_beside(x, self.norm, parts[3], parts[4])
+            h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[6], parts[7])
+            gate, leave, mixed = self.drop(parts[8]), layer.leave, layer(h)  # type: ignore[assignment]
+        h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[3], parts[4])
         y: Tensor = self.mlp(h, x, self.drop(parts[5]))
         return y
 

@@ -81,6 +81,15 @@ def residual(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
     return y
 
 
+def residual_norm(
+    x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """The fields of `residual` over their rms, times 1 + `scale (B, …, D)`, plus `shift (B, …, D)`; and `residual`."""
+    given = (x.contiguous(), rows(gate), branch.contiguous(), bias, rows(scale), rows(shift))
+    h, y = _ResidualNorm.apply(*given, eps)  # type: ignore[no-untyped-call]
+    return h, y
+
+
 def heads_of(qkv: Tensor, heads: int, turn: tuple[Tensor, Tensor], eps: float) -> tuple[Tensor, Tensor, Tensor]:
     """Queries and keys over their rms and turned, values as they are, each `(B, heads, tokens, d)`, out of `qkv (B,
     tokens, 3 · heads · d)`; `turn` are cos and sin `(tokens, d / 2)`."""
@@ -127,6 +136,41 @@ def _residual(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Any:
 
 def _residual_back(dy: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Any:
     return _block_kernels().residual_back(dy, gate, branch, bias)
+
+
+def _residual_norm(*given: Any) -> Any:
+    return _block_kernels().residual_norm(*given)
+
+
+def _residual_norm_shapes(x: Tensor, *_: Any) -> Any:
+    return torch.empty_like(x), torch.empty_like(x), x.new_empty(len(x), dtype=torch.float32)
+
+
+def _residual_norm_back(*given: Any) -> Any:
+    return _block_kernels().residual_norm_back(*given)
+
+
+class _ResidualNorm(torch.autograd.Function):
+    """The norm of a residual sum, and the sum."""
+
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        _, gate, branch, bias, scale, _, _ = given
+        h, y, factor = torch.ops.ups.residual_norm(*given)
+        ctx.save_for_backward(y, scale, factor, gate, branch, bias)
+        return h, y
+
+    @staticmethod
+    def backward(ctx: Any, dh: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, ...]:
+        *norm, gate, branch, bias = ctx.saved_tensors
+        through = None if through is None else through.contiguous()
+        if dh is not None:
+            given = (dh.contiguous(), *norm, through, gate, branch, bias)
+            return *torch.ops.ups.residual_norm_back(*given), None
+        if through is None:
+            return (None,) * 7
+        return through, *torch.ops.ups.residual_back(through, gate, branch, bias), None, None, None
 
 
 def _heads_shapes(qkv: Tensor, _: Any, __: Any, heads: int, ___: Any) -> Any:
@@ -250,6 +294,14 @@ OPERATIONS: Operations = {
     "residual_back(Tensor dy, Tensor gate, Tensor branch, Tensor bias) -> (Tensor, Tensor, Tensor)": (
         _residual_back,
         alike(1, 2, 3),
+        no_flops,
+    ),
+    "residual_norm(Tensor x, Tensor gate, Tensor branch, Tensor bias, Tensor scale, Tensor shift, float eps)"
+    " -> (Tensor, Tensor, Tensor)": (_residual_norm, _residual_norm_shapes, no_flops),
+    "residual_norm_back(Tensor dh, Tensor y, Tensor scale, Tensor factor, Tensor? through, Tensor gate, Tensor branch,"
+    " Tensor bias) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)": (
+        _residual_norm_back,
+        alike(1, 5, 6, 7, 2, 2),
         no_flops,
     ),
     "heads_of(Tensor qkv, Tensor cos, Tensor sin, int heads, float eps) -> (Tensor, Tensor, Tensor)": (

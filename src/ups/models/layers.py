@@ -79,10 +79,25 @@ def residual(x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
     if not usable(x):
         plain: Tensor = x + gate * layer(h)
         return plain
+    return _added(x, gate, functional.linear(h, layer.weight), layer.bias)
+
+
+def _added(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
+    if x.dtype == torch.promote_types(x.dtype, branch.dtype):
+        return gpu_block_ops.residual(x, gate, branch, bias)
+    return x + gate * (branch + bias.to(branch.dtype))
+
+
+def residual_modulated(
+    x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor, over: str, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `modulated_beside` gives of `residual`: on a GPU the norm of a field begins where the sum is made."""
+    if over == "token" or not usable(x):
+        return modulated_beside(residual(x, gate, layer, h), over, scale, shift)
     branch = functional.linear(h, layer.weight)
     if x.dtype == torch.promote_types(x.dtype, branch.dtype):
-        return gpu_block_ops.residual(x, gate, branch, layer.bias)
-    return x + gate * (branch + layer.bias.to(branch.dtype))
+        return gpu_block_ops.residual_norm(x, gate, branch, layer.bias, scale, shift, EPS)
+    return modulated_beside(_added(x, gate, branch, layer.bias), over, scale, shift)
 
 
 @table

@@ -164,17 +164,28 @@ def forward(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor
     """Fields `x (B, *G, D)` over their rms, times 1 + `scale (B, D)`, plus `shift (B, D)`; and 1 / rms `(B,)`."""
     samples, width = len(x), x.shape[-1]
     count = x.numel() // max(samples, 1)
-    y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
-    sizes = (count // width, width, scale.stride(0), shift.stride(0))
-    if tile := _whole_sample(count, width):
+    if tile := whole_sample(count, width):
+        y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
+        sizes = (count // width, width, scale.stride(0), shift.stride(0))
         _alone[(samples,)](x, scale, shift, y, factor, *sizes, eps, *tile, num_warps=8)
         return y, factor
     chunk = BLOCK * max(1, -(-count // (BLOCK * PARTS)))
     parts = -(-count // chunk)
     partial = torch.empty(samples, parts, dtype=torch.float32, device=x.device)
     _squares[(parts, samples)](x, partial, count, chunk, BLOCK)
-    grid, channels = tiles(count // width, width, samples)
-    _apply[grid](x, partial, scale, shift, y, factor, *sizes, parts, eps, PARTS, TOKENS, channels)
+    return apply(x, partial, scale, shift, eps)
+
+
+def apply(x: Tensor, partial: Tensor, scale: Tensor, shift: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The same, given the sums of squares `(B, parts)` over parts of each sample."""
+    samples, width, parts = len(x), x.shape[-1], partial.shape[1]
+    y, factor = torch.empty_like(x), torch.empty(samples, dtype=torch.float32, device=x.device)
+    tokens = x.numel() // max(samples * width, 1)
+    grid, channels = tiles(tokens, width, samples)
+    sizes = (tokens, width, scale.stride(0), shift.stride(0), parts, eps)
+    _apply[grid](
+        x, partial, scale, shift, y, factor, *sizes, max(PARTS, triton.next_power_of_2(parts)), TOKENS, channels
+    )
     return y, factor
 
 
@@ -187,20 +198,30 @@ def backward(
     dscale, dshift = (torch.empty(samples, width, dtype=scale.dtype, device=x.device) for _ in range(2))
     dx, sizes = torch.empty_like(x), (tokens, width, scale.stride(0))
     other, added = dx if through is None else through, through is not None
-    if tile := _whole_sample(tokens * width, width):
+    if tile := whole_sample(tokens * width, width):
         _alone_back[(samples,)](dy, x, scale, factor, other, dx, dscale, dshift, *sizes, added, *tile, num_warps=8)
         return dx, dscale, dshift
+    pull = of_rows(dy, x, scale, factor, dscale, dshift)
+    grid, channels = tiles(tokens, width, samples)
+    _entering[grid](dy, x, scale, factor, pull, other, dx, *sizes, added, TOKENS, channels)
+    return dx, dscale, dshift
+
+
+def of_rows(dy: Tensor, x: Tensor, scale: Tensor, factor: Tensor, dscale: Tensor, dshift: Tensor) -> Tensor:
+    """Fills the gradients of `scale` and `shift`; what pulls that of `x` along x, of each sample."""
+    samples, width = len(x), x.shape[-1]
+    tokens = x.numel() // max(samples * width, 1)
     grid, channels = tiles(tokens, width, samples)
     parts, chunk = chunks(tokens, grid)
     partial = torch.empty(samples, parts, 2, width, dtype=torch.float32, device=x.device)
     _sums[(parts, *grid[1:])](dy, x, partial, tokens, width, chunk, TOKENS, channels)
     pull = torch.empty_like(factor)
-    _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *sizes, parts, PARTS, channels)
-    _entering[grid](dy, x, scale, factor, pull, other, dx, *sizes, added, TOKENS, channels)
-    return dx, dscale, dshift
+    sizes = (tokens, width, scale.stride(0), parts, PARTS, channels)
+    _gather[(samples,)](partial, scale, factor, pull, dscale, dshift, *sizes)
+    return pull
 
 
-def _whole_sample(count: int, width: int) -> tuple[int, int] | None:
+def whole_sample(count: int, width: int) -> tuple[int, int] | None:
     """The tokens and channels that a program takes at once which goes through a whole sample; None if that is large."""
     channels = triton.next_power_of_2(width)
     return (max(1, TILE // channels), channels) if 0 < count <= ALONE and channels <= TILE else None
