@@ -33,6 +33,7 @@ GRIDS = [
     ((2,), (False,)),
     ((65, 5), (True, False)),
     ((5, 4), (False, True)),
+    ((2, 11), (False, False)),
     ((2, 3), (False, False)),
     ((3, 4, 5), (False, True, False)),
 ]
@@ -43,14 +44,15 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize(("width", "taps"), [(5, 7), (70, 3), (128, 5)])
+@pytest.mark.parametrize("samples", [3, 9])  # of many, grids of two axes are gone through in patches
+@pytest.mark.parametrize(("width", "taps"), [(5, 7), (70, 3), (128, 5), (12, 5)])
 @pytest.mark.parametrize(("shape", "periodic"), GRIDS)
 def test_fused_convolutions_and_their_gradients_are_those_of_the_library(
-    shape: tuple[int, ...], periodic: tuple[bool, ...], width: int, taps: int
+    shape: tuple[int, ...], periodic: tuple[bool, ...], width: int, taps: int, samples: int
 ) -> None:
     assert usable(torch.ones(1, device="cuda"))
     torch.manual_seed(0)
-    layer, x, weight = AxisConv(width, taps), torch.randn(3, *shape, width), torch.randn(3, *shape, width)
+    layer, x, weight = AxisConv(width, taps), *(torch.randn(samples, *shape, width) for _ in range(2))
 
     def results(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
         there = layer.to(device)

@@ -17,7 +17,7 @@ KINDS = {
     "attention": r"flash|fmha|attention|sdpa|^_attend$|^_attend_back$",
     "matrix products": r"gemm|gemv|cutlass|nvjet|xmma|cublas|splitk|matmul|triton_tem|triton_mm|::(add|badd|b)?mm$",
     "convolutions": r"conv(?!ert)|fft|^_mix$|^_weigh$|^_whole$|^_gains$|^_forward$|^_backward$|^_backward_weight$"
-    r"|^_taps$",
+    r"|^_taps$|^_patch$|^_patch_back$|^_patch_weight$",
     "optimizer": r"multi_tensor_apply|adam|lerp|_foreach_",
     "fused": r"^triton_",
     "copies": r"memcpy|memset|copy|catarray|::cat$|transpose|permut|(?<!un)roll|fill|::zero",

@@ -29,10 +29,10 @@ def _run_on(device: torch.device) -> bool:
 _run_on._dynamo_marked_constant = True  # type: ignore[attr-defined]  # to a compiler, as tables are (ups.tensors)
 
 
-def _axis_kernels() -> Any:
-    from ups.models import axis_kernels
+def _conv_kernels(x: Tensor, kernel: Tensor, space: Space) -> Any:
+    from ups.models import axis_kernels, patch_kernels
 
-    return axis_kernels
+    return patch_kernels if patch_kernels.fits(x, kernel.shape[1], space) else axis_kernels
 
 
 def _norm_kernels() -> Any:
@@ -91,17 +91,20 @@ def channel_parts(size: int) -> tuple[int, int]:
 
 
 def _conv(x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    return _axis_kernels().forward(x, kernel, gain, Space(tuple(shape), tuple(periodic)))
+    space = Space(tuple(shape), tuple(periodic))
+    return _conv_kernels(x, kernel, space).forward(x, kernel, gain, space)
 
 
 def _conv_back(
     dy: Tensor, kernel: Tensor, gain: Tensor, through: list[Tensor], shape: list[int], periodic: list[bool]
 ) -> Any:
-    return _axis_kernels().backward(dy, kernel, gain, through, Space(tuple(shape), tuple(periodic)))
+    space = Space(tuple(shape), tuple(periodic))
+    return _conv_kernels(dy, kernel, space).backward(dy, kernel, gain, through, space)
 
 
 def _conv_weights(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, shape: list[int], periodic: list[bool]) -> Any:
-    return _axis_kernels().backward_weight(dy, x, kernel, gain, Space(tuple(shape), tuple(periodic)))
+    space = Space(tuple(shape), tuple(periodic))
+    return _conv_kernels(x, kernel, space).backward_weight(dy, x, kernel, gain, space)
 
 
 def _norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Any:
