@@ -21,13 +21,14 @@ LARGEST_WINDOW, LARGEST_TILES = 128, (64 * 160, 64 * 128, 64 * 64)
 
 def window_fits(window: int, size: int, x: Tensor) -> bool:
     """Whether one program of the GPU of `x` holds a window of so many tokens with heads of `size` channels: on the way
-    back queries, keys, values and what is given of each token, and the weights between tokens."""
+    back queries, keys, values, what is given of each token and one more of that size on its way to another thread, and
+    the weights between tokens."""
     item = 2 if torch.is_autocast_enabled("cuda") else x.element_size()
     kind = 0 if item == 2 else 2 if torch.get_float32_matmul_precision() == "highest" else 1
     if window > LARGEST_WINDOW or window * size > LARGEST_TILES[kind]:
         return False
     rows, columns = max(16, 1 << (window - 1).bit_length()), sum(channel_parts(size))
-    return item * (4 * rows * columns + rows * rows) <= _shared_memory(x.device)
+    return item * (5 * rows * columns + rows * rows) <= _shared_memory(x.device)
 
 
 def _shared_memory(device: torch.device) -> int:
