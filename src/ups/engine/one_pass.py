@@ -65,7 +65,8 @@ class OnePass:
             adamw(params, gradients, moments, beside, live, scale, lr, share, self.betas, EPS, decay)
             torch.autograd.graph.increment_version(params)  # as operations of torch do that change a tensor
         if moved:
-            torch._foreach_add_([self.state[p]["step"] for p, _ in moved.values()], live)
+            # By a list: a single number on a GPU would be read by the processor, which a capture forbids.
+            torch._foreach_add_([self.state[p]["step"] for p, _ in moved.values()], [live] * len(moved))
         return () if averages is None else moved.keys()
 
 
