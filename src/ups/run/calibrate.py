@@ -13,7 +13,7 @@ from ups.data.windows import whole
 from ups.eval.ensembles import crps, fitting_stretch
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
-from ups.models.calibration import LIMIT, Calibration, Damping, banded, bands, drawing_part, smooth
+from ups.models.calibration import EDGES, LIMIT, STRETCHED, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
 from ups.run.datasets import DataSet, Say
@@ -175,7 +175,7 @@ def _smoothed(logs: Array) -> Array:
 
 
 class Powers:
-    """How strong fine structure is, of the truth, of rollouts without draws, and of what members have beside them:
+    """How strong each band of waves is, of the truth, of rollouts without draws, and of what members have beside them:
     sums over trajectories by step, band and channel."""
 
     def __init__(self) -> None:
@@ -184,13 +184,21 @@ class Powers:
     def add(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
         if not banded(window):
             return
-        truth, own = ([band.double() for band in bands(x, window)[1:]] for x in (window.targets, plain))
-        sums = torch.zeros(4, len(plain), plain.shape[1], len(own), plain.shape[-1], dtype=torch.float64)
+        grid, axes = tuple(plain.shape[2:-1]), tuple(range(2, plain.ndim - 1))
+        band, times = bands(grid, plain.device)
+
+        def power(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            """Of two spectra `(B, T, *K, C)`, in each band `(B, T, bands, C)`."""
+            each = ((a * b.conj()).real.double() * times.unsqueeze(-1)).flatten(2, -2)
+            total = each.new_zeros(*each.shape[:2], 1 + len(EDGES), each.shape[-1])
+            return total.index_add_(2, band.flatten(), each)[:, :, 1:].cpu() / math.prod(grid) ** 2
+
+        truth, own = (torch.fft.rfftn(x, dim=axes) for x in (window.targets, plain))
+        both, drawn = torch.zeros(()), torch.zeros(())
         for one in members:
-            for i, band in enumerate(bands(one - plain, window)[1:]):
-                pairs = ((truth[i], truth[i]), (own[i], own[i]), (own[i], band.double()), (band.double(),) * 2)
-                for n, (a, b) in enumerate(pairs):
-                    sums[n, :, :, i] += (a * b).flatten(2, -2).mean(2).cpu() / len(members)
+            beside = torch.fft.rfftn(one - plain, dim=axes)
+            both, drawn = both + power(own, beside) / len(members), drawn + power(beside, beside) / len(members)
+        sums = torch.stack((power(truth, truth), power(own, own), both, drawn))
         sound = sums.isfinite().flatten(2).all(2).all(0)  # a rollout that runs away says nothing of the others
         self.sums.append(sums[:, sound].sum(1).numpy())
 
@@ -201,7 +209,9 @@ class Powers:
             return ()
         alike = [np.pad(s, ((0, 0), (0, len(factors) - s.shape[1]), (0, 0), (0, 0))) for s in self.sums]
         truth, own, both, drawn = np.sum(alike, 0)
-        part = np.minimum(np.array(factors)[:, None], 1.0)
+        stretch = np.array(factors)[:, None]
+        fine = np.array(EDGES)[:, None] >= STRETCHED
+        part = np.where(fine, np.minimum(stretch, 1.0), stretch)
         found = own + 2 * part * both + part**2 * drawn
         logs = np.zeros_like(truth)
         for first, last in pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()):
