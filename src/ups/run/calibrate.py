@@ -86,7 +86,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
                     signs.setdefault(name, []).append(values.cpu().numpy())
             true = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(true.T.flatten().cpu().numpy())
-    factors = factors_of(places, task)
+    factors = factors_of(places, task, device)
     damping = powers.damping(factors, task)
     calibration = Calibration(drawn_by, factors, lasting, damping) if drawn_by is not None and factors else None
     if not errors:
@@ -148,15 +148,18 @@ def thinned(members: torch.Tensor, plain: torch.Tensor, window: Window, step: in
     return chosen.transpose(1, 2).cpu()
 
 
-def factors_of(places: Sequence[Sequence[torch.Tensor]], task: TaskSpec) -> tuple[tuple[float, ...], ...]:
-    """The factors of each step and channel: the stretch by which `LEVEL` of the truth is covered, smoothed over steps.
+def factors_of(
+    places: Sequence[Sequence[torch.Tensor]], task: TaskSpec, device: torch.device | str = "cpu"
+) -> tuple[tuple[float, ...], ...]:
+    """The factors of each step and channel: the stretch by which `LEVEL` of the truth is covered, smoothed over steps;
+    found on a device, one step at a time.
 
     Channels of one field have one factor, so that what is linear in them (a divergence) stays as it is.
     """
     ends = list(pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()))
     logs = np.zeros((len(places), len(task.channels)))
     for i, step in enumerate(places):
-        pool = torch.cat(list(step), 2)
+        pool = torch.cat(list(step), 2).to(device)
         for first, last in ends:
             values = pool[:, first:last].flatten(1)
             members = len(values) // 2
