@@ -12,11 +12,14 @@ import h5py
 import numpy as np
 import pytest
 
+from ups.data import open_source
+from ups.data.trajectories import Reduction, Trajectories
 from ups.definition import Definition
 from ups.jobs.inspect import describe, problems, task_table
 from ups.physics import EQUATIONS
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, generate
+from ups.types import DataError
 
 
 def quiet(progress: Progress) -> None:
@@ -101,13 +104,17 @@ def test_numbers_and_parameters_that_no_run_can_use_are_found(tmp_path: Path) ->
     ]
 
 
-def test_a_sample_in_which_no_cell_counts_holds_nan_and_no_constant(tmp_path: Path) -> None:
+def test_a_sample_in_which_no_cell_counts_is_named_and_not_read(tmp_path: Path) -> None:
     u = np.random.default_rng(0).random((3, 9, 8))
     u[:, :, :2], u[1] = np.nan, np.nan
     np.savez(tmp_path / "a.npz", u=u)
     task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
     sentences = [sentence for _, sentence in problems([tmp_path / "a.npz"], task)]
-    assert sentences == ["NaN or infinity in 1 sample (000001)"]
+    assert sentences == ["a mask of 0 everywhere, so that no cell counts, in 1 sample (000001)"]
+    with open_source(tmp_path / "a.npz", {}, task) as source:
+        assert len(Trajectories(source, ["000000", "000002"], Reduction())) == 2
+        with pytest.raises(DataError, match="a.npz: no cell of sample 000001 counts: its mask is 0 everywhere; mend"):
+            Trajectories(source, source.ids, Reduction())
 
 
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:

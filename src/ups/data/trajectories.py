@@ -128,6 +128,12 @@ class Trajectories:
         self.inputs = self._read_inputs()
         self.mask = mask_of(self.task, self.inputs)
         if self.mask is not None:
+            for name, counts in zip(self.ids, self.mask.flatten(1).any(1).tolist(), strict=True):
+                if not counts:
+                    raise DataError(
+                        f"{source.path}: no cell of sample {name} counts: its mask is 0 everywhere; mend the mask, or "
+                        "leave the sample out."
+                    )
             fill_given(self.inputs.numpy(), self.mask.numpy(), self.task.given.index(self.task.mask))
 
     def __getstate__(self) -> dict[str, Any]:

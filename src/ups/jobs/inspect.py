@@ -31,13 +31,15 @@ RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that 
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
 WANDERS = "NaN that moves in time in"
+NO_CELL = "a mask of 0 everywhere, so that no cell counts, in"
 TOO_LARGE = "numbers that float32, in which all is read, cannot hold, in"
 TOO_SMALL = "no number that float32, in which all is read, holds with all its digits, in"
 WRONG = (
-    *(WANDERS, NOT_FINITE, TOO_LARGE, TOO_SMALL, "one and the same number everywhere in"),
+    *(WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL, "one and the same number everywhere in"),
     *("no change in time in", "only zeros in the last frame of"),
 )
-
+# Samples of which no law and no coefficient is measured.
+UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 Task = str | Definition | None
 
@@ -98,7 +100,7 @@ def _file_problems(source: Source) -> list[str]:
     found = [*source.problems, *uneven_times(source), *scan.problems()]
     found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
     found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
-    if not any(scan.found[what] for what in (NOT_FINITE, TOO_LARGE, TOO_SMALL, WANDERS)) and not given and not unknown:
+    if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
             for law, worst, blur in _law_residuals(source)
@@ -128,7 +130,8 @@ class Scan:
     def sample(self, name: str, pieces: Iterable[Array], steady: bool, counts: Array | None = None) -> None:
         """`counts` `(*S,)` is true where a cell counts; None where all do."""
         digest = hashlib.blake2b(digest_size=16)
-        finite, moves, low, high, wanders = counts is None or bool(counts.any()), False, np.inf, -np.inf, False
+        nowhere = counts is not None and not counts.any()
+        finite, moves, low, high, wanders = True, False, np.inf, -np.inf, False
         first: Array | None = None
         pattern: Array | None = None
         last_is_zero = False
@@ -146,7 +149,8 @@ class Scan:
             last_is_zero = not piece[-1].any()
         size, kept = max(-low, high), np.finfo(np.float32)
         large, small = size > float(kept.max), 0 < size < float(kept.tiny)
-        holds = (wanders, not finite, large, small, low == high, not moves and not steady, last_is_zero and not steady)
+        still = not moves and not steady
+        holds = (wanders, nowhere, not finite, large, small, low == high, still, last_is_zero and not steady)
         if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
             self.found[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
