@@ -113,7 +113,7 @@ def test_a_sample_in_which_no_cell_counts_is_named_and_not_read(tmp_path: Path) 
     assert sentences == ["a mask of 0 everywhere, so that no cell counts, in 1 sample (000001)"]
     with open_source(tmp_path / "a.npz", {}, task) as source:
         assert len(Trajectories(source, ["000000", "000002"], Reduction())) == 2
-        with pytest.raises(DataError, match="a.npz: no cell of sample 000001 counts: its mask is 0 everywhere; mend"):
+        with pytest.raises(DataError, match="no cell of sample 000001 counts: its mask is 0 everywhere; mend"):
             Trajectories(source, source.ids, Reduction())
 
 
