@@ -356,7 +356,7 @@ def test_a_well_file_may_have_another_name_but_not_another_equation(flow):
         (lambda file: file["dimensions"].pop("time"), "'dimensions/time' is missing"),
         (lambda file: file["t1_fields"].pop("velocity"), "'t1_fields/velocity' is missing"),
         (lambda file: file["t0_fields/density"].attrs.pop("time_varying"), "attribute time_varying"),
-        (lambda file: file["t0_fields/density"].attrs.update(dim_varying=[True]), "has 1 flags for 2 axes"),
+        (lambda file: file["t0_fields/density"].attrs.update(dim_varying=[True]), "has 1 flag for 2 axes"),
         (lambda file: file["t0_fields/density"].attrs.update(sample_varying=False), r"'t0_fields/density' is 3 × 4"),
         (lambda file: file.attrs.update(n_trajectories=4), r"'t0_fields/density' is 3 × 4 × 5 × 6, where 4 × 4 × 5"),
         (lambda file: file.attrs.update(ups_complete=False), "is unfinished"),

@@ -390,7 +390,7 @@ def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path:
         check(config(tmp_path, {"w": {"file": str(tmp_path / "*.npz"), "task": WAVES}}))
     file = npz(tmp_path / "a.npz", np.linspace(0, 1, 12), frames=8)
     split = {"time": [0.7, 0.15, 0.15]}
-    with pytest.raises(ConfigError, match="too few for 1 frames of context"):
+    with pytest.raises(ConfigError, match="too few for 1 frame of context"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
 
 

@@ -31,7 +31,7 @@ from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Session:
         if not count:
             return "unseen file", ()
         which = "All" if count == len(part) else f"{count} of {len(part)}"
-        sentence = f"{which} trajectories of this file are ones the run was trained or validated on: it is NOT unseen."
+        sentence = f"The run was trained or validated on {which.lower()} trajectories of this file: it is NOT unseen."
         return "file SEEN IN TRAINING" if count == len(part) else "file partly SEEN IN TRAINING", (sentence,)
 
     @staticmethod
@@ -239,7 +239,9 @@ def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int
             raise ConfigError(f"{cells[0]} cells along the first axis of {cells_of(like)} fit no grid; name all axes.")
         cells = tuple(int(n) for n in scaled)
     if len(cells) != len(like) or min(cells) < 2:
-        raise ConfigError(f"{task} has {len(like)} axes, so --resolution is {len(like)} numbers of at least 2.")
+        raise ConfigError(
+            f"{task} has {counted(len(like), 'axis')}, so --resolution is {counted(len(like), 'number')} of at least 2."
+        )
     return cells
 
 

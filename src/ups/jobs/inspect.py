@@ -21,7 +21,7 @@ from ups.physics.balances import UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
-from ups.types import Array, DataError, Params, Trajectory
+from ups.types import Array, DataError, Params, Trajectory, counted
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
@@ -223,8 +223,8 @@ def _headline(source: Source) -> list[str]:
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
-        f"  {_count(len(source), 'trajectory', 'trajectories')} × {_count(len(t), 'frame')} × {cells} cells × "
-        f"{_count(len(task.channels), 'channel')} ({', '.join(task.channels)})",
+        f"  {counted(len(source), 'trajectory')} × {counted(len(t), 'frame')} × {cells} cells × "
+        f"{counted(len(task.channels), 'channel')} ({', '.join(task.channels)})",
     ]
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
@@ -269,7 +269,7 @@ def _values(source: Source) -> list[str]:
     stack = np.stack(rows)
     low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
     std = np.sqrt(np.maximum(stack[:, 3].mean(0) - mean**2, 0))
-    return [f"  values of {len(rows)} trajectories:"] + [
+    return [f"  values of {counted(len(rows), 'trajectory')}:"] + [
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)
     ]
@@ -294,10 +294,6 @@ def _coefficients(source: Source) -> list[str]:
     return lines
 
 
-def _count(n: int, one: str, many: str = "") -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
-
-
 def _size(source: Source) -> str:
     """The bytes of all files of a source, in words."""
     total = float(sum(p.stat().st_size for p in source.files()))
@@ -310,7 +306,7 @@ def _size(source: Source) -> str:
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''} ({shown})"
+    return f"{counted(len(names), noun)} ({shown})"
 
 
 def record_split(

@@ -10,6 +10,7 @@ import numpy as np
 from ups.data import Source
 from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
+from ups.types import counted
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.
 HALVED = 8
@@ -65,7 +66,7 @@ def uneven_times(source: Source) -> list[str]:
     if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):
         return []
     uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
-    return [f"the times are not uniform in {len(uneven)} of {len(source)} samples"] if uneven else []
+    return [f"the times are not uniform in {len(uneven)} of {counted(len(source), 'sample')}"] if uneven else []
 
 
 def described_task(source: Source, definition: Definition) -> Definition:

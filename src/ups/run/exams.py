@@ -20,7 +20,7 @@ from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Entry, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
-from ups.types import ConfigError, DataError, Params, PhysicsError
+from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
@@ -68,7 +68,10 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
             continue
         long = lengths[lengths > context]
         if short := len(lengths) - len(long):
-            notes.append(f"{name}: {short} of {len(lengths)} trajectories ({split}) end with their context, unjudged.")
+            notes.append(
+                f"{name}: {short} of {counted(len(lengths), 'trajectory')} ({split}) not judged: no frame follows the "
+                "context."
+            )
         counts = dict(zip(*np.unique(long, return_counts=True), strict=True))
         if len(counts) > LENGTHS:
             least = int(long.min())

@@ -13,7 +13,7 @@ from ups.data.axes import note_uneven
 from ups.data.hdf5 import dataset, values_at
 from ups.data.source import Remarks
 from ups.later import h5py
-from ups.types import Array, DataError, Field
+from ups.types import Array, DataError, Field, counted
 
 NUMBERS = "biuf"
 
@@ -57,7 +57,8 @@ def fields(file: Any, names: tuple[str, ...], lengths: tuple[int, ...]) -> Itera
             by_dim = tuple(bool(flag) for flag in np.atleast_1d(attribute(node, "dim_varying")))
             if len(by_dim) != len(names):
                 raise DataError(
-                    f"{file.filename}: dim_varying of '{name}' has {len(by_dim)} flags for {len(names)} axes."
+                    f"{file.filename}: dim_varying of '{name}' has {counted(len(by_dim), 'flag')} for "
+                    f"{counted(len(names), 'axis')}."
                 )
             varying = (by_sample, by_time, *by_dim)
             components = node.shape[node.ndim - rank :] if node.ndim >= rank else (0,) * rank
@@ -124,7 +125,7 @@ def scalars(file: Any, samples: int, remarks: Remarks) -> dict[str, Array]:
         elif node.attrs.get("time_varying", False):
             remarks.notes.append(f"scalar {name} varies in time and is not given as a parameter")
         elif node.size != (samples if node.attrs.get("sample_varying", False) else 1):
-            remarks.problems.append(f"scalar {name} has {node.size} values for {samples} samples")
+            remarks.problems.append(f"scalar {name} has {counted(node.size, 'value')} for {counted(samples, 'sample')}")
         elif node.dtype.kind not in NUMBERS and h5py.check_string_dtype(node.dtype) is None:
             remarks.problems.append(f"scalar {name} holds {node.dtype}, neither numbers nor words, and is no parameter")
         else:
@@ -143,7 +144,8 @@ def simulation_parameters(file: Any, samples: int, own: Mapping[str, Array], rem
         value = np.ravel(file.attrs[name]) if name in file.attrs else np.zeros(0)
         if value.size not in (1, samples):
             remarks.notes.append(
-                f"simulation parameter {name} has {value.size} values for {samples} samples and is not given as one"
+                f"simulation parameter {name} has {counted(value.size, 'value')} for {counted(samples, 'sample')} and "
+                "is not given as one"
             )
         elif name not in own:
             result[name] = _numbers_or_words(value)
