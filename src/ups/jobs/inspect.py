@@ -13,7 +13,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.definition import Definition
-from ups.jobs.variety import described_task, differences, uneven_times, varying_parameters
+from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
 from ups.later import torch
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
@@ -50,7 +50,8 @@ def describe(path: Path, task: Task = None) -> str:
         lines = [*_headline(source), *_values(source), *_coefficients(source)]
         lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
         lines += [f"  note: {note}" for note in (*source.notes, *differences(source))]
-        lines += [f"  PROBLEM: {problem}" for problem in (*source.problems, *uneven_times(source))]
+        faults = (*source.problems, *uneven_times(source), *single_cells(source))
+        lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
         lines.append(described_task(source, Definition.of(task)).text().rstrip())
     return "\n".join(lines)
@@ -97,7 +98,7 @@ def _file_problems(source: Source) -> list[str]:
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
                 unknown.setdefault(key, []).append(name)
-    found = [*source.problems, *uneven_times(source), *scan.problems()]
+    found = [*source.problems, *uneven_times(source), *single_cells(source), *scan.problems()]
     found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
     found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
     if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
