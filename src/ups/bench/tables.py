@@ -12,7 +12,7 @@ from ups.bench.beyond_tables import PICTURE, cell, command_of, draw, markdown, n
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
-from ups.types import DataError
+from ups.types import DataError, counted
 
 ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
@@ -282,6 +282,6 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
 def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
     """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which version."""
     training = runs[0].predictors[predictor]
-    words = f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
+    words = f"{training.seconds:.0f} s, {counted(training.steps, 'step')}, {training.params / 1e6:.2f} M parameters"
     about = (runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
     return "; ".join(filter(None, (words, *about)))
