@@ -116,7 +116,7 @@ def test_the_newest_is_shown_and_not_the_best() -> None:
     short = measured(row, 1e-5, kind="short", started="2099-04-01")
     assert newest([again, old, *new, short], row) == [again, new[1]]
     assert newest([short], row) == []
-    hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for the plot of error against compute
+    hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for a plot
     assert shown([again, hasty], row) == [again]
     assert newest([again, hasty], row) == [hasty]
 
