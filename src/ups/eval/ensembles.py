@@ -45,7 +45,7 @@ def interval(members: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
     Of M members in order one more is below the k-th with probability k / (M + 1), whatever their distribution: so the
     ends are the (M + 1) · (1 ± level) / 2-th members, between two of them by interpolation (numpy's quantile with
     `method="weibull"`). Where that lies beyond the outermost member (0.9 of fewer than 19), the gap between the two
-    outermost goes on outwards.
+    outermost goes on outwards; numpy stops there.
     """
     ordered, count = members.sort(0).values, len(members)
     low = (count + 1) * (1 - level) / 2
