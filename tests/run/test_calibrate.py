@@ -93,7 +93,36 @@ def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_da
         assert covered.max() < 0.94
 
 
-@pytest.mark.parametrize(("shape", "stretch"), [((96,), 1.0), ((97,), 1.0), ((32, 32), 1.0), ((96,), 1.5)])
+def test_a_stretch_is_fitted_to_members_as_they_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws with nearly twice the short waves that the truth has beside the rollout without draws: what is damped is
+    narrower, and stretched for it; whether members were kept or are drawn again."""
+    torch.manual_seed(0)
+    task, k = TASKS["burgers1d"], torch.fft.rfftfreq(64)
+
+    def waves(*lead: int, short: float) -> torch.Tensor:
+        noise = torch.fft.rfft(torch.randn(*lead, 2, 64), dim=-1) * torch.where(k >= 0.125, short, 1.0)
+        return torch.fft.irfft(noise, n=64, dim=-1).unsqueeze(-1)
+
+    plain, none = waves(64, short=0.5), (torch.zeros(64, 64, 0), torch.zeros(64, 1))
+    truth, members = plain + waves(64, short=0.5), plain + waves(16, 64, short=0.9)
+    given = Window(task, plain[:, :1], truth, *none, torch.ones(64), (True,), (1.0,))
+
+    def fitted(rounds: int, kept: int = 2**30) -> Calibration:
+        monkeypatch.setattr(calibrate, "ROUNDS", rounds)
+        monkeypatch.setattr(calibrate, "KEPT", kept)
+        drawings = calibrate.Drawings()
+        drawings.add(members, plain, given)
+        return drawings.calibration("residual", 0.0, task, torch.device("cpu"), lambda: [(members, plain, given)])
+
+    def covered(found: Calibration) -> float:
+        return coverage(found.stretched(members, plain, given), truth).mean().item()
+
+    assert covered(fitted(0)) < 0.875
+    assert covered(fitted(2)) == pytest.approx(0.9, abs=0.01)
+    assert fitted(1, kept=0) == fitted(1)
+
+
+@pytest.mark.parametrize(("shape", "stretch"), [((64,), 1.0), ((97,), 1.0), ((32, 32), 1.0), ((64,), 1.5)])
 def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_stay(
     shape: tuple[int, ...], stretch: float
 ) -> None:

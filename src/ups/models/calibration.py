@@ -71,10 +71,10 @@ class Calibration:
         factors, answers = self._of_steps(self.factors, plain), []
         for one in members:
             wide = smooth(one - plain, window)
-            answers.append(self._damped(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide), window))
+            answers.append(self.damped(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide), window))
         return torch.stack(answers)
 
-    def _damped(self, frames: Tensor, window: Window) -> Tensor:
+    def damped(self, frames: Tensor, window: Window) -> Tensor:
         """Frames `(B, T, *S, C)` whose bands are as strong as the truth's."""
         if not self.damping or not banded(window):
             return frames

@@ -78,7 +78,7 @@ class LatentOperator(TokenNetwork):
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
         steady = {task.name for task in tasks if task.steady}
-        still = steady if config.gauge == "sample" else steady | self.memoryless
+        still = steady.union(config.driven, () if config.gauge == "sample" else self.memoryless)
         self.gauged = frozenset(names) - still if config.by_sample else frozenset()
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:

@@ -202,11 +202,13 @@ def check(config: RunConfig) -> list[Outline]:
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
     seen = (*known, *(() if parent is None else parent.codec.tasks))
-    for task in config.model.part(FORECASTER).memoryless:
-        if task not in seen:
-            raise ConfigError(
-                f"model.operator.memoryless names {task}, which no data set holds; they hold {', '.join(known)}."
-            )
+    operator = config.model.part(FORECASTER)
+    for key in operator.by_task:
+        for task in getattr(operator, key):
+            if task not in seen:
+                raise ConfigError(
+                    f"model.operator.{key} names {task}, which no data set holds; they hold {', '.join(known)}."
+                )
     if parent is not None and FORECASTER not in {stage.makes for stage in config.stages.values()}:
         for name in (data.task.name for data in sets if data.task.name not in parent.codec.tasks):
             raise ConfigError(
