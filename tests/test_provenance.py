@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ups.provenance import ROOMS, SOURCE, changes, code, environment
+from ups.provenance import ROOMS, SOURCE, changes, code, command, environment
 
 
 def commit_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +53,19 @@ def test_a_repository_that_somebody_sent_starts_no_program(
     assert state is not None
     assert len(state["commit"]) == 40
     assert "changed" not in state
+
+
+def test_a_command_says_nothing_of_where_its_machine_keeps_things(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    words = ["bench", "speed", "--note", "beside two others", "--json", f"{here}/out/a.json", f"--out={tmp_path}/runs"]
+    said = "ups bench speed --note 'beside two others' --json out/a.json --out=../runs"
+    assert command(["/usr/local/bin/ups", *words]) == command(["/opt/site-packages/ups/__main__.py", *words]) == said
+    assert command(["ups", "data", "fetch", "s3://a/b", "x=1", "-"]) == "ups data fetch s3://a/b x=1 -"
+    assert environment()["command"] == command(sys.argv)
 
 
 def test_a_changed_source_is_named_by_its_folder() -> None:

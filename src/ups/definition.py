@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from ups.types import ConfigError, Field, Param, TaskSpec, check_known
+from ups.types import ConfigError, Field, Param, TaskSpec, check_known, counted
 
 SAMPLE, TIME, CHANNEL = "sample", "time", "channel"
 # Other words for the axes of an array that are not space.
@@ -122,7 +122,7 @@ class Definition:
             known = tasks[equation]
             if (len(known.channels), known.ndim) != (len(spec.channels), spec.ndim):
                 raise ConfigError(
-                    f"{where}: holds {', '.join(spec.channels)} on {spec.ndim} axes, but {equation} has "
+                    f"{where}: holds {', '.join(spec.channels)} on {counted(spec.ndim, 'axis')}, but {equation} has "
                     f"{', '.join(known.channels)} on {known.ndim}; give the task another name."
                 )
         self._check_names(spec, where)

@@ -6,10 +6,11 @@ import contextlib
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def environment() -> dict[str, Any]:
     return {
         "started": now(),
         "directory": str(Path.cwd()),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": command(sys.argv),
         "versions": {
             "ups": __version__,
             "python": platform.python_version(),
@@ -40,6 +41,19 @@ def environment() -> dict[str, Any]:
         "device": _device(),
         "git": _git(),
     }
+
+
+def command(words: Sequence[str]) -> str:
+    """What was typed, to be typed again in the same folder: the program by its name, paths from that folder on."""
+    program = Path(words[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([*filter(None, [name]), *map(_from_here, words[1:])])  # a console has no name
+
+
+def _from_here(word: str) -> str:
+    """A word of a command, with a path that it is, or that stands behind its `=`, from the current folder on."""
+    key, equals, value = word.rpartition("=")
+    return f"{key}{equals}{os.path.relpath(value)}" if os.path.isabs(value) else word
 
 
 def code() -> dict[str, Any]:

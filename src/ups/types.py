@@ -40,6 +40,18 @@ class PhysicsError(UpsError):
     """A parameter, scheme or resolution that no solver here can answer truthfully."""
 
 
+# Other endings than an s, by how a noun ends.
+PLURALS = {"ry": "ries", "is": "es", "s": "ses"}
+
+
+def counted(count: int, noun: str) -> str:
+    """A number and its noun: 1 frame, 2 frames, 2 trajectories, 2 axes."""
+    if count == 1:
+        return f"1 {noun}"
+    end, plural = next(((end, plural) for end, plural in PLURALS.items() if noun.endswith(end)), ("", "s"))
+    return f"{count} {noun.removesuffix(end)}{plural}"
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that a mistyped one may have meant, as a question; where none is near, `otherwise`."""
     near = difflib.get_close_matches(name, [*known], n=1)

@@ -11,7 +11,7 @@ import pytest
 from tiny_rows import FACTS
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
-from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, newest, tables_of
+from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, newest, shown, tables_of
 from ups.types import DataError
 
 HOME = Path(__file__).parents[2]
@@ -116,6 +116,9 @@ def test_the_newest_is_shown_and_not_the_best() -> None:
     short = measured(row, 1e-5, kind="short", started="2099-04-01")
     assert newest([again, old, *new, short], row) == [again, new[1]]
     assert newest([short], row) == []
+    hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for a plot
+    assert shown([again, hasty], row) == [again]
+    assert newest([again, hasty], row) == [hasty]
 
 
 def test_a_mark_that_cannot_be_filled_is_named() -> None:

@@ -170,6 +170,26 @@ def test_a_scalar_is_a_parameter_of_all_samples_or_of_each(tmp_path):
     assert "scalar clock varies in time and is not given as a parameter" in source.notes
 
 
+def test_a_scalar_may_be_a_word_and_one_that_is_neither_word_nor_number_is_a_problem(tmp_path):
+    scalars = {
+        "forcing": ("kolmogorov", {}),
+        "medium": (np.array([b"air", b"water", b"air"]), {"sample_varying": True}),
+        "odd": (np.zeros((), [("a", "f4")]), {}),
+        "material": ("steel", {}),
+    }
+    path = well(
+        tmp_path / "a.hdf5", [(0, "u", numbers(B, T, W, H), {})], scalars=scalars, forcing="kolmogorov", material=3.0
+    )
+    source = open_source(path, {})
+    assert source[1].params == {"forcing": "kolmogorov", "medium": "water", "material": "steel"}
+    (medium,) = [p for p in source.task.parameters if p.name == "medium"]
+    assert (medium.choices, medium.encoded) == (("air", "water"), True)
+    assert source.problems == (
+        "scalar odd holds [('a', '<f4')], neither numbers nor words, and is no parameter",
+        "attribute material says 3 but scalar material says steel",
+    )
+
+
 def test_axes_that_do_not_vary_may_also_have_length_one(tmp_path):
     fields = [(0, "u", numbers(B, T, W, H), {})]
     for name, shape, flags in (
@@ -336,7 +356,7 @@ def test_a_well_file_may_have_another_name_but_not_another_equation(flow):
         (lambda file: file["dimensions"].pop("time"), "'dimensions/time' is missing"),
         (lambda file: file["t1_fields"].pop("velocity"), "'t1_fields/velocity' is missing"),
         (lambda file: file["t0_fields/density"].attrs.pop("time_varying"), "attribute time_varying"),
-        (lambda file: file["t0_fields/density"].attrs.update(dim_varying=[True]), "has 1 flags for 2 axes"),
+        (lambda file: file["t0_fields/density"].attrs.update(dim_varying=[True]), "has 1 flag for 2 axes"),
         (lambda file: file["t0_fields/density"].attrs.update(sample_varying=False), r"'t0_fields/density' is 3 × 4"),
         (lambda file: file.attrs.update(n_trajectories=4), r"'t0_fields/density' is 3 × 4 × 5 × 6, where 4 × 4 × 5"),
         (lambda file: file.attrs.update(ups_complete=False), "is unfinished"),

@@ -152,6 +152,34 @@ def test_draws_of_the_same_kind_as_the_truth_know_more_than_their_mean_alone() -
     assert scores.shares()[""].max() < 3, "flat"
 
 
+def test_scores_do_not_depend_on_how_many_trajectories_are_judged_at_once() -> None:
+    """One of them resolves more wavenumbers than the others: what is fine is said by all of them together."""
+    torch.manual_seed(6)
+    x = torch.arange(64) * (2 * math.pi / 64)
+    waves = torch.cos(x * torch.tensor([[3.0]] * 7 + [[20.0]])) + 0.3 * torch.cos(8 * x)
+    truth = waves.reshape(8, 1, 64, 1).expand(8, 2, 64, 1)
+    drawn, alone = truth + 0.2 * torch.randn(6, 8, 2, 64, 1), torch.zeros_like(truth)
+    found = []
+    for rows in (8, 3):
+        scores = EnsembleScores(6)
+        for part in (slice(first, first + rows) for first in range(0, 8, rows)):
+            scores.add(0.5 * drawn[:, part], alone[part], truth[part], torch.ones(1), before=drawn[:, part])
+        found.append(scores.numbers())
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+    for kind, members in ((AS_DRAWN, drawn), ("", 0.5 * drawn)):
+        own = (members.var(0).mean() * 7 / 6 / (members.mean(0) - truth).square().mean()).sqrt()
+        assert found[0][f"spread over error{kind}"] == pytest.approx(own.item(), rel=1e-5)
+
+
+def test_a_place_without_a_number_is_not_left_out_of_a_score() -> None:
+    truth, drawn = torch.zeros(1, 2, 8, 1), torch.randn(4, 1, 2, 8, 1)
+    drawn[0, 0, 1, 3] = torch.nan
+    for mask in (None, torch.ones(1, 8, dtype=torch.bool)):
+        scores = EnsembleScores(4)
+        scores.add(drawn, truth, truth, torch.ones(1), mask)
+        assert not np.isfinite(scores.numbers()["crps"])
+
+
 def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:
     torch.manual_seed(5)
     truth, drawn = torch.randn(2, 3, 16, 1), torch.randn(6, 2, 3, 16, 1)

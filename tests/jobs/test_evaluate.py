@@ -387,7 +387,7 @@ def test_a_bad_file_is_one_sentence_and_nothing_is_written(
         (("--baselines", "cnn"), "fno, uno"),
         (("--samples", "1"), "at least 2"),
         (("--split", "all"), "split"),
-        (("--resolution", "32,32", "--task", "kdv1d"), "1 axes"),
+        (("--resolution", "32,32", "--task", "kdv1d"), "1 axis"),
     ],
 )
 def test_a_bad_question_is_one_sentence(
@@ -524,7 +524,7 @@ def test_a_source_with_other_fields_than_the_task_was_trained_on_is_refused(run:
     simulator = ups.load(run)
     with open_source(unseen, TASKS) as source:
         source.task = dataclasses.replace(source.task, fields=(Field.vector("velocity", "u", "v"),))
-        with pytest.raises(UpsError, match=r"has the fields u, v on 1 axes, but the simulator was trained on u on 1"):
+        with pytest.raises(UpsError, match=r"has the fields u, v on 1 axis, but the simulator was trained on u on 1"):
             fitting(simulator, source, {}, 1)
 
 

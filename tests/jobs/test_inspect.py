@@ -12,11 +12,15 @@ import h5py
 import numpy as np
 import pytest
 
+from ups.data import open_source
+from ups.data.trajectories import Reduction, Trajectories
 from ups.definition import Definition
-from ups.jobs.inspect import describe, problems, task_table
+from ups.jobs.inspect import describe, notes, problems, task_table
+from ups.models.grids import check_grid
 from ups.physics import EQUATIONS
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, generate
+from ups.types import ConfigError, DataError
 
 
 def quiet(progress: Progress) -> None:
@@ -101,13 +105,29 @@ def test_numbers_and_parameters_that_no_run_can_use_are_found(tmp_path: Path) ->
     ]
 
 
-def test_a_sample_in_which_no_cell_counts_holds_nan_and_no_constant(tmp_path: Path) -> None:
+def test_a_sample_in_which_no_cell_counts_is_named_and_not_read(tmp_path: Path) -> None:
     u = np.random.default_rng(0).random((3, 9, 8))
     u[:, :, :2], u[1] = np.nan, np.nan
     np.savez(tmp_path / "a.npz", u=u)
     task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
     sentences = [sentence for _, sentence in problems([tmp_path / "a.npz"], task)]
-    assert sentences == ["NaN or infinity in 1 sample (000001)"]
+    assert sentences == ["a mask of 0 everywhere, so that no cell counts, in 1 sample (000001)"]
+    with open_source(tmp_path / "a.npz", {}, task) as source:
+        assert len(Trajectories(source, ["000000", "000002"], Reduction())) == 2
+        with pytest.raises(DataError, match="no cell of sample 000001 counts: its mask is 0 everywhere; mend"):
+            Trajectories(source, source.ids, Reduction())
+
+
+def test_an_axis_of_one_cell_is_found_which_no_run_takes(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, u=np.random.default_rng(0).random((3, 9, 8, 1)))
+    task = Definition("a", dims=("sample", "time", "x", "y"), fields={"u": ("u",)})
+    sentence = "the axis y has one cell, and nothing can be learnt along it; write the data without it"
+    assert [problem for _, problem in problems([path], task)] == [sentence]
+    assert notes([path], task) == []
+    assert f"PROBLEM: {sentence}" in describe(path, task)
+    with pytest.raises(ConfigError, match=r"a: along an axis of one cell \(8 × 1\) nothing can be learnt"):
+        check_grid((8, 1), 1, "a")
 
 
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:

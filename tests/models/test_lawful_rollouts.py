@@ -13,7 +13,7 @@ from torch import Tensor
 from ups.models import CodecConfig, OperatorConfig, Simulator, SimulatorConfig, build
 from ups.models.stepping import Stepping
 from ups.physics import EQUATIONS, TASKS
-from ups.physics.constraints import Within
+from ups.physics.constraints import Law, Within
 from ups.physics.laws import broken, laws_of
 from ups.physics.random import Draw
 from ups.physics.ranges import InitialRange
@@ -214,6 +214,44 @@ def test_each_task_uses_those_of_the_named_laws_that_it_has() -> None:
     sim = build(tasks, CodecConfig(dim=32), small, SimulatorConfig(guard=("energy", "mass")), grids)
     laws = {t.name: [law.name for law in Stepping(sim, window(t, states(t.name)[0])).laws] for t in tasks}
     assert laws == {"cfd1d": ["mass", "energy"], "burgers1d": ["mass"]}
+
+
+class Cautious(Law):
+    """A law of one's own: no value is larger than a hundredth of the largest at the start."""
+
+    kind = name = "cautious"
+    any_boundary, around_masks, of_change = True, False, True
+    says = "no value grows"
+
+    def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        return (u.flatten(1).abs().amax(1) / u[:, 0].flatten(1).abs().amax(1) - 0.01).clamp_min(0)
+
+    def penalty(self, u: Tensor, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
+        raise NotImplementedError
+
+    def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        bound = 0.01 * aim.flatten(1).abs().amax(1).reshape(-1, *(1,) * (u.ndim - 1))
+        return u.clamp(-bound, bound)
+
+    def at_points(self) -> Law:
+        return self
+
+
+def test_a_law_of_ones_own_is_kept_at_points_and_says_itself_where_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    task, law = TASKS["advection1d"], Cautious()
+    monkeypatch.setattr(EQUATIONS["advection1d"], "laws", lambda _: (law,))
+    assert laws_of(task, (True,)) == laws_of(task, (False,)) == (law,)
+    for change in ({"mask": "mask"}, {"steady": True}):
+        assert laws_of(dataclasses.replace(task, **change), (True,)) == ()  # type: ignore[arg-type]
+    state, _, domain = states("advection1d")
+    points = torch.linspace(0.01, 0.99, 50).unsqueeze(-1)
+    bound = 0.01 * float(state.abs().amax())
+    with torch.no_grad():
+        held, free = (
+            restless(task, domain.shape, guard=guard).simulate(window(task, state), 2, points=points)
+            for guard in (True, False)
+        )
+    assert float(held.abs().max()) <= bound < float(free.abs().max())
 
 
 def test_what_breaks_laws_more_is_scored_worse_sample_by_sample() -> None:

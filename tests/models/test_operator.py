@@ -14,11 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
 from ups.models.blocks import join, split
-from ups.models.conditions import ParamRange
+from ups.models.conditions import Conditioner, ParamRange
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
 from ups.physics import TASKS
-from ups.tensors import LatentState
+from ups.tensors import Condition, LatentState
 from ups.types import ConfigError, Field
 
 
@@ -57,6 +57,34 @@ def test_of_a_task_without_memory_the_last_frame_says_all(gauge: str) -> None:
     weights["enter.weight"] = weights["enter.weight"][:, :8]
     one.load_state_dict({name: weights[name] for name in one.state_dict()})
     assert torch.allclose(one(z[:, 2:], condition("burgers1d")), operator(z, condition("burgers1d")), atol=1e-6)
+
+
+def test_a_driven_task_moves_a_uniform_state_though_others_are_measured_by_the_sample() -> None:
+    tasks = [TASKS["burgers1d"], TASKS["reacdiff1d"]]
+    operator = LatentOperator(
+        OperatorConfig(width=16, depth=1, heads=2, gauge="sample", driven=("reacdiff1d",)), 8, tasks
+    )
+    awaken(operator)
+    uniform = torch.ones(2, 1, 4, 8)
+    still, moves = (operator(uniform, condition(task.name)) - uniform[:, 0] for task in tasks)
+    assert still.abs().max() < 0.01 * moves.abs().max()
+
+
+def test_between_two_values_of_a_parameter_a_condition_bends_less_without_waves() -> None:
+    """How far the middle of trained neighbours lies from the line between them, over their distance, as drawn."""
+    values = torch.logspace(-3, 0, 7)
+
+    def bends(waves: int) -> float:
+        torch.manual_seed(0)
+        conditioner = Conditioner(64, [TASKS["burgers1d"]], waves)
+        conditioner.range_of("burgers1d").fit(values[:1], values[-1:])
+        middle = (values[1:] * values[:-1]).sqrt()
+        given = torch.cat((values, middle)).unsqueeze(1)
+        found = conditioner(Condition(given, torch.full((13,), 0.1), (True,), "burgers1d"))
+        left, right, between = found[:6], found[1:7], found[7:]
+        return float(((between - (left + right) / 2).norm(dim=1) / (left - right).norm(dim=1)).mean())
+
+    assert bends(0) < 0.1 < bends(3)
 
 
 @pytest.mark.parametrize("streams", [1, 2])

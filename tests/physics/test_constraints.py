@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ups.physics import TASKS
-from ups.physics.constraints import Conserved, Held, Law, Positive, Within, stretched
+from ups.physics.constraints import Conserved, Held, Law, Positive, Within
+from ups.physics.dispersive import stretched
 from ups.physics.divergence import DivergenceFree
 from ups.physics.laws import laws_of, repaired
 from ups.types import Domain

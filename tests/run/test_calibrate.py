@@ -22,7 +22,7 @@ from ups.config import load
 from ups.eval.ensembles import coverage
 from ups.eval.report import Report
 from ups.jobs.evaluate import Question, evaluate_run
-from ups.models.calibration import Calibration
+from ups.models.calibration import EDGES, Calibration
 from ups.models.ensembles import Draws
 from ups.physics import TASKS
 from ups.run import calibrate
@@ -93,12 +93,44 @@ def test_ensembles_that_are_too_narrow_or_too_wide_cover_nine_tenths_of_other_da
         assert covered.max() < 0.94
 
 
-@pytest.mark.parametrize("shape", [(96,), (24, 24)])
-def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_stay(shape: tuple[int, ...]) -> None:
-    """Waves of a known spectrum; draws add as much again of the short ones, and of the shortest thrice as much."""
+def test_a_stretch_is_fitted_to_members_as_they_are_damped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws with nearly twice the short waves that the truth has beside the rollout without draws: what is damped is
+    narrower, and stretched for it; whether members were kept or are drawn again."""
+    torch.manual_seed(0)
+    task, k = TASKS["burgers1d"], torch.fft.rfftfreq(64)
+
+    def waves(*lead: int, short: float) -> torch.Tensor:
+        noise = torch.fft.rfft(torch.randn(*lead, 2, 64), dim=-1) * torch.where(k >= 0.125, short, 1.0)
+        return torch.fft.irfft(noise, n=64, dim=-1).unsqueeze(-1)
+
+    plain, none = waves(64, short=0.5), (torch.zeros(64, 64, 0), torch.zeros(64, 1))
+    truth, members = plain + waves(64, short=0.5), plain + waves(16, 64, short=0.9)
+    given = Window(task, plain[:, :1], truth, *none, torch.ones(64), (True,), (1.0,))
+
+    def fitted(rounds: int, kept: int = 2**30) -> Calibration:
+        monkeypatch.setattr(calibrate, "ROUNDS", rounds)
+        monkeypatch.setattr(calibrate, "KEPT", kept)
+        drawings = calibrate.Drawings()
+        drawings.add(members, plain, given)
+        return drawings.calibration("residual", 0.0, task, torch.device("cpu"), lambda: [(members, plain, given)])
+
+    def covered(found: Calibration) -> float:
+        return coverage(found.stretched(members, plain, given), truth).mean().item()
+
+    assert covered(fitted(0)) < 0.875
+    assert covered(fitted(2)) == pytest.approx(0.9, abs=0.01)
+    assert fitted(1, kept=0) == fitted(1)
+
+
+@pytest.mark.parametrize(("shape", "stretch"), [((64,), 1.0), ((97,), 1.0), ((32, 32), 1.0), ((64,), 1.5)])
+def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_stay(
+    shape: tuple[int, ...], stretch: float
+) -> None:
+    """Waves of a known spectrum; draws add as much again of the short ones, and of the shortest thrice as much; a
+    stretch adds to longer ones than half as many cells hold."""
     torch.manual_seed(0)
     task, axes = TASKS["burgers1d" if len(shape) == 1 else "reacdiff2d"], tuple(range(2, 2 + len(shape)))
-    fields, batch, steps = len(task.channels), 12, 3
+    fields, batch, steps = len(task.channels), 96 if len(shape) == 1 else 12, 3
     k = torch.stack(torch.meshgrid(*(torch.fft.fftfreq(n, 1 / n).abs() / n for n in shape), indexing="ij")).amax(0)
 
     def waves(strength: torch.Tensor, *lead: int) -> torch.Tensor:
@@ -106,7 +138,7 @@ def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_s
         return torch.fft.ifftn(noise * strength.unsqueeze(-1), dim=[a + len(lead) - 1 for a in axes]).real
 
     usual = 1 / (1 + 20 * k)
-    excess = usual * torch.where(k > 5 / 12, 3.0**0.5, torch.where(k > 0.25, 1.0, 0.0))
+    excess = usual * torch.where(k > 5 / 12, 3.0**0.5, torch.where(k >= 0.125, 1.0, 0.0))
 
     def drawn() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Any]:
         plain, truth = waves(usual, batch), waves(usual, batch)
@@ -116,13 +148,13 @@ def test_fine_structure_of_members_is_damped_to_that_of_other_truth_and_totals_s
     members, plain, _, given = drawn()
     powers = calibrate.Powers()
     powers.add(members, plain, given)
-    factors = ((1.0,) * fields,) * steps
+    factors = ((stretch,) * fields,) * steps
     fitted = Calibration("residual", factors, 0.0, powers.damping(factors, task))
     assert Calibration.of(json.loads(json.dumps(dataclasses.asdict(fitted)))) == fitted
-    longer = ((1.0,) * fields,) * (steps + 2)  # other trajectories of the task, between walls, go on
-    assert powers.damping(longer, task)[-1] == ((1.0,) * fields,) * 3
+    longer = ((stretch,) * fields,) * (steps + 2)  # other trajectories of the task, between walls, go on
+    assert powers.damping(longer, task)[-1] == ((1.0,) * fields,) * len(EDGES)
     members, plain, truth, given = drawn()
-    for band, before in ((k > 1 / 3, 2.2), (k > 0.25, 1.9)):
+    for band, before in ((k > 1 / 3, 2.2), (k > 0.25, 1.9), ((k >= 0.125) & (k < 0.25), 1.8)):
 
         def power(frames: torch.Tensor, band: torch.Tensor = band) -> float:
             spectrum = torch.fft.fftn(frames, dim=list(range(-1 - len(shape), -1))).abs().square()

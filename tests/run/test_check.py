@@ -54,7 +54,7 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
         ({"data__b__split__fractions": "[0.5, 0, 0.5]"}, "data.b: the valid part .* is empty"),
         ({"data__b__split__fractions": "[.nan, 0.5, 0.5]"}, "data.b: split fractions .* with sum 1"),
         ({"data__b__samples": 2}, "data.b: 2 samples are too few"),
-        ({"operator__unroll": 11}, "too few for 1 frames of context and 11 after them"),
+        ({"operator__unroll": 11}, "too few for 1 frame of context and 11 after them"),
         ({"model__operator__context": 11}, "too few for 11 frames of context"),
         ({"evaluation__given": 11}, "11 frames, all of them among the 11 of evaluation.given"),
         ({"data__b__reduce__space": 5}, "32 cells, which 5 does not divide"),

@@ -181,10 +181,36 @@ def test_new_trajectories_on_a_finer_grid_say_for_which_of_several_parameters_th
         with ExitStack() as stack:
             (data,) = open_sets(settings.data, tmp_path / name, SCREEN.following, stack)
             maker = Maker(settings, data, cast("Any", None), tmp_path / "beyond", SCREEN, stack)
-            exam = maker.at_resolution((32,), "test", samples=2)
+            exam = maker.at_resolution((32,), "test", data.entries, samples=2)
             said[name] = exam.split, set(exam.part.params.flatten().tolist())
     assert said["one"] == ("new trajectories, 32 cells (zero-shot)", {np.float32(0.4)})
     assert said["two"] == ("new trajectories, beta = 0.4, 32 cells (zero-shot)", {np.float32(0.4)})
+
+
+def test_finer_grids_are_judged_of_every_entry_of_a_task(tmp_path: Path) -> None:
+    """Two entries whose files are fine enough, one of another length and a coarse one of which new ones are made."""
+    few = {"task": "advection1d", "samples": 4, "frames": 3, "split": {"fractions": [0.5, 0.25, 0.25]}}
+    fine = {**few, "resolution": 32, "reduce": {"space": 2}}
+    data = {
+        "a": {**fine, "params": {"beta": 0.4}},
+        "b": {**fine, "params": {"beta": 1.0}, "frames": 5},
+        "c": {**few, "resolution": 16, "params": {"beta": 0.7}},
+    }
+    settings = config(tmp_path, data, evaluation__zero_shot=[2, 4], evaluation__samples=4)
+    with ExitStack() as stack:
+        (known,) = open_sets(settings.data, tmp_path / "made", SCREEN.following, stack)
+        found = list(exams(settings, known, cast("Any", None), tmp_path / "beyond", SCREEN, stack))
+        speeds = {
+            e.split: [round(p, 2) for part in (e.part, *e.more) for p in part.params.flatten().tolist()]
+            for e in found
+            if not isinstance(e, str)
+        }
+        assert speeds == {
+            "test, 32 cells (zero-shot)": [0.4, 1.0],
+            "new trajectories, beta = 0.7, 32 cells (zero-shot)": [0.7] * 4,
+            "new trajectories, beta = 0.4 and beta = 1 and beta = 0.7, 64 cells (zero-shot)": [0.4, 0.4, 1.0, 0.7],
+        }
+        assert {e.part.shape for e in found if not isinstance(e, str)} == {(32,), (64,)}
 
 
 def test_a_request_to_stop_while_trajectories_are_made_for_judging_ends_the_run(
@@ -364,7 +390,7 @@ def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path:
         check(config(tmp_path, {"w": {"file": str(tmp_path / "*.npz"), "task": WAVES}}))
     file = npz(tmp_path / "a.npz", np.linspace(0, 1, 12), frames=8)
     split = {"time": [0.7, 0.15, 0.15]}
-    with pytest.raises(ConfigError, match="too few for 1 frames of context"):
+    with pytest.raises(ConfigError, match="too few for 1 frame of context"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
 
 

@@ -27,7 +27,7 @@ from ups.run.journal import Span
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, UpsError
+from ups.types import ConfigError, DataError, UpsError, counted
 from ups.verdict import FINISHED, Ending, classify
 
 Say = Callable[[str], None]
@@ -205,13 +205,13 @@ def sentence(entry: ledger.Entry) -> str:
     assert ours is not None
     words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({ours.low:.3g} – {ours.high:.3g})"
     if entry.trajectories is not None:
-        words += f" from {entry.trajectories} trajectories"
+        words += f" from {counted(entry.trajectories, 'trajectory')}"
         words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""
     cost = entry.predictors[OURS]
-    words += f" after {cost.seconds:.0f} s, {cost.steps} steps"
+    words += f" after {cost.seconds:.0f} s, {counted(cost.steps, 'step')}"
     if fno is not None:
         theirs = entry.predictors["fno"]
-        words += f"; FNO {fno.value:.3g} after {theirs.seconds:.0f} s, {theirs.steps} steps"
+        words += f"; FNO {fno.value:.3g} after {theirs.seconds:.0f} s, {counted(theirs.steps, 'step')}"
         words += f" ({theirs.params} parameters beside our {cost.params})"
     for s in entry.numbers:
         if s.predictor == OURS and s.metric in (OVER_GRID, OVER_NEIGHBOURS):

@@ -49,7 +49,7 @@ def over_grid(config: RunConfig, rows: Sequence[PerTrajectory]) -> Iterator[tupl
             continue
         test = tests[row.task, row.predictor]
         trained = dict(zip(test.ids, test.nrmse, strict=True))
-        if part == "test" and len(trained) == len(test.ids):
+        if part == "test" and len(trained) == len(test.ids) and trained.keys() >= set(row.ids):
             same = np.array([trained[name] for name in row.ids])
             yield row, ratio_of_means(np.array(row.nrmse), same, row.protocol, OVER_GRID)
         else:

@@ -43,10 +43,11 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def newest(entries: Sequence[Entry], row: Row, kind: str = "full") -> list[Entry]:
-    """The newest run of a row, and those of other seeds that differ from it by nothing else; the newest of each
-    seed. What is shown is the newest and not the best: who picks by the test error deceives himself."""
-    known = [entry for entry in entries if (entry.row, entry.kind) == (row.name, kind)]
+def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
+    """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
+    else; the newest of each seed. What is shown is the newest and not the best: who picks by the test error deceives
+    himself."""
+    known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     if not known:
         return []
 

@@ -25,7 +25,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import Equation
 from ups.run.load import load
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, counted
 
 Say = Callable[[str], None]
 SEED = 20_011  # of the trajectories, which no run has drawn
@@ -137,7 +137,10 @@ def bench_rollout(
         f"{'×'.join(map(str, race.window.context.shape[2:-1]))}",
         "over an FNO": "" if fno is None else f"{fno.parameter_count / 1e6:.2f} million parameters",
     }
-    say(f"{task.name}: {samples} trajectories of {race.steps} steps, {samples / seconds['plain']:.4g} a second")
+    say(
+        f"{task.name}: {counted(samples, 'trajectory')} of {counted(race.steps, 'step')}, "
+        f"{samples / seconds['plain']:.4g} a second"
+    )
     for name, ratio in rows.items():
         sign, bar = BARS[name]
         say(f"{name:<20} {ratio:9.3f}   to reach {sign} {bar:<6g} {what.get(name, '')}".rstrip())

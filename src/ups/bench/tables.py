@@ -12,7 +12,7 @@ from ups.bench.beyond_tables import PICTURE, cell, command_of, draw, markdown, n
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
-from ups.types import DataError
+from ups.types import DataError, counted
 
 ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
 DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
@@ -87,12 +87,17 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
     return MARK.sub(lambda m: f"<!-- table {m[1]} -->\n{tables[m[1]]}<!-- end of table -->\n", text)
 
 
+def shown(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
+    """The newest runs of a row of at least half its config's minutes; what less time buys is another table's."""
+    return newest(entries, row, minutes=row.minutes / 2)
+
+
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
     """Every row: ours, what is published, and the command."""
     header = ("row", "ours (95 %)", "re-tuned FNO", "ours / that", "training, steps", "command")
     lines = []
     for row in rows.values():
-        runs, known = newest(entries, row), row.published
+        runs, known = shown(entries, row), row.published
         published = "–" if known.retuned is None else f"{known.retuned:.2e}"
         if known.best is not None and known.best == known.paper and known.retuned is not None:
             published += f" (paper {known.paper:.2e})"
@@ -119,7 +124,7 @@ def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> st
 
 def _with_fno(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[tuple[Row, list[ledger.Entry]]]:
     known = [entry for entry in entries if entry.score("ups") is not None and entry.score("fno") is not None]
-    return [(row, runs) for row in rows.values() if (runs := newest(known, row))]
+    return [(row, runs) for row in rows.values() if (runs := shown(known, row))]
 
 
 def _over_fno(runs: Sequence[ledger.Entry]) -> float:
@@ -131,7 +136,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
     """The rows that are measured, short, and how many of them are how good; a sentence where there is none."""
     lines, ratios = [], list[float]()
     for row in rows.values():
-        if runs := newest(entries, row):
+        if runs := shown(entries, row):
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
             spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
@@ -277,6 +282,6 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
 def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
     """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which version."""
     training = runs[0].predictors[predictor]
-    words = f"{training.seconds:.0f} s, {training.steps} steps, {training.params / 1e6:.2f} M parameters"
+    words = f"{training.seconds:.0f} s, {counted(training.steps, 'step')}, {training.params / 1e6:.2f} M parameters"
     about = (runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
     return "; ".join(filter(None, (words, *about)))

@@ -29,7 +29,7 @@ from ups.cli.sweep import sweep
 from ups.cli.track import track
 from ups.screen import following, show, training, waiting
 from ups.streams import finish, printable, protect
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, counted
 from ups.verdict import Ending, classify
 from ups.version import __version__
 
@@ -199,7 +199,7 @@ def rollout(
     with waiting(f"opening {run}") as show_activity:
         from ups.jobs.predict import rollout as job
 
-        show_activity(f"predicting {steps} frames after those of {input}")
+        show_activity(f"predicting {counted(steps, 'frame')} after those of {input}")
         path = job(run, input, steps, out, samples, task, device, assignments(params), warn, overwrite)
     print(path)
 

@@ -11,7 +11,7 @@ from ups.cli.assignments import assignments, shares
 from ups.cli.numbers import Whole
 from ups.screen import following, waiting
 from ups.streams import delivered, printable
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 Scheme = Literal["pdebench", "accurate"]
 Dtype = Literal["float32", "float64"]
@@ -198,7 +198,7 @@ def fetch(
         raise ConfigError(f"--parts is {parts}, but must be from 1 to 32.")
     from ups.fetch.fetch import plan
 
-    with following(f"asking for {len(what)} name{'s'[: len(what) - 1]}") as report:
+    with following(f"asking for {counted(len(what), 'name')}") as report:
         fetched = plan(what, to, report, parts)
         if not dry_run:
             paths = fetched.fetch()

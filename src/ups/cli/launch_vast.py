@@ -12,6 +12,7 @@ from ups.cli.launching import launch_job
 from ups.cli.numbers import Whole
 from ups.screen import waiting
 from ups.streams import delivered, printable
+from ups.types import counted
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
@@ -107,5 +108,5 @@ def reap(*, dry_run: bool = False, discard: bool = False) -> int:
     for sentence in harvest.stuck:
         print(printable(f"ups: {sentence}"), file=sys.stderr)
     count = len(harvest.kept)
-    print(f"{count or 'no'} machine{'s' if count != 1 else ''} of ours by right, ${harvest.price:.3f}/h.")
+    print(f"{counted(count, 'machine') if count else 'no machines'} of ours by right, ${harvest.price:.3f}/h.")
     return 1 if harvest.stuck else delivered()

@@ -24,7 +24,7 @@ from ups.files import sha256, stamp, sum_of
 from ups.later import Tensor, torch
 from ups.parsing import read_record
 from ups.tensors import Window
-from ups.types import Array, DataError, TaskSpec
+from ups.types import Array, DataError, TaskSpec, counted
 
 FORMAT, VERSION = "ups-latents", 2
 MANIFEST = "manifest.json"
@@ -99,7 +99,7 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
     if manifest["dtype"] not in FORMATS or not all(_is_count(n) for n in manifest["shape"]):
         raise ValueError("its number format or its grid is none")
     if len(shards) != -(-samples // rows):
-        raise ValueError(f"it has {len(shards)} shards for {samples} samples")
+        raise ValueError(f"it has {counted(len(shards), 'shard')} for {counted(samples, 'sample')}")
     for shard in shards:
         name = shard["file"]
         if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):
@@ -280,7 +280,9 @@ class Latents:
         shapes = {name: field.shape[1:] for name, field in fields.items()}
         frames, *token = shapes["tokens"]
         if not all(0 <= f <= frames - count for f in first):
-            raise IndexError(f"{self.origin} has {frames} frames of a sample, and not {count} from {max(first)} on")
+            raise IndexError(
+                f"{self.origin} has {counted(frames, 'frame')} of a sample, and not {count} from {max(first)} on"
+            )
         shapes["tokens"] = (count, *token)
         rows = {name: np.empty((len(samples), *shape), fields[name].dtype) for name, shape in shapes.items()}
         # Bytes of a row by name, and as many to skip for each frame before the first.

@@ -24,7 +24,7 @@ from ups.data.trajectories import Trajectories
 from ups.files import sha256, sum_of, sync, write_atomic
 from ups.later import Tensor, torch
 from ups.parsing import read_record
-from ups.types import DataError
+from ups.types import DataError, counted
 
 Encode = Callable[["Tensor"], "Tensor"]  # frames (N, *S, C) → tokens (N, *G, D), float32, on the CPU
 OnProgress = Callable[[int, int], None]  # samples done, of all
@@ -99,8 +99,8 @@ class Builder:
         made = sum(path.stat().st_size for path in self.draft.glob("*.safetensors")) if self.draft.is_dir() else 0
         need = self.bytes - made
         self.say(
-            f"{self.folder}: {len(self.part)} × {self.frames} frames as {self.dtype} tokens, "
-            f"{self.bytes / 1e9:.3g} GB in {self.count} shards; {free / 1e9:.3g} GB are free."
+            f"{self.folder}: {len(self.part)} × {counted(self.frames, 'frame')} as {self.dtype} tokens, "
+            f"{self.bytes / 1e9:.3g} GB in {counted(self.count, 'shard')}; {free / 1e9:.3g} GB are free."
         )
         if need > free:
             raise DataError(

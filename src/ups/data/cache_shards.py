@@ -17,7 +17,7 @@ import numpy as np
 from ups.files import draft, read_at, stamp
 from ups.later import Tensor, torch
 from ups.parsing import parse_json
-from ups.types import Array, DataError
+from ups.types import Array, DataError, counted
 
 TokenFormat = Literal["fp32", "bf16", "fp16"]
 ALIGN = 64
@@ -148,7 +148,7 @@ class Shard:
         """Fill `into` (bytes) with what a row of an array holds after its first `skip` bytes."""
         start, shape, _, size = self.fields[name]
         if not 0 <= row < shape[0]:
-            raise IndexError(f"{self.path} has {shape[0]} rows, and there is no row {row}")
+            raise IndexError(f"{self.path} has {counted(shape[0], 'row')}, and there is no row {row}")
         place = start + row * size + skip
         try:
             done = read_at(self._file, into, place)

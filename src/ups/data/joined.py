@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.source import Facts, Source, View
-from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory
+from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
 
 
 def same_task(sources: Sequence[Source]) -> TaskSpec:
@@ -26,7 +26,7 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
             )
         if (task.fields, task.inputs, task.ndim, task.mask) != (first.fields, first.inputs, first.ndim, first.mask):
             raise DataError(
-                f"{source.path}: holds {', '.join(task.channels + task.given)} on {task.ndim} axes, but "
+                f"{source.path}: holds {', '.join(task.channels + task.given)} on {counted(task.ndim, 'axis')}, but "
                 f"{sources[0].path} of the same task {first.name} holds {', '.join(first.channels + first.given)} on "
                 f"{first.ndim}; give them different tasks."
             )
@@ -152,7 +152,7 @@ def _label(folder: Path, path: Path) -> str:
 
 
 def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} other files"
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {counted(len(names) - 1, 'other file')}"
 
 
 def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ups.files import write_named
 from ups.parsing import read_record
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
@@ -131,7 +131,8 @@ def make_split(
     valid, test = (max(1, int(len(ids) * f + 1e-9)) if f > 0 else 0 for f in fractions[1:])
     if len(ids) - valid - test < (fractions[0] > 0):
         raise DataError(
-            f"{len(ids)} samples are too few for train, valid and test of {fractions}; make more samples, or divide "
+            f"{counted(len(ids), 'sample')} {'is' if len(ids) == 1 else 'are'} too few for train, valid and test of "
+            f"{fractions}; make more samples, or divide "
             "the frames of each in a config: `split: {time: [0.75, 0.1, 0.15]}`."
         )
     order = CONVENTIONS[convention](ids, seed)

@@ -18,7 +18,7 @@ from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numbers_of
-from ups.types import Array, DataError, Domain, TaskSpec
+from ups.types import Array, DataError, Domain, TaskSpec, counted
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
@@ -47,7 +47,7 @@ class Reduction:
         """The grid that is left of a domain; DataError, beginning with `where`, if the cells cannot be divided so."""
         for axis, n in enumerate(domain.shape):
             if n % self.space:
-                raise DataError(f"{where}: axis {axis} has {n} cells, which {self.space} does not divide.")
+                raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
         return tuple(n // self.space for n in domain.shape)
 
     def domain(self, domain: Domain) -> Domain:
@@ -128,6 +128,12 @@ class Trajectories:
         self.inputs = self._read_inputs()
         self.mask = mask_of(self.task, self.inputs)
         if self.mask is not None:
+            for name, counts in zip(self.ids, self.mask.flatten(1).any(1).tolist(), strict=True):
+                if not counts:
+                    raise DataError(
+                        f"{source.path}: no cell of sample {name} counts: its mask is 0 everywhere; mend the mask, or "
+                        "leave the sample out."
+                    )
             fill_given(self.inputs.numpy(), self.mask.numpy(), self.task.given.index(self.task.mask))
 
     def __getstate__(self) -> dict[str, Any]:

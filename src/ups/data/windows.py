@@ -14,7 +14,7 @@ from ups.data.sampler import Mix, Sampler, Validations
 from ups.data.trajectories import Trajectories
 from ups.later import torch
 from ups.tensors import Window
-from ups.types import Array, ConfigError, DataError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
 CELLS = {"cuda": 2**21}  # cells of all trajectories that are validated together, by device: a GPU idles with fewer
 
@@ -104,7 +104,7 @@ class Windows:
         given: int = 0,
     ) -> None:
         if batch < ranks.world:
-            raise ConfigError(f"a batch of {batch} cannot be shared by {ranks.world} ranks; make it larger.")
+            raise ConfigError(f"a batch of {batch} cannot be shared by {counted(ranks.world, 'rank')}; make it larger.")
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
@@ -112,8 +112,8 @@ class Windows:
         for part in (*self.train, *self.valid):
             if len(part.times) < context + targets and not part.task.steady:
                 raise DataError(
-                    f"{part.origin}: has {len(part.times)} frames, too few for {context} frames of context and "
-                    f"{targets} after them; reduce time less or ask for less context."
+                    f"{part.origin}: has {counted(len(part.times), 'frame')}, too few for {counted(context, 'frame')} "
+                    f"of context and {targets} after them; reduce time less or ask for less context."
                 )
         chosen = draws or [None] * len(self.train)
         self.places = [Places(p, context, targets, d) for p, d in zip(self.train, chosen, strict=True)]

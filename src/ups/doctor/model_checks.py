@@ -19,7 +19,7 @@ from ups.doctor.module_trace import first_difference, last_module
 from ups.doctor.rank_checks import PRELOAD
 from ups.run.config import RunConfig
 from ups.supervise.forked_functions import Result, first_failure, run
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 GROUP = "model"
 COMPILING = 300.0  # seconds that a compiler may take
@@ -93,7 +93,10 @@ class StageChecks:
             return failure.finding({})
         losses = ", ".join(f"{x:.3g}" for x in self.reference["losses"])
         blocks = self.reference["units"]
-        words = f"{len(self.reference['parts'])} parts, {len(blocks)} blocks; loss {losses}, gradient finite"
+        words = (
+            f"{counted(len(self.reference['parts']), 'part')}, {counted(len(blocks), 'block')}; loss {losses}, "
+            "gradient finite"
+        )
         return good(words, blocks=blocks)
 
     def compiled(self) -> Finding:
@@ -126,7 +129,7 @@ class StageChecks:
         failures = self._alone(units, strategy)
         if failures:
             return replace(failures[0], alone=True).finding({"strategy": strategy, "others": len(failures) - 1})
-        return good(f"{same}; {len(units)} blocks alone too", strategy=strategy)
+        return good(f"{same}; {counted(len(units), 'block')} alone too", strategy=strategy)
 
     def _smallest(self, failure: ModuleFailure, strategy: Strategy) -> ModuleFailure:
         """From the part where the whole failed outwards: the smallest that also fails alone, on its captured input."""

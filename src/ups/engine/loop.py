@@ -29,6 +29,7 @@ from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
 from ups.engine.validation import Timetable, measure
 from ups.heartbeat import Pulse
 from ups.tensors import Window
+from ups.types import counted
 
 PATIENCE = 2.0  # seconds after which even slow steps are logged
 
@@ -197,9 +198,8 @@ class Trainer:
         over = self.config.progress(self.state.step, self.state.seconds) >= 1
         if worst > self.config.max_bad or (over and worst == self.state.step > 0):
             raise DivergenceError(
-                f"stage '{self.stage.name}': loss or gradient was not a finite number for {worst} steps in a row "
-                f"before step {self.state.step}; lower train.lr, or look for bad values in the data with "
-                "`ups data validate`."
+                f"stage '{self.stage.name}': loss or gradient was not a finite number for {counted(worst, 'step')} in "
+                f"a row before step {self.state.step}; lower train.lr, or look for bad data by `ups data validate`."
             )
 
     def _tell(self) -> int:

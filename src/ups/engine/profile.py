@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from ups.types import counted
+
 VARIABLE = "UPS_PROFILE"
 WARM = 8  # steps before the first that is traced: allocation, autotuning and graph capture lie behind it
 
@@ -68,8 +70,8 @@ class _Tracing(NoProfile):
                 self.tracer.stop()
             self.tracer = None
             self.say(
-                f"there is no profile in {self.path}: the stage ended after {self.taken} steps, which warming up takes "
-                f"({self.warm}); give it more steps or time."
+                f"there is no profile in {self.path}: the stage ended after {counted(self.taken, 'step')}, which "
+                f"warming up takes ({self.warm}); give it more steps or time."
             )
 
     def _write(self, step: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, counted
 from ups.verdict import Ending
 
 MOST_VALIDATIONS, VALIDATION_SHARE = 10, 0.1  # of `validate_every` auto
@@ -127,7 +127,7 @@ class TrainConfig:
     def verdict(self, step: int, validating: float) -> str:
         """Which budget ended a training at `step`, in words, and for how long it validated beside it."""
         by_steps = self.seconds is None or (self.steps is not None and step >= self.steps)
-        words = f"finished: {step} steps" if by_steps else f"finished: {self.seconds:g} s, {step} steps"
+        words = f"finished: {'' if by_steps else f'{self.seconds:g} s, '}{counted(step, 'step')}"
         return f"{words}, and {validating:.0f} s of validation" if validating >= 1 else words
 
 

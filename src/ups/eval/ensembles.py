@@ -45,7 +45,7 @@ def interval(members: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:
     Of M members in order one more is below the k-th with probability k / (M + 1), whatever their distribution: so the
     ends are the (M + 1) · (1 ± level) / 2-th members, between two of them by interpolation (numpy's quantile with
     `method="weibull"`). Where that lies beyond the outermost member (0.9 of fewer than 19), the gap between the two
-    outermost goes on outwards.
+    outermost goes on outwards; numpy stops there.
     """
     ordered, count = members.sort(0).values, len(members)
     low = (count + 1) * (1 - level) / 2
@@ -122,7 +122,7 @@ class EnsembleScores:
 
     members: int
     steps: dict[str, list[Array]] = field(default_factory=dict)  # (B, T) of each window; spread and error as squares
-    fine: dict[str, list[Array]] = field(default_factory=dict)  # (B,) of each window: power
+    last: dict[str, list[Array]] = field(default_factory=dict)  # (B, wavenumbers) of each window: power at the end
     histograms: dict[str, Array] = field(default_factory=dict)  # of the truth's ranks, summed over samples
     fan: Fan | None = None
 
@@ -140,27 +140,24 @@ class EnsembleScores:
         cells = None if mask is None else mask[:, None, ..., None]
         drawings = {"": drawn} if before is None else {"": drawn, AS_DRAWN: before}
         new = {"absolute error alone": ((alone - truth) / std).abs()}
-        new["error"] = ((drawn.mean(0) - truth) / std).square()
         errors = {"nrmse alone": nrmse(alone, truth, mask=mask)}
-        last = {"fine truth": truth[:, -1], "fine alone": alone[:, -1]}
+        last = {"fine truth": truth[None], "fine alone": alone[None]}
         for kind, members in drawings.items():
             new[f"crps{kind}"] = crps(members / std, truth / std)
             new[f"spread{kind}"] = spread(members / std).square()
+            new[f"error{kind}"] = ((members.mean(0) - truth) / std).square()
             new[f"coverage{kind}"] = coverage(members, truth)
             errors[f"nrmse of the mean{kind}"] = nrmse(members.mean(0), truth, mask=mask)
+            last[f"fine members{kind}"] = members
             shares = ranks(members, truth, cells).cpu().numpy()
             self.histograms[kind] = self.histograms.get(kind, 0.0) + shares * len(truth)
         for name, values in new.items():
-            here = values if cells is None else torch.where(cells, values, torch.nan)
-            self.steps.setdefault(name, []).append(_numpy(here.flatten(2).nanmean(2)))
+            self.steps.setdefault(name, []).append(_numpy(_mean(values, cells)))
         for name, values in errors.items():
             self.steps.setdefault(name, []).append(_numpy(values.mean(2)))
-        band = _finest(truth[:, -1] / std, mask)
-        for name, values in last.items():
-            self.fine.setdefault(name, []).append(_power(values / std, mask, band))
-        for kind, members in drawings.items():
-            powers = [_power(one[:, -1] / std, mask, band) for one in members]
-            self.fine.setdefault(f"fine members{kind}", []).append(np.mean(powers, 0))
+        for name, rollouts in last.items():
+            powers = [_spectra(one[:, -1] / std, mask) for one in rollouts]
+            self.last.setdefault(name, []).append(np.mean(powers, 0))
         self.fan = self.fan or Fan.of(drawn[:, 0])
 
     @property
@@ -194,7 +191,18 @@ class EnsembleScores:
     def _rows(self) -> dict[str, Array]:
         """What the scores are made of, of each sample `(N,)`."""
         rows = {name: np.concatenate(values).mean(1) for name, values in self.steps.items()}
-        return rows | {name: np.concatenate(values) for name, values in self.fine.items()}
+        return rows | self._fine()
+
+    def _fine(self) -> dict[str, Array]:
+        """Power of each sample in the highest third of the wavenumbers that the truth of all of them resolves, `(N,)`;
+        a coarser grid has none in those it does not hold."""
+        most = max(spectra.shape[1] for rows in self.last.values() for spectra in rows)
+        whole = {
+            name: np.concatenate([np.pad(s, ((0, 0), (0, most - s.shape[1]))) for s in rows])
+            for name, rows in self.last.items()
+        }
+        band = _finest(whole["fine truth"].mean(0))
+        return {name: spectra[:, band].sum(1) for name, spectra in whole.items()}
 
 
 def _scores(means: Mapping[str, Array]) -> dict[str, Array]:
@@ -202,10 +210,11 @@ def _scores(means: Mapping[str, Array]) -> dict[str, Array]:
     scores = {}
     for name, value in means.items():
         if name.startswith("spread"):
-            scores[name.replace("spread", "spread over error")] = np.sqrt(_over(value, means["error"]))
+            error = means[name.replace("spread", "error")]
+            scores[name.replace("spread", "spread over error")] = np.sqrt(_over(value, error))
         elif name.startswith("fine"):
             scores[name] = _over(value, means["fine truth"])
-        elif name != "error":
+        elif not name.startswith("error"):
             scores[name] = value
     del scores["fine truth"]
     return scores
@@ -221,6 +230,14 @@ def _over(value: Array, whole: Array) -> Array:
         return np.asarray(np.where(whole == 0, np.inf, value / whole))
 
 
+def _mean(values: Tensor, cells: Tensor | None) -> Tensor:
+    """Over the places of `(B, T, *S, C)` that count, `(B, T)`; NaN where one of them is."""
+    if cells is None:
+        return values.flatten(2).mean(2)
+    count = cells.expand_as(values).flatten(2).sum(2)
+    return torch.where(cells, values, torch.zeros_like(values)).flatten(2).sum(2) / count
+
+
 def _numpy(values: Tensor) -> Array:
     return np.asarray(values.double().cpu().numpy())
 
@@ -232,14 +249,8 @@ def _spectra(field: Tensor, mask: Tensor | None) -> Array:
     return np.stack([spectrum(sample[None]).sum(-1) for sample in field.cpu().numpy()])
 
 
-def _finest(truth: Tensor, mask: Tensor | None) -> slice:
-    """The highest third of the wavenumbers that the truth resolves."""
-    power = _spectra(truth, mask).mean(0)
+def _finest(power: Array) -> slice:
+    """The highest third of the wavenumbers that are resolved, by their power `(wavenumbers,)`."""
     there = np.flatnonzero(power >= RESOLVED * power.sum())
     count = int(there.max()) + 1 if len(there) else len(power)
     return slice(count - max(1, count // 3), count)
-
-
-def _power(field: Tensor, mask: Tensor | None, band: slice) -> Array:
-    """Power of each sample of a field in a band of wavenumbers, `(B,)`."""
-    return np.asarray(_spectra(field, mask)[:, band].sum(1))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ups.eval.nrmse import nrmse
 from ups.tensors import Losses, Window, numbers_of
-from ups.types import ConfigError, DataError, TaskSpec
+from ups.types import ConfigError, DataError, TaskSpec, counted
 
 NOTHING = 1e-30  # the least size of what is divided by, in whatever units
 FAR = 1e6  # what counts for an error that is not a finite number
@@ -143,7 +143,9 @@ class NeuralOpBaseline(nn.Module):
         """Autoregressive rollout, `(B, steps, *S, C)`."""
         self._same_task(window)
         if window.context.shape[1] < self.context:
-            raise DataError(f"{self.name} needs {self.context} given frames, but there are {window.context.shape[1]}.")
+            raise DataError(
+                f"{self.name} needs {counted(self.context, 'given frame')}, but there are {window.context.shape[1]}."
+            )
         frames, predicted = window.context[:, -self.context :], []
         numbers, uneven = _numbers(window, 0), window.dt.ndim > 1
         for i in range(steps):

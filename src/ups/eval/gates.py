@@ -14,6 +14,7 @@ from ups.eval.pairs import difference
 from ups.eval.results import Record
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Section
+from ups.types import counted
 
 LAW = "law "  # how the records of a law's residual begin
 MODES = {True: "gate passed", False: "gate missed"}  # of the record of a gate
@@ -69,7 +70,7 @@ class Gate:
         worse = "not significantly worse than" if self.passed else "significantly worse than"
         return (
             f"{self.task}: nrmse is {worse} {self.champion}'s (difference {value}, interval {self.interval}, on "
-            f"{self.n} trajectories)"
+            f"{counted(self.n, 'trajectory')})"
         )
 
     @property

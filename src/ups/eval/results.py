@@ -22,7 +22,7 @@ from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
 from ups.eval.searches import SearchScores
 from ups.files import write_atomic
-from ups.types import Array, DataError
+from ups.types import Array, DataError, counted
 
 RECONSTRUCTION, BEFORE = "reconstruction", "before"
 MANY = 64  # values of a parameter, above which what lies between them counts as trained
@@ -175,7 +175,7 @@ class TaskResult:
         if steps == 0:
             return "UNTRAINED: no training step was taken; these numbers are those of random weights", False
         lost = int(mine.diverged.sum())
-        after = f" after {steps} training step{'s' if steps > 1 else ''}" if steps > 0 else ""
+        after = f" after {counted(steps, 'training step')}" if steps > 0 else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
         tail += how_few(len(mine))
         if not surely_lower(mine.per_sample(), theirs.per_sample()) or mine.score > 0.95 * theirs.score:
@@ -210,9 +210,7 @@ class TaskResult:
 
 def how_few(trajectories: int) -> str:
     """Words after a verdict on too few trajectories for confidence; none where they are enough."""
-    return (
-        "" if decidable(trajectories) else f" (on {trajectories} trajector{'y' if trajectories == 1 else 'ies'} only)"
-    )
+    return "" if decidable(trajectories) else f" (on {counted(trajectories, 'trajectory')} only)"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ups.eval.metrics import Errors, measure, summary
 from ups.eval.spectra import spectrum
 from ups.eval.trajectories import mark_of
 from ups.tensors import Losses, Window
-from ups.types import Array, ConfigError, DataError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
 AT_ONCE = 2**21  # cells that a GPU predicts together
 THREADS = min(8, os.cpu_count() or 1)  # that measure errors while the next batch is predicted
@@ -338,8 +338,8 @@ def _cut(window: Window, protocol: EvalProtocol) -> Window:
     steps = ahead if protocol.steps is None else min(protocol.steps, ahead)
     if given < protocol.context or steps < 1:
         raise DataError(
-            f"protocol {protocol.label} needs {protocol.context} given frames and one to predict, but the windows of "
-            f"{window.task.name} have {given} and {ahead}; use longer trajectories or a smaller context."
+            f"protocol {protocol.label} needs {counted(protocol.context, 'given frame')} and one to predict, but the "
+            f"windows of {window.task.name} have {given} and {ahead}; use longer trajectories or a smaller context."
         )
     context, targets = window.context[:, given - protocol.context :], window.targets[:, :steps]
     dt = window.dt if window.dt.ndim == 1 else window.dt[:, :steps]

@@ -16,7 +16,7 @@ from ups.eval.refinement import MEANINGS
 from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, how_few, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
-from ups.types import Array
+from ups.types import Array, counted
 
 DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
 FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
@@ -125,9 +125,9 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
 def _what(ours: Evaluation) -> str:
     """How much was judged, and what was given for it."""
     if ours.task.steady:
-        return f"{len(ours)} steady state{'s'[: len(ours) - 1]} ({ours.split}), predicted from their inputs."
-    given = f"{ours.protocol.context} given frame{'s'[: ours.protocol.context - 1]}"
-    count = "1 trajectory" if len(ours) == 1 else f"{len(ours)} trajectories"
+        return f"{counted(len(ours), 'steady state')} ({ours.split}), predicted from their inputs."
+    given = counted(ours.protocol.context, "given frame")
+    count = counted(len(ours), "trajectory")
     return f"{count} ({ours.split}), {given}, {ours.steps} predicted."
 
 

@@ -31,7 +31,7 @@ from ups.run.fitting import fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 
 @dataclass(frozen=True)
@@ -135,13 +135,15 @@ class Session:
         maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
         cells = grid_of(asked.resolution, data.grid, data.task.name)
         if asked.params:
-            exam = maker.at_parameters(asked.params, cells, asked.samples)
+            exam, *beyond = [maker.at_parameters(asked.params, cells, asked.samples)]
         else:
-            exam = maker.at_resolution(cells, asked.split, asked.samples)
-        if set(exam.part.ids) & set(data.first.split.train) and exam.part.source is data.first.source:
+            groups = maker.by_fineness(cells)
+            exam, *beyond = (maker.at_resolution(cells, asked.split, group, asked.samples) for group in groups)
+        parts = (exam.part, *exam.more)
+        if any(part.source is e.source and set(part.ids) & set(e.split.train) for part in parts for e in data.entries):
             self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
-        fact = _fact(exam.part, exam.split)
-        return self._report(exam, data, fact, f"on {exam.split}")
+        fact = _fact(parts, exam.split)
+        return self._report(exam, data, fact, f"on {exam.split}", beyond)
 
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
@@ -166,7 +168,7 @@ class Session:
         exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
         self.judge.warnings += notes
         on = f"on {path.name} ({label})"
-        return self._report(exam, data, _fact(part, split), on, beyond)
+        return self._report(exam, data, _fact((part,), split), on, beyond)
 
     def _open(self, task: str | None) -> list[DataSet]:
         """The run's data, of one task or of all; an entry that does not say its task is opened to see.
@@ -209,7 +211,7 @@ class Session:
         if not count:
             return "unseen file", ()
         which = "All" if count == len(part) else f"{count} of {len(part)}"
-        sentence = f"{which} trajectories of this file are ones the run was trained or validated on: it is NOT unseen."
+        sentence = f"The run was trained or validated on {which.lower()} trajectories of this file: it is NOT unseen."
         return "file SEEN IN TRAINING" if count == len(part) else "file partly SEEN IN TRAINING", (sentence,)
 
     @staticmethod
@@ -237,7 +239,9 @@ def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int
             raise ConfigError(f"{cells[0]} cells along the first axis of {cells_of(like)} fit no grid; name all axes.")
         cells = tuple(int(n) for n in scaled)
     if len(cells) != len(like) or min(cells) < 2:
-        raise ConfigError(f"{task} has {len(like)} axes, so --resolution is {len(like)} numbers of at least 2.")
+        raise ConfigError(
+            f"{task} has {counted(len(like), 'axis')}, so --resolution is {counted(len(like), 'number')} of at least 2."
+        )
     return cells
 
 
@@ -284,9 +288,16 @@ def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
 
 
-def _fact(part: Trajectories, samples: str) -> DataFact:
-    source = part.source
-    params = ", ".join(f"{k} = {v}" for k, v in source.params_of(part.rows[0]).items())
-    counts = f"{len(part)} ({samples})"
-    grid = " × ".join(map(str, part.shape))
-    return DataFact(source.task.name, source.path.name, version_of(source), counts, grid, len(part.times), params)
+def _fact(parts: Sequence[Trajectories], samples: str) -> DataFact:
+    first, sources = parts[0], [part.source for part in parts]
+    names, versions = (dict.fromkeys(words) for words in ((s.path.name for s in sources), map(version_of, sources)))
+    params = ", ".join(f"{k} = {v}" for k, v in first.source.params_of(first.rows[0]).items())
+    return DataFact(
+        task=first.task.name,
+        source=", ".join(names),
+        version="; ".join(versions),
+        samples=f"{sum(map(len, parts))} ({samples})",
+        grid=" × ".join(map(str, first.shape)),
+        frames=len(first.times),
+        params=params if len(parts) == 1 else "",
+    )

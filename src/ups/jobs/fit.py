@@ -23,7 +23,7 @@ from ups.run.datasets import Screen
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 # The share of the time that goes into the codec.
 CODEC = 0.15
@@ -79,7 +79,8 @@ class Data:
             if any(note.startswith(f"array {name} (") for note in source.notes):
                 shape = " × ".join(map(str, source.domain.shape))
                 raise ConfigError(
-                    f"{name} does not fit {len(source)} samples of {len(source.times)} frames on {shape} cells."
+                    f"{name} does not fit {counted(len(source), 'sample')} of {counted(len(source.times), 'frame')} on "
+                    f"{shape} cells."
                 )
 
 
@@ -110,7 +111,8 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
     axes = rank - 2 if apart else rank - 3
     if not 1 <= axes <= len(SPACE):
         raise ConfigError(
-            f"an array of {rank} axes is not (sample, time, x[, y[, z]], channel); say with dims=[…] what they are."
+            f"an array of {counted(rank, 'axis')} is not (sample, time, x[, y[, z]], channel); say with dims=[…] what "
+            "they are."
         )
     return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
 

@@ -13,7 +13,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.definition import Definition
-from ups.jobs.variety import described_task, differences, uneven_times, varying_parameters
+from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
 from ups.later import torch
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
@@ -21,7 +21,7 @@ from ups.physics.balances import UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
-from ups.types import Array, DataError, Params, Trajectory
+from ups.types import Array, DataError, Params, Trajectory, counted
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
@@ -31,13 +31,15 @@ RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that 
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
 WANDERS = "NaN that moves in time in"
+NO_CELL = "a mask of 0 everywhere, so that no cell counts, in"
 TOO_LARGE = "numbers that float32, in which all is read, cannot hold, in"
 TOO_SMALL = "no number that float32, in which all is read, holds with all its digits, in"
 WRONG = (
-    *(WANDERS, NOT_FINITE, TOO_LARGE, TOO_SMALL, "one and the same number everywhere in"),
+    *(WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL, "one and the same number everywhere in"),
     *("no change in time in", "only zeros in the last frame of"),
 )
-
+# Samples of which no law and no coefficient is measured.
+UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 Task = str | Definition | None
 
@@ -48,7 +50,8 @@ def describe(path: Path, task: Task = None) -> str:
         lines = [*_headline(source), *_values(source), *_coefficients(source)]
         lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
         lines += [f"  note: {note}" for note in (*source.notes, *differences(source))]
-        lines += [f"  PROBLEM: {problem}" for problem in (*source.problems, *uneven_times(source))]
+        faults = (*source.problems, *uneven_times(source), *single_cells(source))
+        lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
         lines.append(described_task(source, Definition.of(task)).text().rstrip())
     return "\n".join(lines)
@@ -95,10 +98,10 @@ def _file_problems(source: Source) -> list[str]:
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
                 unknown.setdefault(key, []).append(name)
-    found = [*source.problems, *uneven_times(source), *scan.problems()]
+    found = [*source.problems, *uneven_times(source), *single_cells(source), *scan.problems()]
     found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
     found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
-    if not any(scan.found[what] for what in (NOT_FINITE, TOO_LARGE, TOO_SMALL, WANDERS)) and not given and not unknown:
+    if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
             for law, worst, blur in _law_residuals(source)
@@ -128,7 +131,8 @@ class Scan:
     def sample(self, name: str, pieces: Iterable[Array], steady: bool, counts: Array | None = None) -> None:
         """`counts` `(*S,)` is true where a cell counts; None where all do."""
         digest = hashlib.blake2b(digest_size=16)
-        finite, moves, low, high, wanders = counts is None or bool(counts.any()), False, np.inf, -np.inf, False
+        nowhere = counts is not None and not counts.any()
+        finite, moves, low, high, wanders = True, False, np.inf, -np.inf, False
         first: Array | None = None
         pattern: Array | None = None
         last_is_zero = False
@@ -146,7 +150,8 @@ class Scan:
             last_is_zero = not piece[-1].any()
         size, kept = max(-low, high), np.finfo(np.float32)
         large, small = size > float(kept.max), 0 < size < float(kept.tiny)
-        holds = (wanders, not finite, large, small, low == high, not moves and not steady, last_is_zero and not steady)
+        still = not moves and not steady
+        holds = (wanders, nowhere, not finite, large, small, low == high, still, last_is_zero and not steady)
         if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
             self.found[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
@@ -219,8 +224,8 @@ def _headline(source: Source) -> list[str]:
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
-        f"  {_count(len(source), 'trajectory', 'trajectories')} × {_count(len(t), 'frame')} × {cells} cells × "
-        f"{_count(len(task.channels), 'channel')} ({', '.join(task.channels)})",
+        f"  {counted(len(source), 'trajectory')} × {counted(len(t), 'frame')} × {cells} cells × "
+        f"{counted(len(task.channels), 'channel')} ({', '.join(task.channels)})",
     ]
     if task.inputs:
         lines.append(f"  given: {', '.join(c for f in task.inputs for c in f.channels)}")
@@ -265,7 +270,7 @@ def _values(source: Source) -> list[str]:
     stack = np.stack(rows)
     low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
     std = np.sqrt(np.maximum(stack[:, 3].mean(0) - mean**2, 0))
-    return [f"  values of {len(rows)} trajectories:"] + [
+    return [f"  values of {counted(len(rows), 'trajectory')}:"] + [
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)
     ]
@@ -290,10 +295,6 @@ def _coefficients(source: Source) -> list[str]:
     return lines
 
 
-def _count(n: int, one: str, many: str = "") -> str:
-    return f"{n} {one if n == 1 else many or one + 's'}"
-
-
 def _size(source: Source) -> str:
     """The bytes of all files of a source, in words."""
     total = float(sum(p.stat().st_size for p in source.files()))
@@ -306,7 +307,7 @@ def _size(source: Source) -> str:
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:
     shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"{len(names)} {noun}{'s' if len(names) > 1 else ''} ({shown})"
+    return f"{counted(len(names), noun)} ({shown})"
 
 
 def record_split(

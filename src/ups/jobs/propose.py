@@ -24,7 +24,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.run.config import run_config
-from ups.types import Array, ConfigError, DataError, TaskSpec
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
 FRAMES = 41  # of a trajectory, about which are kept
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
@@ -56,7 +56,9 @@ class Holding:
     @property
     def words(self) -> str:
         spec, cells = self.task, " × ".join(map(str, self.cells))
-        what = f"{self.samples} samples" if spec.steady else f"{self.samples} trajectories × {self.frames} frames"
+        what = counted(self.samples, "sample")
+        if not spec.steady:
+            what = f"{counted(self.samples, 'trajectory')} × {counted(self.frames, 'frame')}"
         title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
         return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
 
@@ -206,7 +208,7 @@ def _dotted(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def _header(
     sets: Sequence[Holding], bill: Costs, step: float, minutes: float, free: int, kind: str, out: Path
 ) -> list[str]:
-    cores = f"{len(os.sched_getaffinity(0))} cores" if kind == "cpu" else "one GPU"
+    cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
     parameters = number(bill.parameters["total"])
     return [
         f"# ups run {out}",

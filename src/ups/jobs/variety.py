@@ -10,6 +10,7 @@ import numpy as np
 from ups.data import Source
 from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
+from ups.types import counted
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.
 HALVED = 8
@@ -33,7 +34,7 @@ def differences(source: Source) -> list[str]:
         notes.append(f"the samples have from {min(lengths)} to {max(lengths)} frames")
     if len(steps) > 1:
         notes.append(f"the time between frames differs from sample to sample, from {steps[0]:g} to {steps[-1]:g}")
-    odd = sorted({n for grid in grids for n in grid if n % HALVED})
+    odd = sorted({n for grid in grids for n in grid if n % HALVED and n > 1})
     if odd:
         notes.append(
             f"axes of {_few(map(str, odd))} cells are no multiple of {HALVED}; larger patches than fit will pad them"
@@ -65,7 +66,15 @@ def uneven_times(source: Source) -> list[str]:
     if any("t axis is not uniform" in text or "times are not uniform" in text for text in source.problems):
         return []
     uneven = [source.ids[i] for i in range(len(source)) if not is_even(np.asarray(source.times_of(i), np.float64))]
-    return [f"the times are not uniform in {len(uneven)} of {len(source)} samples"] if uneven else []
+    return [f"the times are not uniform in {len(uneven)} of {counted(len(source), 'sample')}"] if uneven else []
+
+
+def single_cells(source: Source) -> list[str]:
+    """A problem for each axis that has one cell in all samples: along it a network sees nothing."""
+    most = np.max([source.domain_of(i).shape for i in range(len(source))], axis=0)
+    flat = [name for name, cells in zip(source.task.axes, most, strict=False) if cells == 1]
+    wrong = "has one cell, and nothing can be learnt along it; write the data without it"
+    return [f"the axis {name} {wrong}" for name in flat]
 
 
 def described_task(source: Source, definition: Definition) -> Definition:

@@ -21,6 +21,7 @@ from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.supervise.job import NESTED
 from ups.supervise.rank_parent import adopt_orphans
+from ups.types import counted
 from ups.verdict import read_json
 
 TRACEBACK = b"Traceback (most recent call last)"
@@ -143,7 +144,7 @@ def _judge(case: Case, result: CaseResult, verdict: Mapping[str, Any], place: Ca
     if case.starts is not None and first in case.endings and result.starts != case.starts:
         struck = first == "SUCCESS" and "PREEMPTED" in case.endings
         if not struck:
-            broken.append(f"the ranks were started {result.starts} times, not {case.starts}")
+            broken.append(f"the ranks were started {counted(result.starts, 'time')}, not {case.starts}")
     failed = attempts[0] if attempts else {}
     if case.first and failed.get("verdict") not in case.first:
         broken.append(f"the first start ended as {failed.get('verdict')}, not {' or '.join(case.first)}")
@@ -180,10 +181,10 @@ def _compare(case: Case, result: CaseResult, place: CaseDir, reference: RunDir) 
         result.missing += (wanted - mine).total()
         result.duplicated += (mine - wanted).total()
     if result.missing or result.duplicated:
-        result.broken.append(f"{result.missing} samples are missing and {result.duplicated} are too many")
+        result.broken.append(f"samples are missing ({result.missing}) or too many ({result.duplicated})")
     result.lost, result.recovery = _again(run)
     if result.lost > 2 * max(SAVED.values()) and len(case.faults) == 1 and case.family not in ("F11", "F16"):
-        result.broken.append(f"{result.lost} steps had to be made again")
+        result.broken.append(f"{counted(result.lost, 'step')} had to be made again")
 
 
 def _equal(one: Path, other: Path, whole: bool) -> bool:

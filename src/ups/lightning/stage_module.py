@@ -33,7 +33,7 @@ from ups.run.config import RunConfig
 from ups.run.load import part_kinds
 from ups.run.statistics import measured
 from ups.stages import STAGES, Stage
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 
 class StageModule(LightningModule):
@@ -142,8 +142,8 @@ class StageModule(LightningModule):
         self.skipped += not self.finite
         if self.in_a_row > self.train_config.max_bad:
             raise DivergenceError(
-                f"stage '{self.name}': loss or gradient was not a finite number for {self.in_a_row} steps in a row; "
-                "lower train.lr, or look for bad values in the data with `ups data validate`."
+                f"stage '{self.name}': loss or gradient was not a finite number for {counted(self.in_a_row, 'step')} "
+                "in a row; lower train.lr, or look for bad values in the data with `ups data validate`."
             )
         if not self.finite:
             for p in moved:

@@ -12,7 +12,7 @@ import numpy as np
 from ups.eval.pairs import LEVEL, Difference, difference
 from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
 from ups.memory.errors import number
-from ups.types import Array, ConfigError, DataError
+from ups.types import Array, ConfigError, DataError, counted
 
 Rows = tuple[tuple[str, ...], ...]
 
@@ -41,7 +41,7 @@ class Pair:
         """Which is better, by how much, and whether that is significant."""
         better, worse = (self.first, self.second) if self.means[0] <= self.means[1] else (self.second, self.first)
         low, high = sorted(self.means)
-        on = f"{self.task}, {self.gap.n} trajectories"
+        on = f"{self.task}, {counted(self.gap.n, 'trajectory')}"
         if self.means[0] == self.means[1] and self.gap.low == self.gap.high == 0:
             return f"{on}: {better.name} and {worse.name} are equal to the last digit."
         numbers = f"nRMSE {number(low)} against {number(high)}"
@@ -180,7 +180,7 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
         )
     order = [mark for mark in members[0].errors[task].marks if mark in common]
     most = max(len(one) for one in marks)
-    note = f"{task}: {who} are compared on the {len(common)} trajectories that both have, of up to {most}."
+    note = f"{task}: {who} are compared on the {counted(len(common), 'trajectory')} that both have, of up to {most}."
     return list(dict.fromkeys(order)), note if len(common) < most else ""
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ups.masks import fill
 from ups.models.labels import Labels, is_labelled, unlabelled
-from ups.types import Array, ConfigError, TaskSpec
+from ups.types import Array, ConfigError, TaskSpec, counted
 
 # Cells of an axis of space, under which an array is not taken for samples of a task of one channel.
 FEWEST = 4
@@ -72,8 +72,8 @@ class Given:
         if x.ndim != task.ndim + 3 or x.shape[-1] not in counts:
             c, shape = counts[0], tuple(np.shape(source)) if labels is None else tuple(array.shape)
             raise ConfigError(
-                f"{what} has {task.ndim} axes and the channels {', '.join(names)}, so it is (*S, {c}), (B, *S, {c}) or "
-                f"(B, K, *S, {c}), not {shape}."
+                f"{what} has {counted(task.ndim, 'axis')} and the channels {', '.join(names)}, so it is (*S, {c}), "
+                f"(B, *S, {c}) or (B, K, *S, {c}), not {shape}."
             )
         if not x.numel():
             raise ConfigError(f"{what} is empty, {tuple(x.shape)}; give at least one frame and cell.")
@@ -147,7 +147,8 @@ def joined(frames: Tensor, inputs: Tensor | None, task: TaskSpec) -> tuple[Tenso
     batch = len(frames)
     if inputs is not None and len(inputs) not in (1, batch):
         raise ConfigError(
-            f"there are inputs for {len(inputs)} samples, but {batch} states; give one, or one per sample."
+            f"there are inputs for {counted(len(inputs), 'sample')}, but {counted(batch, 'state')}; give one, or one "
+            "per sample."
         )
     if task.mask:
         frames, inputs = _filled(frames, inputs, task)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Self
 
 import torch
@@ -20,8 +19,10 @@ from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
 
 LIMIT = 10.0  # by how much members are stretched at most, and its inverse at least
-# Structure that so many cells of one along each axis do not show, up to the next: a band of fine structure.
-EDGES = (1 / 2, 2 / 3, 5 / 6)
+STRETCHED = 1 / 2  # of the cells along each axis: what so many show is stretched, finer structure is not
+# Structure that such a part of the cells along each axis does not show, up to the next: a band. What data resolve may
+# end far below what the grid could hold, so that their fine structure is no fine structure of the grid.
+EDGES = (1 / 8, 3 / 16, 1 / 4, 3 / 8, 1 / 2, 2 / 3, 5 / 6)
 Damping = tuple[tuple[tuple[float, ...], ...], ...]  # of each step, band and channel
 
 
@@ -33,7 +34,7 @@ class Calibration:
     Around that rollout and not around the members' mean, so that a member does not depend on how many are drawn.
     Structure that half as many cells do not show may shrink, but never grows beyond what is drawn. `lasting` is the
     part of their noise that is the same at all steps (`Draws`). `damping (T, bands, C)`, from 0 to 1, is by what the
-    fine structure of members in a box that wraps is multiplied, band by band, to be as strong as the truth's.
+    structure of stretched members in a box that wraps is multiplied, band by band, to be as strong as the truth's.
     """
 
     drawn_by: str
@@ -70,17 +71,19 @@ class Calibration:
         factors, answers = self._of_steps(self.factors, plain), []
         for one in members:
             wide = smooth(one - plain, window)
-            answers.append(self._damped(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide), window))
+            answers.append(self.damped(plain + factors * wide + factors.clamp_max(1.0) * (one - plain - wide), window))
         return torch.stack(answers)
 
-    def _damped(self, frames: Tensor, window: Window) -> Tensor:
-        """Frames `(B, T, *S, C)` whose fine structure is as strong as the truth's."""
+    def damped(self, frames: Tensor, window: Window) -> Tensor:
+        """Frames `(B, T, *S, C)` whose bands are as strong as the truth's."""
         if not self.damping or not banded(window):
             return frames
-        coarse, *fine = bands(frames, window)
-        for i, band in enumerate(fine):
-            coarse = coarse + self._of_steps([step[i] for step in self.damping], frames) * band
-        return coarse
+        grid, axes, channels = frames.shape[2:-1], tuple(range(2, frames.ndim - 1)), frames.shape[-1]
+        rows = [[0.0] * channels + [by - 1 for band in step for by in band] for step in self.damping]
+        table = torch.unflatten(self._of_steps(rows, frames).flatten(1), 1, (-1, channels))  # (T, 1 + bands, C)
+        less = table[:, bands(tuple(grid), frames.device)[0]] * torch.fft.rfftn(frames, dim=axes)
+        found: Tensor = frames + torch.fft.irfftn(less, s=grid, dim=axes)
+        return found
 
     @staticmethod
     def _of_steps(rows: Sequence[Sequence[float]], frames: Tensor) -> Tensor:
@@ -93,7 +96,11 @@ class Calibration:
 def smooth(frames: Tensor, window: Window) -> Tensor:
     """Frames `(B, T, *S, C)` as half as many cells along each axis show them; as they are where a mask leaves cells
     out, of which those around would be made."""
-    return frames if window.mask is not None else _shown(frames, EDGES[0], window)
+    if window.mask is not None:
+        return frames
+    grid = tuple(frames.shape[2:-1])
+    coarse = resample(frames.flatten(0, 1), tuple(math.ceil(n * STRETCHED) for n in grid), window.periodic)
+    return resample(coarse, grid, window.periodic).reshape(frames.shape)
 
 
 def banded(window: Window) -> bool:
@@ -101,17 +108,17 @@ def banded(window: Window) -> bool:
     return window.mask is None and all(window.periodic)
 
 
-def bands(frames: Tensor, window: Window) -> list[Tensor]:
-    """Frames `(B, T, *S, C)` as the sum of what half as many cells show and of bands of finer structure."""
-    shown = [*(_shown(frames, edge, window) for edge in EDGES), frames]
-    return [shown[0], *(more - less for less, more in pairwise(shown))]
-
-
-def _shown(frames: Tensor, edge: float, window: Window) -> Tensor:
-    """Frames `(B, T, *S, C)` as a part `edge` of the cells along each axis shows them."""
-    grid = tuple(frames.shape[2:-1])
-    coarse = resample(frames.flatten(0, 1), tuple(max(1, math.ceil(n * edge)) for n in grid), window.periodic)
-    return resample(coarse, grid, window.periodic).reshape(frames.shape)
+def bands(grid: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Of each wave `(*K)` of `torch.fft.rfftn` on a grid: its band, 0 for none, and how many waves it stands for."""
+    counts = [torch.fft.fftfreq(n, 1 / n, device=device).abs().round().long() for n in grid]
+    counts[-1] = counts[-1][: grid[-1] // 2 + 1]
+    band = torch.zeros([len(waves) for waves in counts], dtype=torch.long, device=device)
+    for axis, (n, waves) in enumerate(zip(grid, counts, strict=True)):
+        here = sum((2 * waves >= math.ceil(n * edge)).long() for edge in EDGES)
+        assert isinstance(here, Tensor)
+        band = torch.maximum(band, here.reshape([-1 if i == axis else 1 for i in range(len(grid))]))
+    twice = (counts[-1] > 0) & (2 * counts[-1] < grid[-1])
+    return band, (1 + twice.long()).expand(band.shape)
 
 
 def drawing_part(simulator: Any, task: TaskSpec) -> str | None:

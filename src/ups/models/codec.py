@@ -16,7 +16,7 @@ from ups.models.grids import Space, check_grid, cropped, in_patches, padded, res
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import interpolate
 from ups.tensors import LatentState, TaskStatistics
-from ups.types import ConfigError, TaskSpec, check_known
+from ups.types import ConfigError, TaskSpec, check_known, counted
 
 # Tokens that `encode_alike` makes at once, per kind of device; where none are named, as many as it is given.
 PIECES = {"cuda": 16384}
@@ -50,7 +50,9 @@ class Codec(Part):
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
         for task in tasks:
             if len(self.grids[task.name]) != task.ndim:
-                raise ConfigError(f"{task.name} has {task.ndim} axes, but its grid is {self.grids[task.name]}.")
+                raise ConfigError(
+                    f"{task.name} has {counted(task.ndim, 'axis')}, but its grid is {self.grids[task.name]}."
+                )
             check_grid(self.grids[task.name], config.patch[task.ndim - 1], task.name)
         self.statistics = nn.ModuleDict({t.name: Statistics(len(t.channels)) for t in tasks})
         self.encoder = ENCODERS[config.encoder](tasks, config.dim, config.patch, config.halo, config.blocks)
@@ -104,7 +106,7 @@ class Codec(Part):
         """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
         spec = self.task(task)
         if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
-            wanted = f"{spec.ndim} axes and the channels {', '.join(spec.channels)}"
+            wanted = f"{counted(spec.ndim, 'axis')} and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
         x = resample(self.statistics_of(spec)(frames), self.grids[spec.name], periodic)
         x = padded(x, self.config.patch[spec.ndim - 1], periodic)

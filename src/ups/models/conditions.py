@@ -14,7 +14,6 @@ from ups.models.part import NamedAxis
 from ups.tensors import Condition, numbers_of, table
 from ups.types import ConfigError, TaskSpec
 
-PARAM_WAVES = 3
 DT_WAVES = 3
 
 
@@ -61,14 +60,15 @@ def _stretch(logs: tuple[float, ...], device: torch.device) -> Tensor:
 class Conditioner(nn.Module):
     """Embeds a `Condition` as `(B, width)`: the sum of what its parts say, through a small network."""
 
-    def __init__(self, width: int, tasks: Sequence[TaskSpec]) -> None:
+    def __init__(self, width: int, tasks: Sequence[TaskSpec], param_waves: int = 0) -> None:
         super().__init__()
+        self.param_waves = param_waves
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         counts = {task.name: len(numbers_of(task)) for task in tasks}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
         self.params = nn.ModuleDict(
-            {name: nn.Linear(n * (2 * PARAM_WAVES + 1), width, bias=False) for name, n in counts.items() if n}
+            {name: nn.Linear(n * (2 * param_waves + 1), width, bias=False) for name, n in counts.items() if n}
         )
         self.dt = nn.Linear(2 * DT_WAVES + 1, width, bias=False)
         self.task = nn.Parameter(drawn(len(names), width, over=2))
@@ -97,7 +97,7 @@ class Conditioner(nn.Module):
                 total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
-            total = total + self.params[name](fourier_features(scaled, PARAM_WAVES).flatten(1))
+            total = total + self.params[name](fourier_features(scaled, self.param_waves).flatten(1))
         y: Tensor = functional.silu(self.leave(functional.silu(total)))
         return y
 

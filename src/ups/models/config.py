@@ -102,6 +102,13 @@ class NetworkConfig:
     levels: int = _explained(2, "unet: how often the grid is halved.")
     growth: float = _explained(1.5, "unet: by what the width grows each time.")
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
+    param_waves: int = _explained(
+        0,
+        "Sines and cosines of a parameter's value that are heard besides the value: more tell close values apart, none "
+        "leads smoothly from one trained value to the next.",
+    )
+    # What a key meant before it was there, where its default is another now.
+    formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
 
     def __post_init__(self) -> None:
         at = self.section
@@ -110,6 +117,8 @@ class NetworkConfig:
         given = [n for n in (self.width, self.depth, self.heads) if n is not None]
         if min(self.streams, self.modes, self.kernel, *self.windows, *given) < 1:
             raise ConfigError(f"{at}.streams, modes, kernel, windows, width, depth and heads are at least 1.")
+        if not 0 <= self.param_waves <= 16:
+            raise ConfigError(f"{at}.param_waves is {self.param_waves}, but must be from 0 to 16.")
         if not 0 <= self.drop_path < 1:
             raise ConfigError(f"{at}.drop_path is {self.drop_path:g}, but must be from 0 to below 1.")
         if self.levels < 0 or not 0 < self.growth < math.inf:
@@ -132,10 +141,9 @@ class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
     section: ClassVar[str] = "operator"
-    # What a key meant before it was there, where its default is another now.
-    formerly: ClassVar[Mapping[str, Any]] = {"gauge": "task"}
+    formerly: ClassVar[Mapping[str, Any]] = {**NetworkConfig.formerly, "gauge": "task"}
     # Keys that name tasks, and say nothing of others.
-    by_task: ClassVar[tuple[str, ...]] = ("memoryless",)
+    by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven")
 
     context: int = 1
     """Frames of context the operator sees."""
@@ -146,6 +154,8 @@ class OperatorConfig(NetworkConfig):
     """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
     in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
     move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
+    driven: tuple[str, ...] = ()
+    """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

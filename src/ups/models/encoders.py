@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ups.models.grids import Space, in_patches, padded, patches, resample
 from ups.models.layers import LocalMix
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, counted
 
 # Relative rounding of float32, in which fields are read.
 ROUNDING = 4 * torch.finfo(torch.float32).eps
@@ -143,7 +143,7 @@ class InputEncoder(nn.Module):
             found = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
             raise ConfigError(
                 f"{task} is driven by the inputs {', '.join(spec.channels)}, (B, *S, {len(spec.channels)}) with "
-                f"{spec.ndim} axes, and was given {found}; give inputs=…."
+                f"{counted(spec.ndim, 'axis')}, and was given {found}; give inputs=…."
             )
         patch = self.encoder.patch[spec.ndim - 1]
         grid = self.grids.get(task, ())

@@ -32,6 +32,8 @@ def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
     """A grid has at least two patches along each axis; one that they do not divide is padded."""
     if any(n < 2 * patch for n in shape):
         cells = " × ".join(str(n) for n in shape)
+        if min(shape) < 2:
+            raise ConfigError(f"{task}: along an axis of one cell ({cells}) nothing can be learnt; leave it out.")
         raise ConfigError(
             f"{task}: a grid of {cells} cells is too small for patches of {patch}: an axis holds at least two; "
             f"choose a smaller codec patch, or at least {2 * patch} cells."

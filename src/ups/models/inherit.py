@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.simulator import Simulator
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 
 @torch.no_grad()
@@ -99,7 +99,8 @@ def same_networks(new: Simulator, old: Simulator) -> None:
     for name, task in new.codec.tasks.items():
         if name in old.codec.tasks and task.ndim != (before := old.codec.tasks[name].ndim):
             raise ConfigError(
-                f"{name} has {task.ndim} axes, but {before} in the simulator to start from; rename the task."
+                f"{name} has {counted(task.ndim, 'axis')}, but {before} in the simulator to start from; rename the "
+                "task."
             )
 
 

@@ -12,7 +12,7 @@ from ups.models.config import OperatorConfig
 from ups.models.layers import fourier_features
 from ups.models.tokens import TokenNetwork
 from ups.tensors import Condition
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, counted
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
 STILL = 1e-3
@@ -78,7 +78,7 @@ class LatentOperator(TokenNetwork):
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
         steady = {task.name for task in tasks if task.steady}
-        still = steady if config.gauge == "sample" else steady | self.memoryless
+        still = steady.union(config.driven, () if config.gauge == "sample" else self.memoryless)
         self.gauged = frozenset(names) - still if config.by_sample else frozenset()
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
@@ -89,7 +89,9 @@ class LatentOperator(TokenNetwork):
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens of the last frames `z (B, K, *G, D)` to those of the next, `(B, *G, D)`."""
         if z.shape[1] != self.config.context:
-            raise ConfigError(f"the operator was built for {self.config.context} frames of context, not {z.shape[1]}.")
+            raise ConfigError(
+                f"the operator was built for {counted(self.config.context, 'frame')} of context, not {z.shape[1]}."
+            )
         scale, features = self.scale[self.row(condition.task)], None
         last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
         if gauged := condition.task in self.gauged:

@@ -15,7 +15,7 @@ from ups.models.arrays import tensor_of
 from ups.models.conditions import ParamRange
 from ups.models.encoders import Statistics
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, TaskSpec
+from ups.types import ConfigError, TaskSpec, counted
 
 
 def window_of(
@@ -59,7 +59,9 @@ def parameters(
         table = tensor_of(given, f"params of {task.name}")
         if table.numel() not in (len(names), batch * len(names)):
             wanted = ", ".join(names) or "none"
-            raise ConfigError(f"params of {task.name} has {table.numel()} numbers; give {wanted}, once or per sample.")
+            raise ConfigError(
+                f"params of {task.name} has {counted(table.numel(), 'number')}; give {wanted}, once or per sample."
+            )
         given = dict(zip(names, table.reshape(-1, max(1, len(names))).T, strict=False))
     known = {p.name for p in task.parameters}
     for name in given:
@@ -74,7 +76,10 @@ def parameters(
             )
         value = tensor_of(_placed(given.get(name, lo), name, task), f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
-            raise ConfigError(f"{name} has {len(value)} values for {batch} samples; give one, or one per sample.")
+            raise ConfigError(
+                f"{name} has {counted(len(value), 'value')} for {counted(batch, 'sample')}; give one, or one per "
+                "sample."
+            )
         warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name)
         columns.append(value.expand(batch))
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
@@ -127,7 +132,9 @@ def walls_of(given: Any, task: TaskSpec, params: Any) -> tuple[bool, ...]:
     if given is None:
         return task.periodicity(_one_boundary(task, params if isinstance(params, Mapping) else {}))
     if not isinstance(given, tuple | list) or [type(wraps) for wraps in given] != [bool] * task.ndim:
-        raise ConfigError(f"{task.name}: periodic is {given}, but must be True or False for each of {task.ndim} axes.")
+        raise ConfigError(
+            f"{task.name}: periodic is {given}, but must be True or False for each of {counted(task.ndim, 'axis')}."
+        )
     return tuple(given)
 
 

@@ -13,9 +13,7 @@ from ups.models.ensembles import Draws
 from ups.models.grids import resample
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
-from ups.physics.constraints import Within
 from ups.physics.laws import aims_of, guarding, repaired
-from ups.physics.ranges import InitialRange
 from ups.physics.solver import watcher
 from ups.tensors import Condition, LatentState, Window
 from ups.types import Domain, TaskSpec
@@ -40,9 +38,7 @@ class Stepping:
         self.reencode = simulator.config.reencode
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
         self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
-        # Values at points are no whole field, of which a total could be kept.
-        bounds = [law for law in self.laws if isinstance(law, Within | InitialRange)]
-        self.bounds = [dataclasses.replace(law, keeps_total=False) for law in bounds]
+        self.bounds = [bound for law in self.laws if (bound := law.at_points()) is not None]
         self.bound_aims = aims_of(self.bounds, self.reference, self.domain, window.mask) if points is not None else []
         # Values at points and tokens of predicted frames are made of all cells around, so none may hold just anything.
         whole = self.reencode or bool(self.laws) or points is not None

@@ -48,7 +48,7 @@ class TokenNetwork(Part):
         size, streams = config.shape, config.streams
         self.config, self.dim, self.norm, self.streams = config, dim, config.norm, streams
         shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, streams)
-        self.conditioner = Conditioner(size.width, tasks)
+        self.conditioner = Conditioner(size.width, tasks, config.param_waves)
         self.enter = nn.Linear(frames * dim, size.width * streams)
         self.walls = Walls(size.width * streams)
         if streams > 1:

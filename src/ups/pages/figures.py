@@ -22,7 +22,7 @@ from ups.pages.drawing import (
     shade,
 )
 from ups.pages.maps import Board, Panel
-from ups.types import Array, Trajectory
+from ups.types import Array, Trajectory, counted
 
 
 def mask_of(sample: Trajectory) -> Array | None:
@@ -75,7 +75,7 @@ def film_lines(samples: Sequence[Trajectory], channel: int = 0, frames: int = 41
     ]
     panel.legend(loc="upper right", frameon=False, ncols=len(lines), fontsize=8)
     pictures = moving(figure, lines, ([field[t] for field in fields[: len(lines)]] for t in shown))
-    alt, start = f"{first.task.title}: {len(lines)} samples moving in time", opening(fields[0], shown)
+    alt, start = f"{first.task.title}: {counted(len(lines), 'sample')} moving in time", opening(fields[0], shown)
     return Film(pictures, captions(first.times, shown), alt, start)
 
 

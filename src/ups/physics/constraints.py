@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from ups.later import Tensor, torch
@@ -37,6 +37,9 @@ class Law(ABC):
     """
 
     kind: ClassVar[str]
+    any_boundary: ClassVar[bool] = False  # whether it holds under another boundary than its task's own
+    around_masks: ClassVar[bool] = True  # whether it is claimed in a box with a mask
+    of_change: ClassVar[bool] = False  # whether it compares frames, of which a steady task has one
     name: str
     together: Together | None = None  # the repair of all laws of its equation, where there is one
 
@@ -65,6 +68,10 @@ class Law(ABC):
     @abstractmethod
     def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         """`project`, given what `aim` says of the reference."""
+
+    def at_points(self) -> Law | None:
+        """The law for values at points, of which no total is kept; None where it is one of whole fields."""
+        return None
 
     def sampling_error(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """How much of the residual the grid may explain, `(B,)`."""
@@ -102,6 +109,7 @@ class Conserved(Law):
     """
 
     kind: ClassVar[str] = "conserved"
+    of_change: ClassVar[bool] = True
     name: str
     density: Callable[[Tensor], Tensor]
     channel: int = -1
@@ -175,18 +183,6 @@ def quotient(above: Tensor, below: Tensor) -> Tensor:
     return above * (below > 0) / below.clamp_min(torch.finfo(below.dtype).tiny)
 
 
-def stretched(channel: int) -> Repair:
-    """Restores ∫u² of a channel by scaling its deviation from its mean, which stays."""
-
-    def repair(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
-        middle = mean(u[..., channel])
-        swing = u[..., channel] - middle
-        factor = quotient((want - middle.square()).clamp_min(0), mean(swing.square())).sqrt()
-        return with_channel(u, channel, middle + factor * swing)
-
-    return repair
-
-
 @dataclass(frozen=True)
 class Within(Law):
     """A channel never leaves the interval from `low` to `high`; an infinite end is no bound.
@@ -196,6 +192,7 @@ class Within(Law):
     """
 
     kind: ClassVar[str] = "positive"
+    any_boundary: ClassVar[bool] = True
     name: str
     channel: int
     low: float = -math.inf
@@ -210,6 +207,9 @@ class Within(Law):
         if math.isinf(self.low):
             return f"{self.name} is never above {self.high:g}"
         return f"{self.name} stays between {self.low:g} and {self.high:g}"
+
+    def at_points(self) -> Law:
+        return replace(self, keeps_total=False)
 
     def residual(self, u: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:  # noqa: ARG002
         q = u[..., self.channel].flatten(1)

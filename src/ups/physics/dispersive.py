@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ups.later import Tensor, torch
-from ups.physics.constraints import Conserved, Law, stretched
+from ups.physics.constraints import Conserved, Law, Mean, Repair, quotient, with_channel
 from ups.physics.initial import low_modes
 from ups.physics.padded import Padded
 from ups.physics.random import Draw
@@ -143,3 +143,15 @@ class KortewegDeVries1D(Semilinear):
             Conserved("mean", lambda u: u[..., 0], channel=0),
             Conserved("energy", lambda u: u[..., 0].square(), repair=stretched(0)),
         )
+
+
+def stretched(channel: int) -> Repair:
+    """Restores ∫u² of a channel by scaling its deviation from its mean, which stays."""
+
+    def repair(u: Tensor, want: Tensor, mean: Mean) -> Tensor:
+        middle = mean(u[..., channel])
+        swing = u[..., channel] - middle
+        factor = quotient((want - middle.square()).clamp_min(0), mean(swing.square())).sqrt()
+        return with_channel(u, channel, middle + factor * swing)
+
+    return repair

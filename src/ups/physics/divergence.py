@@ -92,6 +92,7 @@ class DivergenceFree(Law):
     """
 
     kind: ClassVar[str] = "divergence"
+    around_masks: ClassVar[bool] = False
     name: str
     channels: tuple[int, ...]
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from ups.later import Tensor
 from ups.physics import EQUATIONS
-from ups.physics.constraints import Conserved, Law, Positive, Together, Within
+from ups.physics.constraints import Conserved, Law, Positive, Together
 from ups.physics.divergence import DivergenceFree
-from ups.physics.ranges import InitialRange
 from ups.types import ConfigError, Domain, Params, TaskSpec
 
 Guard = bool | tuple[str, ...]
@@ -29,11 +27,10 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
         laws = kind(**{name: value for name, value in (params or {}).items() if name in names}).laws()
     else:
         laws = _declared(task)
-    if periodic != task.periodic:
-        return tuple(dataclasses.replace(law, keeps_total=False) for law in laws if isinstance(law, Within))
+    if periodic != task.periodic:  # something may flow in or out, so no total is kept
+        return tuple(law.at_points() or law for law in laws if law.any_boundary)
     # Around a mask neither divergence nor inflow is known; the one frame of a steady task has none before it to keep.
-    unclaimed = ((DivergenceFree, InitialRange) if task.mask else ()) + ((Conserved,) if task.steady else ())
-    return tuple(law for law in laws if not isinstance(law, unclaimed))
+    return tuple(law for law in laws if (law.around_masks or not task.mask) and not (law.of_change and task.steady))
 
 
 def _declared(task: TaskSpec) -> tuple[Law, ...]:

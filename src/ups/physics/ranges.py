@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ups.later import Tensor, torch
@@ -25,6 +25,7 @@ class InitialRange(Law):
     """
 
     kind: ClassVar[str] = "range"
+    around_masks: ClassVar[bool] = False
     name: str
     channel: int
     within: tuple[float, ...] = ()
@@ -34,6 +35,9 @@ class InitialRange(Law):
     def says(self) -> str:
         beyond = f" beyond {min(self.within):g} to {max(self.within):g}" if self.within else ""
         return f"{self.name} never widens{beyond}"
+
+    def at_points(self) -> Law:
+        return replace(self, keeps_total=False)
 
     def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         """Of a reference `(B, *S, C)` the lowest and the highest value that are allowed, and those that are seen,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,7 @@ from ups.data.windows import whole
 from ups.eval.ensembles import crps, fitting_stretch
 from ups.eval.nrmse import nrmse
 from ups.models import Simulator
-from ups.models.calibration import LIMIT, Calibration, Damping, banded, bands, drawing_part, smooth
+from ups.models.calibration import EDGES, LIMIT, STRETCHED, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
 from ups.run.datasets import DataSet, Say
@@ -30,7 +31,12 @@ FEW = 8  # trajectories, below which a calibration is a guess
 LASTING = (0.0, 0.1, 0.3, 1.0)  # of the noise of members, tried in this order
 TRIED = 8  # members and trajectories by which that is chosen
 PLACES = 512  # of a frame at which it is compared
+KEPT = 2**30  # bytes of members that are kept to be fitted again; more of them are drawn again
+ROUNDS = 2  # of fitting stretch and damping to each other
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
+
+
+Drawn = tuple[torch.Tensor, torch.Tensor, Window]  # members, the rollout without draws, the window
 
 
 def _silent(_: object) -> None:
@@ -60,25 +66,26 @@ def trust_of(
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     """What the validation part of one task says."""
     drawn_by, task = drawing_part(simulator, data.task), data.task
-    places: list[list[torch.Tensor]] = []  # of each step, of each window
+    drawings = Drawings()
     signs: dict[str, list[Array]] = {}
     errors: list[Array] = []
     at_steps: list[Array] = []  # of each error
-    powers = Powers()
     on_gpu = device.type == "cuda"
     lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device)
-    for window in _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]):
-        window, steps = window.to(device), window.targets.shape[1]
+
+    def windows() -> Iterator[Window]:
+        found = _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu])
+        return (window.to(device) for window in found)
+
+    for window in windows():
+        steps = window.targets.shape[1]
         members = None if drawn_by is None else _members(simulator, window, MEMBERS, lasting)
         if task.steady:
             plain, rows = simulator.simulate(window, steps), list[dict[str, torch.Tensor]]()
         else:
             plain, rows = rollout_with_signs(simulator, window, steps, members)
         if members is not None:
-            places += [[] for _ in range(steps - len(places))]
-            for i in range(steps):
-                places[i].append(thinned(members[:, :, i : i + 1], plain[:, i : i + 1], window, i))
-            powers.add(members, plain, window)
+            drawings.add(members, plain, window)
         if not task.steady:
             for i, row in enumerate(rows):
                 at_steps.append(np.full(len(window), i))
@@ -86,9 +93,15 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
                     signs.setdefault(name, []).append(values.cpu().numpy())
             true = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
             errors.append(true.T.flatten().cpu().numpy())
-    factors = factors_of(places, task)
-    damping = powers.damping(factors, task)
-    calibration = Calibration(drawn_by, factors, lasting, damping) if drawn_by is not None and factors else None
+    calibration = None
+    if drawn_by is not None and drawings.places:
+
+        def again() -> Iterator[Drawn]:
+            for window in windows():
+                members = _members(simulator, window, MEMBERS, lasting)
+                yield members, simulator.simulate(window, members.shape[2]), window
+
+        calibration = drawings.calibration(drawn_by, lasting, task, device, again)
     if not errors:
         return Trust(calibration)
     count = sum(map(len, errors))
@@ -97,6 +110,54 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     if calibration is not None:  # the spread counts as wide as it will be from now on
         columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
     return Trust(calibration, ErrorModel.fit(columns, np.concatenate(errors)))
+
+
+class Drawings:
+    """Members of validation trajectories, from which a calibration is fitted."""
+
+    def __init__(self) -> None:
+        self.places: list[list[torch.Tensor]] = []  # of each step, of each window
+        self.powers = Powers()
+        self.kept: list[Drawn] | None = []  # None: too many
+
+    def add(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
+        """Members `(M, B, T, *S, C)`, and the rollout without draws."""
+        self._place(members, plain, window)
+        self.powers.add(members, plain, window)
+        if self.kept is not None:
+            self.kept.append((members.cpu(), plain.cpu(), window.to("cpu")))
+            much = sum(one[0].numel() * one[0].element_size() for one in self.kept) > KEPT
+            self.kept = None if much else self.kept
+
+    def calibration(
+        self,
+        drawn_by: str,
+        lasting: float,
+        task: TaskSpec,
+        device: torch.device,
+        again: Callable[[], Iterable[Drawn]],
+    ) -> Calibration:
+        """Stretch and damping, each fitted to what the other leaves: damped members are narrower. `again` draws them
+        once more, where they were too many to be kept."""
+        factors = factors_of(self.places, task, device)
+        found = Calibration(drawn_by, factors, lasting, self.powers.damping(factors, task))
+        for _ in range(ROUNDS):
+            if all(d == 1 for step in found.damping for band in step for d in band):
+                break
+            self.places = []
+            for members, plain, window in again() if self.kept is None else self.kept:
+                here = window.to(device)
+                damped = torch.stack([found.damped(one, here) for one in members.to(device)])
+                self._place(damped, found.damped(plain.to(device), here), here)
+            factors = factors_of(self.places, task, device)
+            found = dataclasses.replace(found, factors=factors, damping=self.powers.damping(factors, task))
+        return found
+
+    def _place(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
+        steps = plain.shape[1]
+        self.places += [[] for _ in range(steps - len(self.places))]
+        for i in range(steps):
+            self.places[i].append(thinned(members[:, :, i : i + 1], plain[:, i : i + 1], window, i))
 
 
 def _members(simulator: Simulator, window: Window, count: int, lasting: float) -> torch.Tensor:
@@ -148,15 +209,18 @@ def thinned(members: torch.Tensor, plain: torch.Tensor, window: Window, step: in
     return chosen.transpose(1, 2).cpu()
 
 
-def factors_of(places: Sequence[Sequence[torch.Tensor]], task: TaskSpec) -> tuple[tuple[float, ...], ...]:
-    """The factors of each step and channel: the stretch by which `LEVEL` of the truth is covered, smoothed over steps.
+def factors_of(
+    places: Sequence[Sequence[torch.Tensor]], task: TaskSpec, device: torch.device | str = "cpu"
+) -> tuple[tuple[float, ...], ...]:
+    """The factors of each step and channel: the stretch by which `LEVEL` of the truth is covered, smoothed over steps;
+    found on a device, one step at a time.
 
     Channels of one field have one factor, so that what is linear in them (a divergence) stays as it is.
     """
     ends = list(pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()))
     logs = np.zeros((len(places), len(task.channels)))
     for i, step in enumerate(places):
-        pool = torch.cat(list(step), 2)
+        pool = torch.cat(list(step), 2).to(device)
         for first, last in ends:
             values = pool[:, first:last].flatten(1)
             members = len(values) // 2
@@ -175,7 +239,7 @@ def _smoothed(logs: Array) -> Array:
 
 
 class Powers:
-    """How strong fine structure is, of the truth, of rollouts without draws, and of what members have beside them:
+    """How strong each band of waves is, of the truth, of rollouts without draws, and of what members have beside them:
     sums over trajectories by step, band and channel."""
 
     def __init__(self) -> None:
@@ -184,13 +248,21 @@ class Powers:
     def add(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
         if not banded(window):
             return
-        truth, own = ([band.double() for band in bands(x, window)[1:]] for x in (window.targets, plain))
-        sums = torch.zeros(4, len(plain), plain.shape[1], len(own), plain.shape[-1], dtype=torch.float64)
+        grid, axes = tuple(plain.shape[2:-1]), tuple(range(2, plain.ndim - 1))
+        band, times = bands(grid, plain.device)
+
+        def power(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            """Of two spectra `(B, T, *K, C)`, in each band `(B, T, bands, C)`."""
+            each = ((a * b.conj()).real.double() * times.unsqueeze(-1)).flatten(2, -2)
+            total = each.new_zeros(*each.shape[:2], 1 + len(EDGES), each.shape[-1])
+            return total.index_add_(2, band.flatten(), each)[:, :, 1:].cpu() / math.prod(grid) ** 2
+
+        truth, own = (torch.fft.rfftn(x, dim=axes) for x in (window.targets, plain))
+        both, drawn = torch.zeros(()), torch.zeros(())
         for one in members:
-            for i, band in enumerate(bands(one - plain, window)[1:]):
-                pairs = ((truth[i], truth[i]), (own[i], own[i]), (own[i], band.double()), (band.double(),) * 2)
-                for n, (a, b) in enumerate(pairs):
-                    sums[n, :, :, i] += (a * b).flatten(2, -2).mean(2).cpu() / len(members)
+            beside = torch.fft.rfftn(one - plain, dim=axes)
+            both, drawn = both + power(own, beside) / len(members), drawn + power(beside, beside) / len(members)
+        sums = torch.stack((power(truth, truth), power(own, own), both, drawn))
         sound = sums.isfinite().flatten(2).all(2).all(0)  # a rollout that runs away says nothing of the others
         self.sums.append(sums[:, sound].sum(1).numpy())
 
@@ -201,7 +273,9 @@ class Powers:
             return ()
         alike = [np.pad(s, ((0, 0), (0, len(factors) - s.shape[1]), (0, 0), (0, 0))) for s in self.sums]
         truth, own, both, drawn = np.sum(alike, 0)
-        part = np.minimum(np.array(factors)[:, None], 1.0)
+        stretch = np.array(factors)[:, None]
+        fine = np.array(EDGES)[:, None] >= STRETCHED
+        part = np.where(fine, np.minimum(stretch, 1.0), stretch)
         found = own + 2 * part * both + part**2 * drawn
         logs = np.zeros_like(truth)
         for first, last in pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()):

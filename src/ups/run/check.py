@@ -32,7 +32,7 @@ from ups.run.load import load, part_kinds
 from ups.run.params import Range
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
-from ups.types import ConfigError, TaskSpec, UpsError, check_known
+from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
 
 @dataclass(frozen=True)
@@ -202,11 +202,13 @@ def check(config: RunConfig) -> list[Outline]:
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
     seen = (*known, *(() if parent is None else parent.codec.tasks))
-    for task in config.model.part(FORECASTER).memoryless:
-        if task not in seen:
-            raise ConfigError(
-                f"model.operator.memoryless names {task}, which no data set holds; they hold {', '.join(known)}."
-            )
+    operator = config.model.part(FORECASTER)
+    for key in operator.by_task:
+        for task in getattr(operator, key):
+            if task not in seen:
+                raise ConfigError(
+                    f"model.operator.{key} names {task}, which no data set holds; they hold {', '.join(known)}."
+                )
     if parent is not None and FORECASTER not in {stage.makes for stage in config.stages.values()}:
         for name in (data.task.name for data in sets if data.task.name not in parent.codec.tasks):
             raise ConfigError(
@@ -264,12 +266,13 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
         for unroll in (config.stage(name).unroll for name in config.plan):
             if data.frames < config.context + unroll and not data.task.steady:
                 raise ConfigError(
-                    f"{data.task.name}: has {data.frames} frames, too few for {config.context} frames of context and "
-                    f"{unroll} after them; reduce time less, or ask for less context or unroll."
+                    f"{data.task.name}: has {counted(data.frames, 'frame')}, too few for "
+                    f"{counted(config.context, 'frame')} of context and {unroll} after them; reduce time less, or ask "
+                    "for less context or unroll."
                 )
         given = config.evaluation.given or 0
         if data.frames <= given and not data.task.steady:
             raise ConfigError(
-                f"{data.task.name}: has {data.frames} frames, all of them among the {given} of evaluation.given: "
-                "none is left to be judged; give fewer."
+                f"{data.task.name}: has {counted(data.frames, 'frame')}, all of them among the {given} of "
+                "evaluation.given: none is left to be judged; give fewer."
             )

@@ -15,7 +15,7 @@ from ups.definition import Definition, definition_from, is_file_name
 from ups.fetch.downloads import require_nameable
 from ups.fetch.fetch import is_elsewhere
 from ups.run.params import Value, files_of, parsed, single
-from ups.types import UpsError, check_known
+from ups.types import UpsError, check_known, counted
 
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
@@ -98,14 +98,16 @@ class GenerateConfig(Config):
             equations = [file.check(kind) for file in files_of(self.params)]
             most = min(len(equation.times()) for equation in equations)
             if self.frames and (self.frames > most or kind.task.steady):
-                raise ValueError(f"{self.equation} has {most} saved frame{'s'[: most - 1]}, not {self.frames}.")
+                raise ValueError(f"{self.equation} has {counted(most, 'saved frame')}, not {self.frames}.")
             if self.scheme:
                 equations[0].check_scheme(self.scheme)
             if self.store != Reduction():
                 domain = equations[0].domain(self.resolution or kind.task.resolution)
                 self.store.cells(domain, "store")
                 if self.store.start >= (count := min(most, self.frames or most)):
-                    raise ValueError(f"store.start is {self.store.start}, but {self.equation} has {count} frames.")
+                    raise ValueError(
+                        f"store.start is {self.store.start}, but {self.equation} has {counted(count, 'frame')}."
+                    )
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self

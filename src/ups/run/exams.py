@@ -17,10 +17,10 @@ from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import GenerateConfig
-from ups.run.datasets import DataSet, Screen
+from ups.run.datasets import DataSet, Entry, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
-from ups.types import ConfigError, DataError, Params, PhysicsError
+from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
@@ -68,7 +68,10 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
             continue
         long = lengths[lengths > context]
         if short := len(lengths) - len(long):
-            notes.append(f"{name}: {short} of {len(lengths)} trajectories ({split}) end with their context, unjudged.")
+            notes.append(
+                f"{name}: {short} of {counted(len(lengths), 'trajectory')} ({split}) not judged: no frame follows the "
+                "context."
+            )
         counts = dict(zip(*np.unique(long, return_counts=True), strict=True))
         if len(counts) > LENGTHS:
             least = int(long.min())
@@ -100,10 +103,11 @@ def exams(
     made = Maker(config, data, simulator, place, screen, stack)
     for factor in config.evaluation.zero_shot:
         cells = tuple(n * factor for n in data.grid)
-        try:
-            yield made.at_resolution(cells, "test")
-        except UNAVAILABLE as error:
-            yield f"{data.task.name} at {cells_of(cells)} could not be judged: {error}"
+        for entries in made.by_fineness(cells):
+            try:
+                yield made.at_resolution(cells, "test", entries)
+            except UNAVAILABLE as error:
+                yield f"{data.task.name} at {cells_of(cells)} could not be judged: {error}"
     for params in config.evaluation.unseen.get(data.task.name, ()):
         try:
             yield made.at_parameters(params)
@@ -143,40 +147,53 @@ class Maker:
     screen: Screen
     stack: ExitStack
 
-    def at_resolution(self, cells: tuple[int, ...], split: str, samples: int | None = None) -> Exam:
-        """Trajectories on a grid of `cells`: those of `split` where the run's file is fine enough, else new ones."""
-        data, trained = self.data.first, self.data.grid
-        step = thinning(data.source.domain.shape, cells)
-        label = f"{cells_of(cells)}{' (zero-shot)' if cells != trained else ''}"
-        if step is not None:
-            ids = data.split.part(split)[:samples]
-            part = Trajectories(data.source, ids, dataclasses.replace(data.config.reduce, space=step))
-            return Exam(f"{split}, {label}", part)
-        # Of several sets of parameters new ones are made of the first alone, and the name of the split says of which.
-        values = self.data.values()
-        first = {k: v for k, v in data.source.params_of(0).items() if len(values.get(k, ())) > 1}
-        return Exam(f"new trajectories, {named(first) + ', ' if first else ''}{label}", self._made({}, cells, samples))
+    def by_fineness(self, cells: tuple[int, ...]) -> list[tuple[Entry, ...]]:
+        """The entries of which a grid of `cells` can be picked, and those of which it cannot, where there are any."""
+        fine = tuple(e for e in self.data.entries if thinning(e.source.domain.shape, cells) is not None)
+        return [group for group in (fine, tuple(e for e in self.data.entries if e not in fine)) if group]
+
+    def at_resolution(
+        self, cells: tuple[int, ...], split: str, entries: Sequence[Entry], samples: int | None = None
+    ) -> Exam:
+        """Trajectories on a grid of `cells`, of each of `entries`: those of `split` where their files are fine enough,
+        else new ones. `samples`: so many in all."""
+        label = f"{cells_of(cells)}{' (zero-shot)' if cells != self.data.grid else ''}"
+        steps = [thinning(entry.source.domain.shape, cells) for entry in entries]
+        most = [None] * len(entries) if samples is None else shares(samples, len(entries))
+        picked = [
+            Trajectories(e.source, e.split.part(split)[:count], dataclasses.replace(e.config.reduce, space=step))
+            for e, step, count in zip(entries, steps, most, strict=True)
+            if step is not None
+        ]
+        if picked:
+            return Exam(f"{split}, {label}", picked[0], more=tuple(picked[1:]))
+        # Of several sets of parameters of an entry new ones are made of the first alone, and the split's name says so.
+        values, counts = self.data.values(), shares(samples or self.config.evaluation.samples, len(entries))
+        sets = [{k: v for k, v in e.source.params_of(0).items() if len(values.get(k, ())) > 1} for e in entries]
+        words = " and ".join(dict.fromkeys(named(params) for params in sets if params))
+        first, *more = (self._made(entry, {}, cells, count) for entry, count in zip(entries, counts, strict=True))
+        return Exam(f"new trajectories, {words + ', ' if words else ''}{label}", first, more=tuple(more))
 
     def at_parameters(
         self, params: Mapping[str, float | str], cells: tuple[int, ...] | None = None, samples: int | None = None
     ) -> Exam:
         """New trajectories at other parameters, on the trained grid or on one of `cells`."""
         trained = self.data.grid
-        part = self._made(params, cells or trained, samples)
+        part = self._made(self.data.first, params, cells or trained, samples or self.config.evaluation.samples)
         label = named(params) + (f", {cells_of(cells)}" if cells and cells != trained else "")
         outside = self.simulator.outside(part.params, self.data.task.name)
         kind = "outside the trained range" if outside else "within the trained range"
         return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
 
     def _made(
-        self, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int | None = None
+        self, data: Entry, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int
     ) -> Trajectories:
-        """New trajectories by the scheme of the training data, from a seed of their own."""
-        data, source, spec = self.data.first, self.data.first.source, self.data.task
+        """New trajectories by the scheme of an entry's data, from a seed of their own."""
+        source, spec, own = data.source, self.data.task, DataSet(self.data.task, (data,))
         name = spec.equation
         if not name:
             raise ConfigError(f"{spec.name} has no equation here that could make new data; name a file with --file.")
-        trained, store = self.data.grid, data.config.store
+        trained, store = own.grid, data.config.store
         thin = data.config.reduce.space if cells == trained else 1
         known = data.config.model_dump(include=set(GenerateConfig.model_fields))
         scheme = data.config.scheme or source.attributes().get("ups_scheme")
@@ -191,7 +208,7 @@ class Maker:
             "scheme": None if scheme is None else str(scheme),
             "resolution": cells[0] * thin * every,
             "store": dataclasses.asdict(dataclasses.replace(store, space=every)),
-            "samples": samples or self.config.evaluation.samples,
+            "samples": samples,
             "seed": data.config.seed + APART,
             "batch": None,
         }
@@ -203,7 +220,12 @@ class Maker:
             )
         (path,) = generate(made, self.place / fingerprint(made), self.screen.following)
         fresh = renamed(self.stack.enter_context(open_source(path, TASKS, name)), spec)
-        return Trajectories(fresh, fresh.ids, spaced(fresh, self.data.step, self.data, thin))
+        return Trajectories(fresh, fresh.ids, spaced(fresh, own.step, own, thin))
+
+
+def shares(count: int, of: int) -> list[int]:
+    """A number divided as evenly as can be, and no share 0."""
+    return [max(1, (count + i) // of) for i in reversed(range(of))]
 
 
 def thinning(shape: tuple[int, ...], cells: tuple[int, ...]) -> int | None:

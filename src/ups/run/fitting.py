@@ -12,7 +12,7 @@ from ups.definition import Definition, definition_from, definition_of
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.datasets import DataSet
-from ups.types import ConfigError, DataError, Params, UpsError
+from ups.types import ConfigError, DataError, Params, UpsError, counted
 
 
 def open_for(simulator: Simulator, path: Path, task: str | None) -> Source:
@@ -48,8 +48,8 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
     if source.task.channels != spec.channels or source.domain.ndim != spec.ndim:
         ours, theirs = ", ".join(spec.channels), ", ".join(source.task.channels)
         raise DataError(
-            f"{source.path}: has the fields {theirs} on {source.domain.ndim} axes, but the simulator was trained on "
-            f"{ours} on {spec.ndim}; give it data with these."
+            f"{source.path}: has the fields {theirs} on {counted(source.domain.ndim, 'axis')}, but the simulator was "
+            f"trained on {ours} on {spec.ndim}; give it data with these."
         )
     if source.task.given != spec.given:
         ours, theirs = (", ".join(names) or "nothing" for names in (spec.given, source.task.given))
@@ -62,8 +62,8 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
     frames, needed = len(source.times[::every]), simulator.context + ahead
     if frames < needed:
         raise DataError(
-            f"{source.path}: has {frames} frame{'s'[: frames - 1]} at the trained spacing in time, and {needed} are "
-            f"needed; give it longer trajectories."
+            f"{source.path}: has {counted(frames, 'frame')} at the trained spacing in time, and {needed} are needed; "
+            "give it longer trajectories."
         )
     return source
 

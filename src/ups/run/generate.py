@@ -30,7 +30,7 @@ from ups.progress import Progress as Progress
 from ups.progress import Report as Report
 from ups.run.data_config import GenerateConfig
 from ups.run.params import FileParams, files_of
-from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError
+from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError, counted
 from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
@@ -147,7 +147,7 @@ class Telling:
             # The first interval is no measure of the others: it pays for all that is made once.
             when, start = self.mark
             seconds = when - self.began + (now - when) / (done - start) * (self.total - start)
-            note = f"about {_duration(seconds)} for {self.total - self.first:.0f} trajectories"
+            note = f"about {_duration(seconds)} for {counted(round(self.total - self.first), 'trajectory')}"
             self.estimated = True
         self.report(Progress(done, self.total, self.name, note, self.writer.done))
 

@@ -232,11 +232,11 @@ class Judge:
         return torch.stack([codec.decode(state, window.task, grid) for state in states], 1)
 
     def _windows(self, exam: Exam, cells: int = 0) -> Iterator[Window]:
-        frames, cut = exam.frames, exam.cut
-        if frames is None and not exam.part.task.steady and len(set(exam.part.lengths)) > 1:
-            long = exam.part.lengths[exam.part.lengths > self.asked.context]
-            frames, cut = int(long.min()), True
-        return whole((exam.part, *exam.more), self.asked.context, cells=cells, frames=frames, cut=cut)
+        parts, frames, cut = (exam.part, *exam.more), exam.frames, exam.cut
+        lengths = {int(length) for part in parts for length in part.lengths}
+        if frames is None and not exam.part.task.steady and len(lengths) > 1:
+            frames, cut = min(length for length in lengths if length > self.asked.context), True
+        return whole(parts, self.asked.context, cells=cells, frames=frames, cut=cut)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""

@@ -17,7 +17,7 @@ from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
@@ -216,7 +216,9 @@ class OperatorStage(Stage):
             return self.simulator.filled(z[:, :count]), z[:, count:]
         count, asked = window.context.shape[1], self.operator.config.context
         if count != asked:
-            raise ConfigError(f"encoded windows have {count} frames of context and the operator takes {asked}.")
+            raise ConfigError(
+                f"encoded windows have {counted(count, 'frame')} of context and the operator takes {asked}."
+            )
         if self.needs_frames and not window.targets.shape[-1]:
             needed = ", ".join(name for name in self._terms() if name != "latent")
             raise ConfigError(f"the losses {needed} compare fields, and these windows hold tokens alone; give both.")

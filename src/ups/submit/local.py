@@ -17,7 +17,7 @@ from ups.submit.machine import check_here
 from ups.submit.records import file_of, jobs_folder, keep_text
 from ups.submit.shell import begun_or_resumed, checks, quoted, within_seconds
 from ups.supervise.proc import end_all, is_mine, owned, stat_of
-from ups.types import DataError
+from ups.types import DataError, counted
 
 VARIABLE = "UPS_JOB"  # by which all processes of a job are found, whoever their parent became
 CODE = "UPS_JOB_CODE"  # the file in which its script leaves the exit code
@@ -90,7 +90,7 @@ class Local:
 
     def status(self, identity: str) -> Status:
         if pids := self._processes(identity):
-            return Status("running", f"{len(pids)} processes of this machine are at work.")
+            return Status("running", f"at work in {counted(len(pids), 'process')} of this machine.")
         try:
             code = int(file_of(identity, ".code").read_text())
         except (OSError, ValueError):

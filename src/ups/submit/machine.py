@@ -6,7 +6,7 @@ from ups.later import torch
 from ups.submit.job import Job
 from ups.supervise.job import refuse_nesting
 from ups.supervise.network import check_interface, local_address, port_taken
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 from ups.wire import host_and_port
 
 
@@ -19,7 +19,7 @@ def check_here(job: Job) -> None:
         return
     node, rendezvous = int(job.options.get("node_rank", 0)), str(job.options.get("rendezvous", ""))
     if not 0 <= node < job.nodes:
-        raise ConfigError(f"--node-rank is {node}, but the {job.nodes} nodes are counted from 0 to {job.nodes - 1}.")
+        raise ConfigError(f"--node-rank is {node}, but nodes are counted from 0 to {job.nodes - 1}.")
     host, _ = host_and_port(rendezvous)
     if job.interface:
         check_interface(job.interface)
@@ -33,5 +33,6 @@ def _check_gpus(count: int) -> None:
     """What torch sees, as the ranks will."""
     there = int(torch.cuda.device_count())
     if there < count:
-        lacks = "no GPU" if there == 0 else f"{there} GPU{'s'[: there - 1]}"
-        raise ConfigError(f"{count} GPUs are wanted, and torch sees {lacks} here; ask for fewer, or try `ups doctor`.")
+        lacks = "no GPU" if there == 0 else counted(there, "GPU")
+        wanted = f"{counted(count, 'GPU')} {'is' if count == 1 else 'are'} wanted"
+        raise ConfigError(f"{wanted}, and torch sees {lacks} here; ask for fewer, or try `ups doctor`.")

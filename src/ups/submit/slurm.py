@@ -251,7 +251,7 @@ def _status(task: dict[str, str]) -> Status:
         return ended(int(code) or (128 + int(number) if int(number or 0) else 0))
     restarts = task.get("Restarts", "0")
     reason = f" ({task['Reason']})" if task.get("Reason", "None") not in ("None", "") else ""
-    again = f", queued again {restarts} times" if restarts != "0" else ""
+    again = f", queued again {'once' if restarts == '1' else f'{restarts} times'}" if restarts != "0" else ""
     return Status(state, f"SLURM says {word}{reason}{again}.")
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ups.supervise.start_dir import StartDir
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 NESTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "TORCHELASTIC_RUN_ID")
 
@@ -36,7 +36,7 @@ class Job:
         if self.ranks < 1 or self.nodes < 1:
             raise ConfigError(f"{self.ranks} ranks on {self.nodes} nodes cannot be started; ask for at least one each.")
         if not 0 <= self.least <= self.nodes:
-            raise ConfigError(f"at least {self.least} of {self.nodes} nodes cannot be met; ask for fewer.")
+            raise ConfigError(f"at least {self.least} of {counted(self.nodes, 'node')} cannot be met; ask for fewer.")
         if not 0 <= self.node < self.nodes:
             raise ConfigError(f"node {self.node} is not one of {self.nodes}; they are counted from 0.")
         if self.nodes > 1 and not self.rendezvous.rpartition(":")[2].isdecimal():

@@ -27,7 +27,7 @@ from ups.supervise.start_dir import StartDir
 from ups.supervise.stays import Stays
 from ups.supervise.stop_requests import StopRequests
 from ups.supervise.watch import RankWatch
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 from ups.verdict import AS_ASKED, FAILING, Ending, StorageError, Verdict, classify, now
 
 RESERVE = 64 * 1024  # bytes
@@ -119,7 +119,7 @@ class Supervisor:
             final = self._decide(verdict, before, after)
             if final is not None:
                 return final
-            kept = f"with the {after} steps kept of all stages" if after else "from the beginning"
+            kept = f"with the {counted(after, 'step')} kept of all stages" if after else "from the beginning"
             self._say(f"attempt {number} ended: {verdict.cause} Starting again {kept}.")
             time.sleep(min(PAUSE * 2**self._stale, 5.0))
             number += 1
@@ -202,7 +202,7 @@ class Supervisor:
         return replace(
             verdict,
             ending=Ending.NO_PROGRESS,
-            cause=f"{self._stale} attempts in a row ended without a newer checkpoint than step {after}; "
+            cause=f"{counted(self._stale, 'attempt')} in a row ended without a newer checkpoint than step {after}; "
             f"the last one as {verdict.ending.name}: {verdict.cause}",
             facts={**verdict.facts, "underlying": verdict.ending.name},
         )

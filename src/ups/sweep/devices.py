@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 
 THREADS = "OMP_NUM_THREADS"
 
@@ -37,7 +37,9 @@ def slots_of(devices: Sequence[str], jobs: int | None, device: str, gpus: int) -
     if len(set(real)) < len(real):
         raise ConfigError(f"--devices names {max(real, key=real.count)} twice; one run goes on each device at a time.")
     if real and jobs is not None and jobs > len(named):
-        raise ConfigError(f"--jobs is {jobs}, but {len(named)} device(s) take one run each; name more, or lower it.")
+        raise ConfigError(
+            f"--jobs is {jobs}, but {counted(len(named), 'device')} can take one run each; name more, or lower it."
+        )
     count = jobs or len(named)
     chosen = [named[i % len(named)] for i in range(count)]
     on_cpu = sum(name == "cpu" for name in chosen) or (count if not real else 0)

@@ -22,7 +22,7 @@ from ups.supervise.stop_requests import StopRequests
 from ups.sweep.axes import Point
 from ups.sweep.devices import Slot
 from ups.sweep.queue import Queue
-from ups.types import DataError
+from ups.types import DataError, counted
 
 TICK = 0.2
 EVERY = 30.0  # seconds between two lines on how far the runs are
@@ -193,7 +193,7 @@ class Sweep:
         """Have the runs save and leave, after a request to stop."""
         if not self.stops or not self.children:
             return
-        self.say(f"stopping {len(self.children)} run(s), which save first; the same command goes on.")
+        self.say(f"stopping {counted(len(self.children), 'run')}, saving first; the same command goes on.")
         for child in self.children:
             with contextlib.suppress(ProcessLookupError):
                 child.process.terminate()

@@ -16,7 +16,7 @@ from ups.rundir import RunDir
 from ups.sync.courier import end_couriers
 from ups.sync.push import Receipt, alone_with, receipt_of, run_id
 from ups.sync.remote_run import Manifest, RemoteRun
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, counted
 
 
 def prepare(url: str | None, place: Path, say: Callable[[str], None], *, resume: bool, overwrite: bool) -> str | None:
@@ -72,7 +72,10 @@ def bring_back(remote: RemoteRun, manifest: Manifest, place: Path, say: Callable
         raise DataError(f"{shown(remote.url)}: holds no run that had begun; --overwrite it, or use another place.")
     total = sum(int(row["bytes"]) for row in manifest.files.values())
     beside = place.with_name(f".{place.name}.restoring")
-    say(f"{place}: is brought back from {shown(remote.url)}, {len(manifest.files)} files of {total / 1e6:.1f} MB.")
+    say(
+        f"{place}: is brought back from {shown(remote.url)}, {counted(len(manifest.files), 'file')} of "
+        f"{total / 1e6:.1f} MB."
+    )
     for path, row in manifest.files.items():
         wanted = Wanted(remote.file(str(row["key"])), path, sha256=str(row["sha256"]))
         Download(wanted, beside, _unheard()).fetch()
@@ -104,4 +107,4 @@ def _unheard() -> Report:
 
 
 def _ago(manifest: Manifest) -> str:
-    return f"{max(0.0, time.time() - manifest.time) / 60:.0f} minutes ago"
+    return f"{counted(round(max(0.0, time.time() - manifest.time) / 60), 'minute')} ago"

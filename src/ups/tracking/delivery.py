@@ -19,6 +19,7 @@ from ups.rundir import DEEPEST, RunDir
 from ups.tracking.log_reader import whole_lines
 from ups.tracking.mirror import Conclusion, Receipt, shortage
 from ups.tracking.settings import TrackingConfig
+from ups.types import counted
 
 WAIT = 10.0  # seconds for deliveries by the way, of all runs together
 AGAIN = 600.0  # seconds after a failure before one is tried again by the way
@@ -42,7 +43,7 @@ class Delivery:
         """What a person should know."""
         if self.whole:
             return f"{self.name}: has everything ({self.ending or 'the run goes on'})."
-        what = f"{self.missing} line{'s' if self.missing != 1 else ''} of the log and how it ended"
+        what = f"{counted(self.missing, 'line')} of the log and how it ended"
         reason = f" ({self.trouble})" if self.trouble else ""
         return f"{self.name}: {what} could not be sent{reason}; `ups track {folder}` sends them."
 
@@ -122,7 +123,7 @@ def deliver_by_the_way(folders: Iterable[Path]) -> Iterator[str]:
                     lacking.append(sentence)
     yield from lacking[:NAMED]
     if len(lacking) > NAMED:
-        yield f"The trackers of {len(lacking) - NAMED} more runs lack something; `ups track RUN` sends it."
+        yield f"The trackers of {counted(len(lacking) - NAMED, 'more run')} lack something; `ups track RUN` sends it."
 
 
 def deliveries(folder: Path) -> list[Delivery]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ups.rundir import RunDir
+from ups.types import counted
 
 Values = Mapping[str, float | str]
 
@@ -47,7 +48,7 @@ class Jsonl:
             os.close(self.handle)
             self.handle = None
         if self.lost:
-            self.say(f"{self.path}: {self.lost} line{'s'[: self.lost - 1]} could not be written.")
+            self.say(f"{self.path}: {counted(self.lost, 'line')} could not be written.")
 
     def _write(self, step: int, values: Values) -> None:
         row = {"step": step, "time": round(time.time(), 3), **{name: _plain(value) for name, value in values.items()}}

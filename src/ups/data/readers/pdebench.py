@@ -21,7 +21,7 @@ from ups.data.source import Facts, Reader, Remarks, Source, is_uniform, numbered
 from ups.definition import Definition
 from ups.later import h5py
 from ups.parsing import parse_json
-from ups.types import Array, DataError, Domain, Params, TaskSpec
+from ups.types import Array, DataError, Domain, Params, TaskSpec, counted
 
 AXES = ("x", "y", "z")
 
@@ -211,7 +211,9 @@ class IncompressibleSource(PDEBenchSource):
             remarks.problems.append("the samples have different times; those of the first are given for all")
         latest = file.attrs.get("latestIndex")
         if latest is not None and int(np.max(latest)) + 1 < frames:
-            remarks.notes.append(f"attribute latestIndex is {int(np.max(latest))}, but there are {frames} frames")
+            remarks.notes.append(
+                f"attribute latestIndex is {int(np.max(latest))}, but there are {counted(frames, 'frame')}"
+            )
         return Survey(ids, frames, tuple(shape), (), t[0])
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
@@ -312,8 +314,8 @@ def _t(parent: Any, name: str, outer: tuple[int, ...], frames: int) -> Array:
     entries = node.shape[-1]
     if frames == 0 or entries not in (frames, frames + 1):
         raise DataError(
-            f"{parent.file.filename}: the t axis has {entries} entries for {frames} frames, where as many or one more "
-            f"was expected; check the file."
+            f"{parent.file.filename}: the t axis has {counted(entries, 'entry')} for {counted(frames, 'frame')}, where "
+            "as many or one more was expected; check the file."
         )
     return np.asarray(node[:])
 

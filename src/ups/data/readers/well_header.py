@@ -13,7 +13,7 @@ from ups.data.axes import note_uneven
 from ups.data.hdf5 import dataset, values_at
 from ups.data.source import Remarks
 from ups.later import h5py
-from ups.types import Array, DataError, Field
+from ups.types import Array, DataError, Field, counted
 
 NUMBERS = "biuf"
 
@@ -57,7 +57,8 @@ def fields(file: Any, names: tuple[str, ...], lengths: tuple[int, ...]) -> Itera
             by_dim = tuple(bool(flag) for flag in np.atleast_1d(attribute(node, "dim_varying")))
             if len(by_dim) != len(names):
                 raise DataError(
-                    f"{file.filename}: dim_varying of '{name}' has {len(by_dim)} flags for {len(names)} axes."
+                    f"{file.filename}: dim_varying of '{name}' has {counted(len(by_dim), 'flag')} for "
+                    f"{counted(len(names), 'axis')}."
                 )
             varying = (by_sample, by_time, *by_dim)
             components = node.shape[node.ndim - rank :] if node.ndim >= rank else (0,) * rank
@@ -113,7 +114,8 @@ def times(file: Any, samples: int) -> Array:
 
 
 def scalars(file: Any, samples: int, remarks: Remarks) -> dict[str, Array]:
-    """Each scalar as `(1,)`, or `(samples,)` where it varies; one that varies in time is left out, with a note."""
+    """Each scalar, numbers or words, as `(1,)`, or `(samples,)` where it varies; one that varies in time is left out,
+    with a note."""
     group = file.get("scalars", {})
     result: dict[str, Array] = {}
     for name in words(group.attrs.get("field_names", list(group))) if group else ():
@@ -123,10 +125,16 @@ def scalars(file: Any, samples: int, remarks: Remarks) -> dict[str, Array]:
         elif node.attrs.get("time_varying", False):
             remarks.notes.append(f"scalar {name} varies in time and is not given as a parameter")
         elif node.size != (samples if node.attrs.get("sample_varying", False) else 1):
-            remarks.problems.append(f"scalar {name} has {node.size} values for {samples} samples")
+            remarks.problems.append(f"scalar {name} has {counted(node.size, 'value')} for {counted(samples, 'sample')}")
+        elif node.dtype.kind not in NUMBERS and h5py.check_string_dtype(node.dtype) is None:
+            remarks.problems.append(f"scalar {name} holds {node.dtype}, neither numbers nor words, and is no parameter")
         else:
-            result[name] = np.asarray(node[()], np.float64).reshape(-1)
+            result[name] = _numbers_or_words(np.ravel(node[()]))
     return result
+
+
+def _numbers_or_words(value: Array) -> Array:
+    return value.astype(np.float64) if value.dtype.kind in NUMBERS else np.asarray(words(value))
 
 
 def simulation_parameters(file: Any, samples: int, own: Mapping[str, Array], remarks: Remarks) -> dict[str, Array]:
@@ -136,16 +144,21 @@ def simulation_parameters(file: Any, samples: int, own: Mapping[str, Array], rem
         value = np.ravel(file.attrs[name]) if name in file.attrs else np.zeros(0)
         if value.size not in (1, samples):
             remarks.notes.append(
-                f"simulation parameter {name} has {value.size} values for {samples} samples and is not given as one"
+                f"simulation parameter {name} has {counted(value.size, 'value')} for {counted(samples, 'sample')} and "
+                "is not given as one"
             )
-        elif value.dtype.kind in "OSU":
-            result[name] = np.asarray(words(value))
         elif name not in own:
-            result[name] = value.astype(np.float64)
-        elif not np.allclose(own[name], value.astype(np.float64), rtol=1e-5):
-            said, scalar = float(value[0]), float(own[name][0])
-            remarks.problems.append(f"attribute {name} says {said:g} but scalar {name} says {scalar:g}")
+            result[name] = _numbers_or_words(value)
+        elif not _alike(own[name], stated := _numbers_or_words(value)):
+            said, scalar = (f"{v:g}" if isinstance(v, float) else v for v in (stated[0].item(), own[name][0].item()))
+            remarks.problems.append(f"attribute {name} says {said} but scalar {name} says {scalar}")
     return result
+
+
+def _alike(a: Array, b: Array) -> bool:
+    """Whether two statements of a parameter agree: as words, or as numbers to within rounding."""
+    numbers = a.dtype.kind in NUMBERS and b.dtype.kind in NUMBERS
+    return bool(np.allclose(a, b, rtol=1e-5)) if numbers else bool(np.all(a == b))
 
 
 def boundaries(file: Any, names: tuple[str, ...], remarks: Remarks) -> tuple[bool, ...]:

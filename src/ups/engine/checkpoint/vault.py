@@ -24,7 +24,7 @@ from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
 from ups.engine.checkpoint.together import Together, plain
 from ups.engine.randomness import derived_state
-from ups.types import ConfigError
+from ups.types import ConfigError, counted
 from ups.verdict import StorageError
 
 
@@ -273,7 +273,7 @@ class Vault:
             own = derived_state(manifest.read_small(path / own_name(0)), self.world, self.rank)
             if self.rank == 0:
                 self.say(
-                    f"checkpoint {path.name} was saved by {world} ranks and goes on with {self.world}: "
+                    f"checkpoint {path.name} was saved by {counted(world, 'rank')} and goes on with {self.world}: "
                     "random numbers start anew on each."
                 )
         return Checkpoint(int(path.name.removeprefix("step-")), facts, own, world, path)
