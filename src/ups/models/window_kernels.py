@@ -15,9 +15,6 @@ from torch import Tensor
 from ups.models.gpu_ops import channel_parts
 
 PROGRAMS = 2048  # that fill a GPU, on the way back
-REGISTERS = (
-    168  # of a thread there with heads of up to 64 channels, so that three programs are at work at a time, not two
-)
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
@@ -207,10 +204,9 @@ def attend_back(dy: Tensor, qkv: Tensor, order: Tensor, bias: Tensor, eps: float
     numbers = (samples, tokens, heads, kinds, size**-0.5, eps, share)
     words = (size, window, *_words(window, size))
     # One stage: samples that are loaded ahead would leave room for one program at a time, or for none (`window_fits`).
-    how = {"num_warps": _warps(size), "num_stages": 1} | (
-        {"maxnreg": REGISTERS} if size <= 64 and qkv.element_size() == 2 else {}
+    _attend_back[(windows * heads, shares)](
+        dy, qkv, order, bias, dqkv, partial, *numbers, *words, num_warps=_warps(size), num_stages=1
     )
-    _attend_back[(windows * heads, shares)](dy, qkv, order, bias, dqkv, partial, *numbers, *words, **how)
     of_bias = partial.sum(0) if kinds > 1 else partial.sum((0, 1)).unsqueeze(0)
     return dqkv, of_bias.to(bias.dtype)
 
