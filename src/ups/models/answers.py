@@ -17,7 +17,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at
-from ups.models.questions import outside, places_of, warn_constant, window_of
+from ups.models.questions import GUESS, START, outside, places_of, warn_constant, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -161,17 +161,22 @@ class Answers(nn.Module):
         """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
         tolerance = check_tolerance(tolerance)
-        driven, window = self._driven(inputs, params, task, periodic)
+        driven, window = self._driven(inputs, params, task, periodic, START)
         system, names = steady_system(in_double(window, inputs, params)), window.task.channels
         return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
 
     def _driven(
-        self, inputs: Any, params: Any, task: TaskSpec | str | None, periodic: tuple[bool, ...] | None
+        self,
+        inputs: Any,
+        params: Any,
+        task: TaskSpec | str | None,
+        periodic: tuple[bool, ...] | None,
+        guess: str = GUESS,
     ) -> tuple[Given, Window]:
         """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
         driven, given = asked_to_solve(inputs, spec, self.dt.device)
-        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
+        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name], guess)[0]
 
     def _answer(
         self,
