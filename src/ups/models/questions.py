@@ -179,6 +179,18 @@ def warn_constant(frames: Tensor, statistics: Statistics, task: TaskSpec) -> Non
             warnings.warn(sentence, stacklevel=3)
 
 
+def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:
+    """Warn where an answer is not `sound (M, B, T, …)`, but for frames that are `over (B, T)` a threshold."""
+    frames = sound.flatten(3).all(-1).all(0)  # (B, T)
+    lost = (~frames if over is None else ~(frames | over)).cpu()
+    if bool(lost.any()):
+        count, first = int(lost.any(1).sum()), 1 + int(lost.any(0).nonzero()[0])
+        when, fewer = ("", "") if task.steady else (f", first at step {first}", ", or ask for fewer steps")
+        who = f"{count} of {counted(len(lost), 'sample')}"
+        sentence = f"{task.name}: the answer to {who} is not finite{when}; give values like those of training{fewer}."
+        warnings.warn(sentence, stacklevel=4)
+
+
 def beyond(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> str:
     """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
     slack = 1e-5 * max(abs(low), abs(high))
