@@ -17,7 +17,7 @@ from ups.models.inherit import rebuilt
 from ups.models.simulator import CORE
 from ups.physics import TASKS
 from ups.tensors import Condition
-from ups.types import DataError
+from ups.types import ConfigError, DataError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +63,16 @@ def test_another_part_changes_no_weight_of_the_others_and_refines_what_they_say(
     torch.testing.assert_close(more.simulate(asked, 2, points), plain.simulate(asked, 2, points) + 0.5)
     more.idle = frozenset({"shift"})
     assert torch.equal(more.simulate(asked, 2), plain.simulate(asked, 2)), "it waits for its stage"
+
+
+def test_only_parts_that_are_there_can_be_idle() -> None:
+    sim = shifted()
+    sim.idle = frozenset({"shift"})
+    with pytest.raises(ConfigError, match=r"no part 'shfit' to be idle; its parts are codec, operator, shift\."):
+        sim.idle = frozenset({"shift", "shfit"})
+    assert sim.idle == {"shift"}, "what was said before still holds"
+    sim.idle = "shift"  # one name is not a set of letters
+    assert sim.idle == {"shift"}
 
 
 def test_a_part_of_any_kind_is_saved_and_loaded_and_one_nobody_knows_is_refused(tmp_path: Path) -> None:

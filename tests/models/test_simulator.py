@@ -168,6 +168,32 @@ def test_a_field_that_never_varied_stays_what_it_was_and_another_value_warns() -
         sim.rollout(np.full(32, 301.0), 1, NU)
 
 
+def test_a_rollout_that_is_not_finite_warns_once_with_its_first_step_and_how_many_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sim, u, answer = burgers(), frames("burgers1d", batch=3)[:, 0], torch.zeros(3, 5, 32, 1)
+    answer[0, 2:, 4], answer[2, 3, 0] = torch.nan, torch.inf
+    monkeypatch.setattr(sim, "simulate", lambda *_: answer)
+    with pytest.warns(UserWarning, match=r"answer to 2 of 3 samples is not finite, first at step 3; give") as said:
+        sim.rollout(u, 5, NU)
+    assert [Path(warning.filename).name for warning in said] == ["test_simulator.py"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer[:, 2:] = 1e38
+        sim.rollout(u, 5, NU)
+
+
+def test_a_gas_with_negative_density_and_inputs_beyond_all_numbers_warn() -> None:
+    gas = simulator("cfd2d")
+    awaken(gas)
+    with pytest.warns(UserWarning, match=r"cfd2d: the answer to 2 of 2 samples is not finite, first at step 1"):
+        assert gas.rollout(-frames("cfd2d")[:, 0].abs(), 2).isnan().any()
+    with pytest.warns(UserWarning, match=r"darcy2d: the answer to 1 of 2 samples is not finite; give values like"):
+        darcy().solve(
+            np.array([1.0, 1e38], "f4")[:, None, None, None] * np.linspace(-3, 3, 256, dtype="f4").reshape(16, 16, 1)
+        )
+
+
 def test_parameters_outside_the_trained_range_are_said_in_sentences_for_a_report() -> None:
     sim = burgers()
     sim.fit_dt("burgers1d", 0.05, 0.05)

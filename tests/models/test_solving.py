@@ -124,6 +124,17 @@ def test_a_start_that_is_far_away_is_refined_as_far_as_any_other(beta: float, to
     assert float(residual(got.field, a, beta).max()) <= 1.01 * tolerance
 
 
+def test_outside_the_trained_range_only_the_prediction_of_a_refined_solution_is_called_a_guess() -> None:
+    sim, a = darcy(), np.ones((1, 16, 16, 1), np.float32)
+    with pytest.warns(
+        UserWarning, match="lies outside .*; only the prediction, from which refinement starts, is a guess"
+    ):
+        got = sim.solution(a, 1e-8, {"beta": 3.5})
+    assert float(residual(got.field, a, 3.5).max()) <= 1.01e-8
+    with pytest.warns(UserWarning, match="lies outside .*; the answer is a guess"):
+        sim.solve(a, {"beta": 3.5})
+
+
 def test_what_is_given_in_double_precision_is_solved_in_it() -> None:
     sim, a = darcy(), np.random.default_rng(0).lognormal(size=(2, 16, 16, 1))
     got = sim.solution(a, 1e-10, {"beta": 2.1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,23 @@ def test_frames_are_nan_from_the_step_on_at_which_the_estimate_passes_the_thresh
     assert np.isnan(errors[:, 3:]).all()
     assert np.isnan(sim.rollout(u0, stop_at=1e-9, ensemble=2, points=[0.1, 0.2], **words)).all()
     assert np.isfinite(sim.rollout(u0, stop_at=1e9, **words)).all()
+
+
+def test_frames_that_are_not_finite_warn_once_unless_they_were_stopped_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    dt = simulator().ranges()["advection1d"]["dt"][0]
+    sim, drawn = (simulator(draws=draws, trust=Trust(None, BY_TIME)) for draws in (False, True))
+    frames = torch.zeros(3, 4, 16, 1)
+    frames[1, 2:] = torch.nan
+    for each in (sim, drawn):
+        monkeypatch.setattr(each, "simulate", lambda _, steps, *_others: frames[:, :steps])
+    words = {"u0": states(), "steps": 4, "params": {"beta": 1.0}}
+    for asked, more in ((sim, {"error": True}), (sim, {"stop_at": 3.5 * dt}), (drawn, {"ensemble": 3})):
+        with pytest.warns(UserWarning, match="the answer to 1 of 3 samples is not finite, first at step 3") as said:
+            asked.rollout(**words, **more)
+        assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sim.rollout(stop_at=2.5 * dt, **words)
 
 
 def test_a_sample_stops_by_its_own_estimate() -> None:

@@ -74,6 +74,11 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             {"model__operator__memoryless": "[kdv1d]"},
             "memoryless names kdv1d, which no data set holds; they hold burgers",
         ),
+        (
+            {"operator__loss__divergence": 1},
+            r"operator\.loss\.divergence is for laws that no task here \(burgers1d\) has; leave it 0",
+        ),
+        ({"operator__loss__boundary": 1}, r"is for bounded axes that no task here \(burgers1d\) has; leave it 0"),
     ],
 )
 def test_what_cannot_be_finished_is_refused_and_leaves_no_folder(

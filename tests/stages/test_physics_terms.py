@@ -171,6 +171,9 @@ def test_a_term_that_no_task_has_is_refused_with_a_sentence() -> None:
     ):
         with pytest.raises(ConfigError, match=rf"operator\.loss\.{term} is for laws that no task here \({name}\) has"):
             OperatorStage(simulator(name), only(term))
+    with pytest.raises(ConfigError, match=r"boundary is for bounded axes that no task here \(ks1d\) has; leave it 0"):
+        OperatorStage(simulator("ks1d"), only("boundary"))
+    OperatorStage(simulator("cfd1d"), only("boundary"))  # a gas may have walls, as its parameter says
 
 
 @pytest.mark.parametrize("kind", ["conserved", "positive", "divergence"])

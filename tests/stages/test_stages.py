@@ -13,7 +13,7 @@ from ups.models import CodecConfig, OperatorConfig, Simulator, build
 from ups.physics import TASKS
 from ups.stages import STAGES, CodecStage, OperatorStage
 from ups.stages.codec import CodecLoss, CodecStageConfig
-from ups.stages.operator import LAWFUL, OperatorLoss, OperatorStageConfig
+from ups.stages.operator import OF_SOME, OperatorLoss, OperatorStageConfig
 from ups.stages.terms import has_term, raised
 from ups.tensors import Window
 from ups.types import ConfigError, TaskSpec
@@ -32,7 +32,7 @@ def simulator(task: TaskSpec, cells: int = 16) -> Simulator:
 
 def every(task: TaskSpec, **others: float) -> OperatorLoss:
     """All terms of the operator's loss that a task has."""
-    return OperatorLoss(spectral=1.0, boundary=1.0, **{t: 1.0 for t in LAWFUL if has_term(t, task)}, **others)
+    return OperatorLoss(spectral=1.0, **{t: 1.0 for t in OF_SOME if has_term(t, task)}, **others)
 
 
 def only(term: str, power: float = 0.5) -> OperatorStageConfig:
@@ -211,7 +211,7 @@ def apart(sample: Window, sizes: tuple[int, ...]) -> list[Window]:
 @pytest.mark.parametrize("name", ["swe2d", "darcy2d", "nsincom2d"])
 def test_the_loss_of_a_window_is_the_mean_of_the_losses_of_its_parts(name: str, term: str) -> None:
     task = TASKS[name]
-    if term in LAWFUL and not has_term(term, task):
+    if term in OF_SOME and not has_term(term, task):
         pytest.skip(f"{name} has no such law")
     sim, sample = simulator(task), window(task, batch=8)
     stage: CodecStage | OperatorStage

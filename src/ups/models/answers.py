@@ -17,7 +17,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at
-from ups.models.questions import outside, places_of, warn_constant, window_of
+from ups.models.questions import GUESS, START, outside, places_of, warn_constant, warn_lost, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -103,7 +103,8 @@ class Answers(nn.Module):
         a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
         compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
         is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
-        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN.
+        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN. Whatever else is
+        not finite warns.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -122,7 +123,8 @@ class Answers(nn.Module):
             check_search(self, search, spec, ensemble, points)
         watch = Watch(self, window, seed, stop_at) if error or stop_at is not None else None
         count = steps if watch is None else watch.count(steps)
-        frames = self._answer(window, count, points, ensemble, seed, search)
+        over = watch.over if watch is not None and stop_at is not None else None
+        frames = self._answer(window, count, points, ensemble, seed, search, over)
         frames = frames if watch is None else watch.stopped(frames, steps)
         answers = [state.answer(member, times, spec.channels, points is not None) for member in frames]
         answer = answers[0] if ensemble is None else stacked(answers)
@@ -161,17 +163,22 @@ class Answers(nn.Module):
         """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
         tolerance = check_tolerance(tolerance)
-        driven, window = self._driven(inputs, params, task, periodic)
+        driven, window = self._driven(inputs, params, task, periodic, START)
         system, names = steady_system(in_double(window, inputs, params)), window.task.channels
         return solution_of(system, self._answer(window, 1)[0], tolerance, driven, names)
 
     def _driven(
-        self, inputs: Any, params: Any, task: TaskSpec | str | None, periodic: tuple[bool, ...] | None
+        self,
+        inputs: Any,
+        params: Any,
+        task: TaskSpec | str | None,
+        periodic: tuple[bool, ...] | None,
+        guess: str = GUESS,
     ) -> tuple[Given, Window]:
         """What a user gives to be solved, and the window of it."""
         spec = self._asked_task(task)
         driven, given = asked_to_solve(inputs, spec, self.dt.device)
-        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name])[0]
+        return driven, window_of(*given, 1, params, None, periodic, spec, self.ranges()[spec.name], guess)[0]
 
     def _answer(
         self,
@@ -181,8 +188,10 @@ class Answers(nn.Module):
         ensemble: int | None = None,
         seed: int = 0,
         search: Search | None = None,
+        over: Tensor | None = None,
     ) -> Tensor:
-        """The frames `(M, B, steps, …, C)` after a window, NaN where nothing counts; M is 1 without an ensemble."""
+        """The frames `(M, B, steps, …, C)` after a window, NaN where nothing counts; M is 1 without an ensemble. Other
+        values that are not finite warn, but for frames that are left out for being `over (B, steps)` a threshold."""
         if ensemble is not None:
             self._check_ensemble(ensemble, seed, window.task)
         places = None if points is None else places_of(points, window.task, window.periodic).to(window.context.device)
@@ -198,10 +207,13 @@ class Answers(nn.Module):
                     answer = ensemble_of(self, window, steps, ensemble, seed, places)
         finally:
             self.train(training)
-        if window.mask is not None:
-            cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
-            answer = answer.masked_fill(~cells.unsqueeze(-1), torch.nan)
-        return answer
+        if window.mask is None:
+            warn_lost(answer.isfinite(), over, window.task)
+            return answer
+        cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
+        nothing = ~cells.unsqueeze(-1)
+        warn_lost(answer.isfinite() | nothing, over, window.task)
+        return answer.masked_fill(nothing, torch.nan)
 
     def _check_ensemble(self, members: int, seed: int, task: TaskSpec) -> None:
         check_ensemble(members, seed)

@@ -17,6 +17,10 @@ from ups.models.encoders import Statistics
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, TaskSpec, counted
 
+# What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
+GUESS = "the answer is a guess"
+START = "only the prediction, from which refinement starts, is a guess"
+
 
 def window_of(
     frames: Tensor,
@@ -27,9 +31,10 @@ def window_of(
     periodic: Any,
     task: TaskSpec,
     trained: Mapping[str, tuple[float, float]],
+    guess: str = GUESS,
 ) -> tuple[Window, Tensor]:
     """Frames `(B, K, *S, C)` to continue by `steps`, with all that drives them, and the time of each step (see
-    `steps_of`)."""
+    `steps_of`). Parameters outside the `trained` range warn, and `guess` says what of the answer suffers."""
     given = {} if params is None else params
     batch, device = len(frames), frames.device
     each = steps_of(dt, steps, *trained["dt"], task.name)
@@ -39,7 +44,7 @@ def window_of(
         context=frames,
         targets=frames[:, :0],
         inputs=inputs,
-        params=parameters(given, task, trained, batch).to(device),
+        params=parameters(given, task, trained, batch, guess).to(device),
         dt=length[:, 0] if len(each) == 1 else length,
         periodic=walls_of(periodic, task, given),
         box=tuple(hi - lo for lo, hi in task.bounds),
@@ -48,7 +53,11 @@ def window_of(
 
 
 def parameters(
-    given: Mapping[str, Any] | Any, task: TaskSpec, trained: Mapping[str, tuple[float, float]], batch: int
+    given: Mapping[str, Any] | Any,
+    task: TaskSpec,
+    trained: Mapping[str, tuple[float, float]],
+    batch: int,
+    guess: str = GUESS,
 ) -> Tensor:
     """Parameters `(B, P)` from names and numbers (or one per sample), or from an array in the order of the task.
 
@@ -80,7 +89,7 @@ def parameters(
                 f"{name} has {counted(len(value), 'value')} for {counted(batch, 'sample')}; give one, or one per "
                 "sample."
             )
-        warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name)
+        warn_outside(name, value.amin().item(), value.amax().item(), lo, hi, task.name, guess)
         columns.append(value.expand(batch))
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
 
@@ -153,9 +162,9 @@ def _one_boundary(task: TaskSpec, params: Mapping[str, Any]) -> dict[str, Any]:
     return {"boundary": words.pop()}
 
 
-def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str) -> None:
+def warn_outside(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> None:
     """Warn where a value lies outside what training saw (up to rounding)."""
-    sentence = beyond(name, least, most, low, high, task)
+    sentence = beyond(name, least, most, low, high, task, guess)
     if sentence:
         warnings.warn(sentence, stacklevel=5)
 
@@ -170,7 +179,19 @@ def warn_constant(frames: Tensor, statistics: Statistics, task: TaskSpec) -> Non
             warnings.warn(sentence, stacklevel=3)
 
 
-def beyond(name: str, least: float, most: float, low: float, high: float, task: str) -> str:
+def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:
+    """Warn where an answer is not `sound (M, B, T, …)`, but for frames that are `over (B, T)` a threshold."""
+    frames = sound.flatten(3).all(-1).all(0)  # (B, T)
+    lost = (~frames if over is None else ~(frames | over)).cpu()
+    if bool(lost.any()):
+        count, first = int(lost.any(1).sum()), 1 + int(lost.any(0).nonzero()[0])
+        when, fewer = ("", "") if task.steady else (f", first at step {first}", ", or ask for fewer steps")
+        who = f"{count} of {counted(len(lost), 'sample')}"
+        sentence = f"{task.name}: the answer to {who} is not finite{when}; give values like those of training{fewer}."
+        warnings.warn(sentence, stacklevel=4)
+
+
+def beyond(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> str:
     """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
     slack = 1e-5 * max(abs(low), abs(high))
     if not (math.isfinite(least) and math.isfinite(most)):
@@ -178,7 +199,7 @@ def beyond(name: str, least: float, most: float, low: float, high: float, task: 
     if low - slack <= least and most <= high + slack:
         return ""
     value = least if least < low - slack else most
-    return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; the answer is a guess."
+    return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; {guess}."
 
 
 def trained_ranges(

@@ -54,8 +54,7 @@ class Simulator(Answers):
             self.add_module(name, part)
         self.config = config or SimulatorConfig()
         check_guard(self.tasks, self.config.guard)
-        # Parts that are still to be trained: they correct nothing yet.
-        self.idle: frozenset[str] = frozenset()
+        self._idle: frozenset[str] = frozenset()
         # Ranges of parameters that training saw; those by which they are scaled stay what they were at first.
         self.spans: dict[str, dict[str, Any]] = {}
         # Steps of rollouts that a GPU replays.
@@ -73,6 +72,18 @@ class Simulator(Answers):
     def context(self) -> int:
         """Frames that it looks back on."""
         return int(self.operator.config.context)
+
+    @property
+    def idle(self) -> frozenset[str]:
+        """Parts that correct nothing: those that are still to be trained, or that a user has laid aside."""
+        return self._idle
+
+    @idle.setter
+    def idle(self, names: Collection[str]) -> None:
+        chosen = frozenset([names] if isinstance(names, str) else names)
+        for name in sorted(chosen - self.parts.keys()):
+            raise ConfigError(f"the simulator has no part '{name}' to be idle; its parts are {', '.join(self.parts)}.")
+        self._idle = chosen
 
     @property
     def learnt(self) -> frozenset[str]:

@@ -241,11 +241,16 @@ class Watch:
         self.errors = torch.stack(errors, 1)
         return len(errors)
 
+    @property
+    def over(self) -> Tensor:
+        """The frames `(B, n)` from the step on at which the error passes the threshold."""
+        return ~(self.errors <= self.stop_at)
+
     def stopped(self, members: Tensor, steps: int) -> Tensor:
         """Rollouts `(M, B, n, …, C)` of length `steps`, NaN from the step on at which the error passes the threshold;
         `errors` becomes as long."""
         missing = steps - self.errors.shape[1]
-        over = (~(self.errors <= self.stop_at)).reshape(*self.errors.shape, *(1,) * (members.ndim - 3))
+        over = self.over.reshape(*self.errors.shape, *(1,) * (members.ndim - 3))
         members = members.masked_fill(over, torch.nan)
         rest = self.errors.new_full((len(self.errors), missing), torch.nan)
         self.errors = torch.cat((self.errors, rest), 1)

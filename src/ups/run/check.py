@@ -198,6 +198,7 @@ def check(config: RunConfig) -> list[Outline]:
                 f"stage {name} learns none of {', '.join(known)}; leave it out of plan, or add data that it learns "
                 "(docs/howto-steady.md)."
             )
+        stage.check_tasks(config.stage(name), [data.task for data in sets])
     _long_enough(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)

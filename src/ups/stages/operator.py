@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -17,7 +17,7 @@ from ups.physics.symmetries import turned
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
-from ups.types import ConfigError, counted
+from ups.types import ConfigError, TaskSpec, counted
 
 if TYPE_CHECKING:
     from ups.models import LatentOperator, Simulator
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 # Terms that only tasks with such laws have.
 LAWFUL = ("conserved", "weak", "divergence", "positive", "range")
-TERMS = ("increment", "latent", "spectral", "boundary", *LAWFUL)
+# Terms that not every task has.
+OF_SOME = ("boundary", *LAWFUL)
+TERMS = ("increment", "latent", "spectral", *OF_SOME)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class OperatorLoss:
     def __post_init__(self) -> None:
         if not 0 <= self.curriculum <= 1:
             raise ConfigError(f"operator.loss.curriculum is {self.curriculum:g}; it is a part of the budget, 0 to 1.")
-        for name in ("increment", "latent", "spectral", "boundary", *LAWFUL, "noise"):
+        for name in (*TERMS, "noise"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(
                     f"operator.loss.{name} is {getattr(self, name):g}, but must be a number of at least 0."
@@ -107,10 +109,7 @@ class OperatorStage(Stage):
     def __init__(self, simulator: Simulator, config: OperatorStageConfig | None = None) -> None:
         super().__init__(simulator, config)
         self.codec, self.operator, self.weights = simulator.codec, self.module, self.config.loss
-        for term in LAWFUL:
-            if getattr(self.weights, term) and not any(has_term(term, task) for task in simulator.tasks):
-                names = ", ".join(task.name for task in simulator.tasks)
-                raise ConfigError(f"operator.loss.{term} is for laws that no task here ({names}) has; leave it 0.")
+        self.check_tasks(self.config, simulator.tasks)
         usual = 0.5 if self.operator.config.by_sample else 1.0
         self.power = usual if self.weights.power == "auto" else self.weights.power
         # Per task: the share of fields and of tokens that changes in one step, which "no change" gets wrong.
@@ -121,6 +120,13 @@ class OperatorStage(Stage):
         from ups.models.operator import LatentOperator
 
         return LatentOperator
+
+    @classmethod
+    def check_tasks(cls, config: OperatorStageConfig, tasks: Sequence[TaskSpec]) -> None:
+        for term in OF_SOME:
+            if getattr(config.loss, term) and not any(has_term(term, task) for task in tasks):
+                names, what = ", ".join(task.name for task in tasks), "laws" if term in LAWFUL else "bounded axes"
+                raise ConfigError(f"operator.loss.{term} is for {what} that no task here ({names}) has; leave it 0.")
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:

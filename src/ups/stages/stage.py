@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -86,6 +86,10 @@ class Stage(ABC):
     def learns(cls, task: TaskSpec) -> bool:  # noqa: ARG003
         """Whether it is trained on a task; on all by default."""
         return True
+
+    @classmethod  # noqa: B027  (most ask for what every task has)
+    def check_tasks(cls, config: Any, tasks: Sequence[TaskSpec]) -> None:
+        """A ConfigError where its config asks for what none of the tasks has."""
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:

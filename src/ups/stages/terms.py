@@ -78,6 +78,8 @@ def has_term(term: str, task: TaskSpec) -> bool:
     """Whether a task has what a term of the loss measures."""
     if term == "weak":
         return WeakForm.of(task) is not None
+    if term == "boundary":  # a parameter of that name may bound what wraps otherwise
+        return not all(task.periodic) or any(p.name == "boundary" for p in task.parameters)
     return any(law.kind == term for law in laws_of(task, task.periodic))
 
 
