@@ -223,6 +223,18 @@ def train(
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
     """Weights, the gradients that could be read after every step, and validations, to the bit."""
-    rows = zip([a["weights"], *a["gradients"]], [b["weights"], *b["gradients"]], strict=True)
-    equal = all(x.keys() == y.keys() and all(torch.equal(x[n], y[n]) for n in x) for x, y in rows)
-    return equal and a["history"] == b["history"]
+    return not differences(a, b)
+
+
+def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """What of it is not the same, and by how much."""
+    found = [] if a["history"] == b["history"] else [f"validations {a['history']} and {b['history']}"]
+    if len(a["gradients"]) != len(b["gradients"]):
+        found.append(f"gradients of {len(a['gradients'])} and {len(b['gradients'])} steps")
+    pairs = [("weights", a["weights"], b["weights"])]
+    pairs += [(f"step {i}", x, y) for i, (x, y) in enumerate(zip(a["gradients"], b["gradients"], strict=False))]
+    for where, x, y in pairs:
+        found += [f"{where}: {n} is missing" for n in x.keys() ^ y.keys()]
+        unlike = [n for n in x.keys() & y.keys() if not torch.equal(x[n], y[n])]
+        found += [f"{where}: {n} by {(x[n] - y[n]).abs().max():.2e} of {x[n].abs().max():.2e}" for n in sorted(unlike)]
+    return found
