@@ -276,7 +276,7 @@ def _beside(runs: Sequence[ledger.Entry], best: float | None) -> float | None:
 
 def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
     ratio = _beside(runs, best)
-    return "–" if ratio is None else f"{ratio:.2f}"
+    return "–" if ratio is None else f"{ratio:.2f}" if ratio >= 0.005 else f"{ratio:.4f}"
 
 
 def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
