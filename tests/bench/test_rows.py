@@ -75,7 +75,7 @@ def test_every_row_can_be_carried_out_in_small(name: str, rows: dict[str, Row], 
     config = load(run_config(), row.path, changes)
     assert in_this_process(config, "begin") == Ending.SUCCESS
     entry = entry_of(RunDir(tmp_path / "small"), row, Budget(), {"source": ""})
-    given, score = row.config.context, entry.score()
+    given, score = row.config.evaluation.given_to(row.config.context), entry.score()
     assert score is not None
     assert score.n == 2
     steady = name.startswith("darcy2d")
