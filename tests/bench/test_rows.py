@@ -73,9 +73,9 @@ def test_every_row_can_be_carried_out_in_small(name: str, rows: dict[str, Row], 
     changes |= {"operator.train.steps": 2, "operator.train.precision": "fp32"}
     changes |= {f"model.operator.{key}": value for key, value in small.items()}
     config = load(run_config(), row.path, changes)
-    assert in_this_process(config, "begin", None) == Ending.SUCCESS
+    assert in_this_process(config, "begin") == Ending.SUCCESS
     entry = entry_of(RunDir(tmp_path / "small"), row, Budget(), {"source": ""})
-    given, score = row.config.context, entry.score()
+    given, score = row.config.evaluation.given_to(row.config.context), entry.score()
     assert score is not None
     assert score.n == 2
     steady = name.startswith("darcy2d")

@@ -107,6 +107,17 @@ def test_what_would_grow_without_end_stays_in_the_range_of_its_start_with_its_ma
     assert torch.allclose(repaired(u, laws, state, box, aims=aims), u, atol=1e-13), "a lawful frame stays"
 
 
+@pytest.mark.parametrize("size", [1e6, 1e9, 1e16, 1e30])
+def test_the_mass_is_kept_of_frames_whose_own_mean_rounding_has_lost(size: float) -> None:
+    state, box = waves(64), line(64)
+    laws = laws_of(TASKS["advection1d"], (True,))
+    wild = size * torch.randn(state.shape, generator=torch.Generator().manual_seed(0), dtype=state.dtype)
+    both = torch.stack((state, repaired(wild, laws, state, box)), 1)
+    mass, bounds = (float(law.residual(both, box).max()) for law in laws)
+    assert mass < 1e-7
+    assert bounds == 0
+
+
 def test_the_excess_is_measured_beyond_the_range_and_repaired_in_any_company() -> None:
     state, box = waves(256), line(256)
     low, high = LAW.aim(state, box)[:, :2].unbind(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,6 +12,8 @@ from ups.types import Domain
 
 # Of the span of a range: what solvers, roundings and what grids of 32 cells hide beyond straight lines add to it.
 SOLVER_ERROR = 2e-3
+# Of the size of a range: a frame with values beyond has a mean in float64 that rounding changes by 1e-8 and more.
+MEAN_IS_LOST = 2.0**26
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,8 @@ class InitialRange(Law):
     reaches up to the extrema that are hidden between cells (`extremes`), and by `SOLVER_ERROR` of its span further.
 
     What `keeps_total` is repaired without a change of its mean: where clipping has changed it, all cells come towards
-    one bound in proportion.
+    one bound in proportion. Of a frame so far beyond the range that rounding has lost its mean, that of the reference
+    is taken.
     """
 
     kind: ClassVar[str] = "range"
@@ -40,10 +44,13 @@ class InitialRange(Law):
         return replace(self, keeps_total=False)
 
     def aim(self, reference: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
-        """Of a reference `(B, *S, C)` the lowest and the highest value that are allowed, and those that are seen,
-        `(B, 4)`. The reference's own type can hold them, so that no frame of that type rounds to what is beyond."""
+        """Of a reference `(B, *S, C)` the lowest and the highest value that are allowed, those that are seen, their
+        mean, and how large values may be before a frame's mean is lost, `(B, 6)`. The reference's own type can hold the
+        bounds, so that no frame of that type rounds to what is beyond."""
         q = filled(reference[..., self.channel], mask)
-        return torch.stack((*self._range(q, domain), *torch.aminmax(q.flatten(1), dim=1)), 1).double()
+        bounds = torch.stack((*self._range(q, domain), *torch.aminmax(q.flatten(1), dim=1)), 1).double()
+        largest = bounds[:, :2].abs().amax(1, keepdim=True)
+        return torch.cat((bounds, q.double().flatten(1).mean(1, keepdim=True), MEAN_IS_LOST * largest), 1)
 
     def _range(self, q: Tensor, domain: Domain) -> tuple[Tensor, Tensor]:
         """The lowest and the highest value that frames after `q (B, *S)` may have, `(B,)` each."""
@@ -56,11 +63,12 @@ class InitialRange(Law):
 
     def restore(self, u: Tensor, aim: Tensor, domain: Domain, mask: Tensor | None = None) -> Tensor:
         q = u[..., self.channel].double()
-        low, high, lowest, highest = (x.reshape(-1, *(1,) * (q.ndim - 1)) for x in aim.unbind(1))
+        low, high, lowest, highest, usual, limit = (x.reshape(-1, *(1,) * (q.ndim - 1)) for x in aim.unbind(1))
         inside = q.clamp(low, high)
         if self.keeps_total:
             mean = mean_in(domain, mask)
-            middle, want = mean(inside), mean(q).clamp(lowest, highest)
+            size = torch.linalg.vector_norm(q, math.inf, tuple(range(2, q.ndim)), keepdim=True)
+            middle, want = mean(inside), torch.where(size > limit, usual, mean(q)).clamp(lowest, highest)
             # `want` lies between the bounds and on none of them, so that the bound that is chosen is not the middle.
             bound = torch.where(middle > want, low, high)
             inside = torch.lerp(inside, bound, (middle - want) / (middle - bound))
