@@ -201,7 +201,7 @@ def test_in_a_box_with_a_mask_the_range_is_that_of_the_cells_that_count() -> Non
     mask[:, 20:25] = False
     spoilt = torch.where(mask.unsqueeze(-1), state, torch.full_like(state, 1e6))
     aim = LAW.aim(spoilt, box, mask)
-    assert float(aim.abs().max()) < 10
+    assert float(aim[:, :5].abs().max()) < 10
     both = torch.stack((spoilt, spoilt), 1)
     assert float(LAW.residual(both, box, mask).max()) == 0.0
     assert float(LAW.penalty(both, spoilt, box, mask).max()) == 0.0

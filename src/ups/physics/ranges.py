@@ -67,7 +67,8 @@ class InitialRange(Law):
         inside = q.clamp(low, high)
         if self.keeps_total:
             mean = mean_in(domain, mask)
-            size = torch.linalg.vector_norm(q, math.inf, tuple(range(2, q.ndim)), keepdim=True)
+            counted = q if mask is None else q.masked_fill(~mask.unsqueeze(1), 0.0)
+            size = torch.linalg.vector_norm(counted, math.inf, tuple(range(2, q.ndim)), keepdim=True)
             middle, want = mean(inside), torch.where(size > limit, usual, mean(q)).clamp(lowest, highest)
             # `want` lies between the bounds and on none of them, so that the bound that is chosen is not the middle.
             bound = torch.where(middle > want, low, high)
