@@ -206,6 +206,9 @@ def test_in_a_box_with_a_mask_the_range_is_that_of_the_cells_that_count() -> Non
     assert float(LAW.residual(both, box, mask).max()) == 0.0
     assert float(LAW.penalty(both, spoilt, box, mask).max()) == 0.0
     assert float(LAW.sampling_error(both, box, mask).max()) < 1
+    wide = torch.where(mask.unsqueeze(-1), 1.2 * state, torch.full_like(state, 1e20)).unsqueeze(1)
+    kept = LAW.restore(wide, aim, box, mask)[:, 0, :, 0]
+    assert torch.allclose(kept[mask].reshape(3, -1).mean(1), wide[:, 0, :, 0][mask].reshape(3, -1).mean(1), atol=1e-5)
 
 
 def test_a_field_on_a_plane_hides_extrema_along_both_axes() -> None:
