@@ -221,3 +221,25 @@ def test_what_few_trajectories_save_and_what_compute_buys(
     assert (tmp_path / "compute.png").read_bytes().startswith(b"\x89PNG")
     draw(tmp_path / "none.png", runs[:1])
     assert not (tmp_path / "none.png").exists(), "one budget is no curve"
+
+
+def test_precisions_are_held_against_fp32_of_the_same_row(table: dict[str, Row], further: dict[str, Row]) -> None:
+    kinds = (("fp32", 0, 0.02), ("fp32", 1, 0.04), ("bf16", 0, 0.045))
+    runs = [
+        measured("burgers1d/nu0.01", "precision", [score("nrmse", value)], precision=p, seed=seed, minutes=0.5)
+        for p, seed, value in kinds
+    ]
+    lines = tables_beyond(table, further, runs)["precision"].splitlines()[2:]
+    assert [line.split(" | ")[1:4:2] for line in lines] == [["fp32", "1.00"], ["bf16", "1.50"]]
+    assert "--minutes 0.5 --seeds 2 --precision fp32`" in lines[0]
+    assert tables_beyond(table, further, [])["precision"].startswith("Not measured yet")
+
+
+def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, Row], tmp_path: Path) -> None:
+    row, budget = table["burgers1d/nu0.01"], Budget(0.5, precision="bf16")
+    run = row.run(budget, tmp_path)
+    assert {run.stage(stage).train.precision for stage in run.plan} == {"bf16"}
+    assert run.name == "burgers1d-nu0.01-bf16-0.5min-seed0"
+    assert row.kind(budget) == "precision"
+    with pytest.raises(ConfigError, match="--precision is compared on whole rows"):
+        check_budget(Budget(0.5, short=True, precision="bf16"), 1)

@@ -177,6 +177,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "phases": place.read(place.phases),
             "published": row.published.model_dump(),
             "trajectories": budget.trajectories,
+            "precision": budget.precision,
             "start_from": None if config.start_from is None else Path(config.start_from).name,
             **facts,
         }
@@ -207,6 +208,7 @@ def sentence(entry: ledger.Entry) -> str:
     if entry.trajectories is not None:
         words += f" from {counted(entry.trajectories, 'trajectory')}"
         words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""
+    words += f" in {entry.precision}" if entry.precision is not None else ""
     cost = entry.predictors[OURS]
     words += f" after {cost.seconds:.0f} s, {counted(cost.steps, 'step')}"
     if fno is not None:

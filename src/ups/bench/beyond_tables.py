@@ -6,13 +6,14 @@ import base64
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
+from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
 from ups.physics import EQUATIONS
@@ -23,6 +24,7 @@ BARS = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over tha
 BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'
 PICTURE = Path("docs/images/compute.png")
 SPENT = "ups bench accuracy burgers1d/nu0.01 --minutes 1 --fno"
+PRECISE = "ups bench accuracy burgers1d/nu0.01 --precision bf16 --minutes 0.5 --seeds 3"
 FEW = "ups bench accuracy burgers1d/nu0.01 --trajectories 16 --minutes 0.5"
 
 
@@ -35,6 +37,7 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "many": many_table(rows, beyond, entries),
         "few": few_table(entries),
         "compute": compute_table(rows, entries),
+        "precision": precision_table(rows, entries),
     }
 
 
@@ -217,6 +220,31 @@ def few_table(entries: Sequence[Entry]) -> str:
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
     return markdown(header, lines)
+
+
+def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Rows trained in other precisions than their own for the same time, over those of fp32."""
+    header = ("row", "precision", "error", "over fp32's", "steps", "training", "command")
+    lines: list[tuple[str, ...]] = []
+    for row in rows.values():
+        of = [e for e in entries if e.kind == "precision"]
+        runs = {p: newest([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
+        plain = _mean(runs["fp32"])
+        for precision, known in runs.items():
+            if known:
+                ratio = f"{_mean(known) / plain:.2f}" if plain else "–"
+                steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
+                spent = f"{known[0].minutes:g} min{', ' + known[0].note if known[0].note else ''}"
+                command = f"`{row.command(known[0].minutes, len(known))} --precision {precision}`"
+                scores = [score for entry in known if (score := entry.score()) is not None]
+                lines.append((f"`{row.name}`", precision, cell(scores), ratio, f"{steps:.0f}", spent, command))
+    return markdown(header, lines) if lines else f"Not measured yet: `{PRECISE}`, and again with fp32.\n"
+
+
+def _mean(runs: Sequence[Entry]) -> float:
+    """Of their errors; 0 where there are none."""
+    values = [score.value for run in runs if (score := run.score()) is not None]
+    return sum(values) / len(values) if values else 0.0
 
 
 def _ratio(above: Score, below: Score) -> str:

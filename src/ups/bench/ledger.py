@@ -21,7 +21,8 @@ from ups.types import DataError
 
 LEDGER = Path("benchmarks/accuracy.json")
 ABOUT = "Written by `ups bench accuracy`: a line for each run, never changed afterwards (docs/howto-benchmarks.md)."
-LATER: dict[str, Any] = {"split": "test", "trajectories": None, "start_from": None}  # keys that older entries lack
+# Keys that older entries lack.
+LATER: dict[str, Any] = {"split": "test", "trajectories": None, "start_from": None, "precision": None}
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
 
@@ -66,10 +67,11 @@ class Data(Config):
 
 class Entry(Config):
     """One run of a row. `kind`: full, short for its short version, beyond for a row beyond the table, few for one that
-    was trained on so many `trajectories`, anew or from the simulator of the run `start_from`. `run` tells it from any
-    other. `recipe` is the fingerprint of the row's config, `config` that of the run, with its seed and minutes;
-    `source` that of the program's own files, where it is known; `changed` whether the repository differed from
-    `commit`; `note` what else to know of it. `sum` is the SHA-256 of all the rest."""
+    was trained on so many `trajectories`, anew or from the simulator of the run `start_from`, precision for one of
+    another `precision` than its own. `run` tells it from any other. `recipe` is the fingerprint of the row's config,
+    `config` that of the run, with its seed and minutes; `source` that of the program's own files, where it is known;
+    `changed` whether the repository differed from `commit`; `note` what else to know of it. `sum` is the SHA-256 of
+    all the rest."""
 
     row: str
     kind: Kind
@@ -97,6 +99,7 @@ class Entry(Config):
     note: str = ""
     trajectories: int | None = LATER["trajectories"]
     start_from: str | None = LATER["start_from"]
+    precision: str | None = LATER["precision"]
     sum: str = ""
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ups.config import Config, fingerprint, load
+from ups.engine.train import Precision
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError, check_known
 
@@ -20,7 +21,7 @@ SHORT_SECONDS = 20.0  # of training, in the short version of a row
 SHORT_PART = 10  # one in so many of a row's samples is in its short version, but no fewer than
 SHORT_LEAST = 100
 FEW_TEST = 200  # trajectories that a simulator is judged on that was trained on few
-Kind = Literal["full", "short", "beyond", "few"]
+Kind = Literal["full", "short", "beyond", "few", "precision"]
 
 
 class Published(Config):
@@ -54,7 +55,8 @@ class PublishedTable(Config):
 class Budget:
     """How a row is run: minutes of training (its own by default), from which seed, on which device (its own by
     default), beside which baselines. `short`: on a part of the data, for 20 s, or the `steps` of each stage.
-    `trajectories`: trained on so many, from the simulator of the run `start_from` where one is named."""
+    `trajectories`: trained on so many, from the simulator of the run `start_from` where one is named. `precision`: that
+    of every stage, instead of the row's own."""
 
     minutes: float | None = None
     seed: int = 0
@@ -64,6 +66,7 @@ class Budget:
     steps: Mapping[str, int] = field(default_factory=dict)
     trajectories: int | None = None
     start_from: Path | None = None
+    precision: Precision | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Row:
         """What a run of it is called in the ledger."""
         if budget.trajectories is not None:
             return "few"
+        if budget.precision is not None:
+            return "precision"
         return "short" if budget.short else "beyond" if self.beyond else "full"
 
     def run(self, budget: Budget, out: Path, name: str = "") -> RunConfig:
@@ -129,6 +134,8 @@ class Row:
                 changes[f"data.{label}.split.fractions"] = [part / sum(parts) for part in parts]
         if budget.start_from is not None:
             changes["start_from"] = str(budget.start_from)
+        if budget.precision is not None:
+            changes |= {f"{stage}.train.precision": budget.precision for stage in self.config.plan}
         return load(run_config(), self.path, changes)
 
     def minutes_of(self, budget: Budget) -> float:
@@ -139,7 +146,7 @@ class Row:
 
     def folder_name(self, budget: Budget) -> str:
         """The name of a run of it, other ones for other seeds, minutes and versions."""
-        words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else ""]
+        words = [*self.name.split("/"), *budget.baselines, "short" if budget.short else "", budget.precision or ""]
         words += [f"{budget.trajectories}-trajectories"] if budget.trajectories is not None else []
         words += [f"from-{budget.start_from.name}"] if budget.start_from is not None else []
         return "-".join([*filter(None, words), f"{self.minutes_of(budget):.3g}min", f"seed{budget.seed}"])
@@ -209,3 +216,5 @@ def check_budget(budget: Budget, seeds: int) -> None:
         raise ConfigError("--short is for verifying rows, and not with --trajectories; leave one of both out.")
     if budget.start_from is not None and budget.trajectories is None:
         raise ConfigError("--start-from is compared with training anew on as many; add --trajectories N.")
+    if budget.precision is not None and (budget.short or budget.trajectories is not None):
+        raise ConfigError("--precision is compared on whole rows, without --short and --trajectories; leave one out.")

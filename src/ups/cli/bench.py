@@ -9,6 +9,7 @@ from cyclopts import App, Parameter
 
 from ups.cli.bench_speed import bench_speed
 from ups.cli.numbers import Whole
+from ups.engine.train import Precision
 from ups.screen import waiting
 from ups.types import ConfigError
 
@@ -189,6 +190,7 @@ def bench_accuracy(
     short: bool = False,
     trajectories: Whole | None = None,
     start_from: Path | None = None,
+    precision: Precision | None = None,
     ledger: Path | None = None,
     out: Path = Path("runs/bench"),
     rows: Path | None = None,
@@ -226,6 +228,8 @@ def bench_accuracy(
         Train on so many trajectories alone, and judge on 200 others: how well it learns from few.
     start_from
         With --trajectories: the folder of a run whose simulator is trained further, instead of a new one.
+    precision
+        Train in it instead of the row's own: what bf16 costs in accuracy beside fp32.
     ledger
         Where entries go; `benchmarks/accuracy.json` by default. `ups bench merge` joins several.
     out
@@ -250,7 +254,7 @@ def bench_accuracy(
         from ups.bench.rows import Budget, chosen, home, known_rows
 
     baselines = tuple(name for name, wanted in (("fno", fno), ("uno", uno)) if wanted)
-    budget = Budget(minutes, seed, device, baselines, short, trajectories=trajectories, start_from=start_from)
+    budget = Budget(minutes, seed, device, baselines, short, {}, trajectories, start_from, precision)
     wanted = chosen(known_rows(rows), names, all_rows)
     place = ledger or home() / LEDGER
     return int(job(Request(wanted, budget, seeds, place, out, overwrite, keep_data, commit, note), say=_say))

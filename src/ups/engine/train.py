@@ -8,6 +8,7 @@ from typing import Any, Literal
 from ups.types import ConfigError, UpsError, counted
 from ups.verdict import Ending
 
+Precision = Literal["fp32", "tf32", "bf16"]
 MOST_VALIDATIONS, VALIDATION_SHARE = 10, 0.1  # of `validate_every` auto
 
 
@@ -46,7 +47,7 @@ class TrainConfig:
     """Largest norm of all gradients together; 0: no clipping."""
     microbatch: int | None = None
     """Most samples in memory at once; the batch is split and its gradients averaged."""
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     """On a GPU, tf32: matrix products round their factors to 10 bits; bf16: autocast; weights and moments stay fp32."""
     graph: Literal["auto"] | bool = "auto"
     """On a GPU the step as CUDA graphs, on any number of ranks with strategy ddp: if possible, always (on), never
