@@ -228,7 +228,8 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 def differences(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
     """What of it is not the same, and by how much."""
-    found = [] if a["history"] == b["history"] else [f"validations {a['history']} and {b['history']}"]
+    rows = zip(a["history"], b["history"], strict=True)
+    found = [f"validation {x['step']}: {k} {x[k]!r}, {y[k]!r}" for x, y in rows for k in x if x[k] != y[k]]
     if len(a["gradients"]) != len(b["gradients"]):
         found.append(f"gradients of {len(a['gradients'])} and {len(b['gradients'])} steps")
     pairs = [("weights", a["weights"], b["weights"])]

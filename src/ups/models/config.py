@@ -143,7 +143,7 @@ class OperatorConfig(NetworkConfig):
     section: ClassVar[str] = "operator"
     formerly: ClassVar[Mapping[str, Any]] = {**NetworkConfig.formerly, "gauge": "task"}
     # Keys that name tasks, and say nothing of others.
-    by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven")
+    by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
     context: int = 1
     """Frames of context the operator sees."""
@@ -156,6 +156,9 @@ class OperatorConfig(NetworkConfig):
     move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
     driven: tuple[str, ...] = ()
     """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
+    carried: tuple[str, ...] = ()
+    """Tasks whose parameters carry states along, as a wind does: along axes that wrap they are moved in proportion to
+    parameters and time, with speeds found in the data and trained further, and the network changes what is left."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

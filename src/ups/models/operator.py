@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from ups.models.config import OperatorConfig
-from ups.models.layers import fourier_features
+from ups.models.drift import Drift, moved
+from ups.models.grids import Space
+from ups.models.layers import AXES, fourier_features
+from ups.models.part import NamedAxis
 from ups.models.tokens import TokenNetwork
-from ups.tensors import Condition
+from ups.tensors import Condition, TaskStatistics, numbers_of, table
 from ups.types import ConfigError, TaskSpec, counted
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
@@ -50,17 +53,31 @@ class Gauge(nn.Module):
         return y
 
 
+@table
+def _stretch(box: tuple[float, ...], own: tuple[float, ...], device: torch.device) -> Tensor:
+    """How much longer each axis of a box is than a task's own, `(3,)`."""
+    ratios = [a / b for a, b in zip(box, own, strict=True)]
+    return torch.tensor([*ratios, *[1.0] * (AXES - len(ratios))], device=device)
+
+
+@table
+def _downwards(count: int, device: torch.device) -> Tensor:
+    """count, …, 2, 1."""
+    return torch.arange(count, 0, -1, dtype=torch.float32, device=device)
+
+
 class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
     order one whatever dt is; by the gauge of the sample times its own `Gauge`, unless the task is steady. An
-    untrained operator predicts no change.
+    untrained operator predicts no change. Where parameters carry the states of a task along (`Drift`), all frames are
+    first moved to where they are at t + dt, and "no change" means that.
     """
 
     Config: ClassVar[type] = OperatorConfig
     scale: Tensor
-    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task")
+    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task", "drift.span")
 
     def __init__(
         self,
@@ -74,6 +91,11 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
+        counts = {task.name: len(numbers_of(task)) for task in tasks if task.name in config.carried}
+        if bare := [task.name for task in tasks if task.name in counts and (task.steady or not counts[task.name])]:
+            raise ConfigError(f"operator.carried names {bare[0]}, which no parameter can carry along; leave it out.")
+        if counts:  # zeros, so that other weights are drawn as without
+            self.drift = Drift(len(tasks), counts)
         names = [task.name for task in tasks]
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
@@ -86,12 +108,56 @@ class LatentOperator(TokenNetwork):
         size = torch.as_tensor(std, dtype=self.scale.dtype, device=self.scale.device).clamp_min(1e-6)
         self.scale[self.row(task)] = size
 
+    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
+        super().learn_statistics(task, statistics)
+        if self._drifts(task.name):
+            self.drift.span[self.row(task.name)] = statistics.dt[1]
+
+    def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
+        own = {f"drift.speeds.{task.name}": NamedAxis(0, numbers_of(task), silent=True)}
+        return {**super().by_name(task), **(own if self._drifts(task.name) else {})}
+
+    def fit_drift(self, z: Tensor, condition: Condition) -> None:
+        """Find how fast parameters carry a task's states, from frames `(B, K, *G, D)` one after another."""
+        if self._drifts(condition.task):
+            drive = self._drive(condition).repeat_interleave(z.shape[1] - 1, 0)
+            pairs = z[:, :-1].flatten(0, 1), z[:, 1:].flatten(0, 1)
+            self.drift.fit(condition.task, drive, *pairs, condition.periodic)
+
+    def changes(self, z: Tensor, condition: Condition) -> Tensor:
+        """What frames `(B, K, *G, D)` differ by from those before them, `(B, K - 1, *G, D)`, carried along."""
+        before = z[:, :-1]
+        if self._drifts(condition.task):
+            before = self._carried(before, condition, torch.ones(before.shape[1], device=z.device))
+        return z[:, 1:] - before
+
+    def _drifts(self, task: str) -> bool:
+        return hasattr(self, "drift") and task in self.drift
+
+    def _drive(self, condition: Condition) -> Tensor:
+        """What carries the states of a batch, `(B, P)`: parameters times the time of a step, over the largest of both
+        in training."""
+        name, known = condition.task, self.conditioner.range_of(condition.task)
+        size = torch.maximum(known.low.abs(), known.high.abs())
+        time = condition.dt.float() / self.drift.span[self.row(name)]
+        return condition.params.float() / torch.where(size > 0, size, 1.0) * time.unsqueeze(1)
+
+    def _carried(self, z: Tensor, condition: Condition, steps: Tensor) -> Tensor:
+        """Frames `(B, K, *G, D)`, each moved to where what it shows is after so many `steps (K,)`."""
+        way = self.drift.way(condition.task, self._drive(condition))
+        if condition.box is not None:  # speeds are in boxes of the task's own size
+            way = way / _stretch(condition.box, self.conditioner.lengths[condition.task], z.device)
+        ways, space = way.unsqueeze(1) * steps.unsqueeze(1), Space(tuple(z.shape[2:-1]), condition.periodic)
+        return torch.unflatten(moved(z.flatten(0, 1), ways.flatten(0, 1), space), 0, (-1, z.shape[1]))
+
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens of the last frames `z (B, K, *G, D)` to those of the next, `(B, *G, D)`."""
         if z.shape[1] != self.config.context:
             raise ConfigError(
                 f"the operator was built for {counted(self.config.context, 'frame')} of context, not {z.shape[1]}."
             )
+        if self._drifts(condition.task):
+            z = self._carried(z, condition, _downwards(z.shape[1], z.device))
         scale, features = self.scale[self.row(condition.task)], None
         last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
         if gauged := condition.task in self.gauged:

@@ -1,0 +1,148 @@
+"""Drift: what the parameters of a task carry along, as a wind does, is moved there before a network changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ups.models.grids import Space
+from ups.models.layers import AXES
+from ups.tensors import table
+
+SHARE = 1 / 16  # of a box: what a speed of one moves by. Optimizers take steps of about one size in all weights.
+ROUNDS = 10  # of Newton's steps
+
+
+class Drift(nn.Module):
+    """How far each parameter of a task carries a state along each axis in a step: `speeds[task] (P, 3)`, in `SHARE` of
+    the box, for a parameter as large as the largest in training and a step as long as the longest there, `span`.
+
+    Ways are proportional to parameters and to time, so that they hold between the values that training saw. Along axes
+    that do not wrap nothing is carried.
+    """
+
+    span: Tensor
+
+    def __init__(self, tasks: int, counts: Mapping[str, int]) -> None:
+        """For a simulator of so many tasks; `counts`: the parameters of those that are carried."""
+        super().__init__()
+        self.register_buffer("span", torch.ones(tasks))
+        self.speeds = nn.ParameterDict({name: nn.Parameter(torch.zeros(n, AXES)) for name, n in counts.items()})
+
+    def __contains__(self, task: str) -> bool:
+        return task in self.speeds
+
+    def way(self, task: str, drive: Tensor) -> Tensor:
+        """How far the states of a batch are carried, `(B, 3)` in boxes, by what drives them, `drive (B, P)`."""
+        speeds: Tensor = self.speeds[task]
+        return (drive.unsqueeze(-1) * speeds).sum(1) * SHARE  # no product of matrices: those may round their factors
+
+    @torch.no_grad()
+    def fit(self, task: str, drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...]) -> None:
+        """Find the speeds with which states `before (B, *G, D)` are carried to where they are most like those `after`.
+
+        Not beyond half of the box, from where the same place is reached the other way round.
+        """
+        drive, before, after = drive.cpu(), before.cpu(), after.cpu()  # there, parameters that are alike can be fitted
+        speeds, axes = self.speeds[task], [axis for axis, wraps in enumerate(periodic) if wraps]
+        used = [i for i, own in enumerate(drive.unbind(1)) if own.any()]
+        speeds.zero_()
+        if not axes or not used:
+            return
+        push, space = drive[:, used].double(), Space(tuple(before.shape[1:-1]), periodic)
+        found = _between(push, _peaks(before, after, axes))
+        if found.numel() == 1:
+            found = _scanned(_likeness(before, after, axes[0] + 1), push[:, 0], space.shape[axes[0]]).reshape(1, 1)
+        for _ in range(ROUNDS):
+            for place, axis in enumerate(axes):
+                ways = push.new_zeros(len(push), AXES)
+                ways[:, axes] = push @ found
+                own = ways[:, axis].clone()
+                ways[:, axis] = 0.0
+                likeness = _likeness(moved(before, ways, space), after, axis + 1)
+                found[:, place] += _nearer(likeness, push, own, space.shape[axis])
+        for place, axis in enumerate(axes):
+            speeds[used, axis] = (found[:, place] / SHARE).to(speeds)
+
+
+def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:
+    """By how many boxes each state is moved along the axes to be most like the one after it, `(B, axes)`, in whole
+    tokens."""
+    along = [axis + 1 for axis in axes]
+    a, b = (torch.fft.fftn(x.double(), dim=along) for x in (before, after))
+    alike = torch.fft.ifftn(a.conj() * b, dim=along).real
+    alike = alike.movedim(along, list(range(1, len(along) + 1))).flatten(1 + len(along)).sum(-1)
+    shape = alike.shape[1:]
+    places = torch.stack(torch.unravel_index(alike.flatten(1).argmax(1), shape), 1)
+    sizes = torch.tensor(shape, device=places.device)
+    return torch.where(2 * places >= sizes, places - sizes, places) / sizes
+
+
+def _between(drive: Tensor, ways: Tensor) -> Tensor:
+    """The speeds `(P, axes)` by which most of `drive (B, P)` has gone its way `(B, axes)`; single ones that went
+    elsewhere count little, as a wave does that looks the same from one crest to the next."""
+    drive, ways = drive.double(), ways.double()
+    weights = torch.ones_like(ways)
+    for _ in range(20):
+        columns = [
+            torch.linalg.lstsq(drive * w.unsqueeze(1), (y * w).unsqueeze(1)).solution
+            for y, w in zip(ways.unbind(1), weights.unbind(1), strict=True)
+        ]
+        speeds = torch.cat(columns, 1)
+        weights = (ways - drive @ speeds).abs().clamp_min(1e-2).rsqrt()
+    return speeds
+
+
+def _likeness(before: Tensor, after: Tensor, axis: int) -> Tensor:
+    """Of each wave along an axis but the uniform one, `(B, waves)` complex: what two states have in common, beside all
+    that they have. Its real part is greatest where one is moved onto the other."""
+    a, b = (torch.fft.rfft(x.double(), dim=axis).movedim(axis, 1).flatten(2)[:, 1:] for x in (before, after))
+    size = (a.abs().square().sum((1, 2)) * b.abs().square().sum((1, 2))).sqrt()
+    alike: Tensor = (a.conj() * b).sum(2) / size.clamp_min(torch.finfo(size.dtype).tiny).unsqueeze(1)
+    if before.shape[axis] % 2 == 0:
+        alike[:, -1] = 0.0  # the wave that alternates between tokens cannot tell where it is
+    return alike
+
+
+def _scanned(likeness: Tensor, push: Tensor, tokens: int) -> Tensor:
+    """The speed, a part of a token apart from others, with which states that are pushed so, `(B,)`, are most alike. One
+    speed is looked for among all: of waves alone, single states would not tell which crest has become which."""
+    tried = torch.arange(-2 * tokens, 2 * tokens + 1, dtype=push.dtype, device=push.device) / (4 * tokens)
+    tried = tried / push.abs().max()
+    alike = torch.stack([(likeness * _turns(x * push, tokens)[:, 1:].conj()).real.sum() for x in tried])
+    return tried[alike.argmax()]
+
+
+def _nearer(likeness: Tensor, push: Tensor, ways: Tensor, tokens: int) -> Tensor:
+    """How much faster to push, `(P,)`, for states that are moved by `ways (B,)` to be more alike: Newton's step."""
+    angles = _angles(tokens, ways.dtype, ways.device)[1:]
+    alike = likeness * _turns(ways, tokens)[:, 1:].conj()
+    slope, bend = -(angles * alike.imag).sum(1), (angles.square() * alike.real.abs()).sum(1)
+    faster: Tensor = torch.linalg.lstsq(push.T @ (bend.unsqueeze(1) * push), push.T @ slope).solution
+    return faster
+
+
+@table
+def _angles(tokens: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Of each wave that so many tokens hold, what it turns by on its way through the box."""
+    return 2 * torch.pi * torch.arange(tokens // 2 + 1, dtype=dtype, device=device)
+
+
+def _turns(way: Tensor, tokens: int) -> Tensor:
+    """What waves of an axis, `(B, waves)`, are multiplied by where a state is moved by `way (B,)` boxes."""
+    angle = -way.unsqueeze(1) * _angles(tokens, way.dtype, way.device)
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+def moved(z: Tensor, way: Tensor, space: Space) -> Tensor:
+    """Tokens `(B, *G, D)` moved by `way (B, 3)` boxes along the axes that wrap, by the waves that they hold."""
+    with torch.autocast(z.device.type, enabled=False):
+        y = z.float()
+        for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True), start=1):
+            if wraps:
+                turns = _turns(way[:, axis - 1].float(), n)
+                turns = turns.reshape(len(z), *(turns.shape[1] if a == axis else 1 for a in range(1, z.ndim)))
+                y = torch.fft.irfft(torch.fft.rfft(y, dim=axis) * turns, n, dim=axis)
+        return y.to(z.dtype)

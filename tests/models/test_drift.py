@@ -1,0 +1,111 @@
+"""Drift: states are carried as far as parameters and time say, also between the values that it was fitted to."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ups.models import LatentOperator, OperatorConfig
+from ups.models.drift import Drift, moved
+from ups.models.grids import Space
+from ups.physics import TASKS
+from ups.tensors import Condition, TaskStatistics
+from ups.types import ConfigError
+
+SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
+STEP = 0.05
+
+
+def waves(count: int, tokens: int, way: Tensor, seed: int = 0) -> Tensor:
+    """Sums of waves on [0, 1), moved by `way (count,)`: `(count, tokens, 2)`, as a formula says them."""
+    draw = torch.Generator().manual_seed(seed)
+    x = (torch.arange(tokens, dtype=torch.float64) + 0.5) / tokens
+    at = 2 * torch.pi * (x[None] - way.double()[:, None])
+    sizes, phases = torch.rand(2, 2, count, 6, 1, generator=draw, dtype=torch.float64)
+    k = torch.arange(1, 7)[:, None]
+    fields = (sizes * torch.sin(k * at[None, :, None] + 2 * torch.pi * phases)).sum(2)
+    return fields.movedim(0, -1).float()
+
+
+@pytest.mark.parametrize("tokens", [16, 17])
+def test_states_move_as_their_formula_says(tokens: int) -> None:
+    way = torch.tensor([0.0, 0.3, -0.77, 2.05])
+    found = moved(waves(4, tokens, torch.zeros(4)), way[:, None].expand(4, 3), Space((tokens,), (True,)))
+    assert torch.allclose(found, waves(4, tokens, way), atol=2e-5)
+
+
+def test_a_move_by_whole_tokens_is_a_roll_of_the_axes_that_wrap() -> None:
+    z = torch.randn(2, 8, 6, 3, generator=torch.Generator().manual_seed(0))
+    way = torch.tensor([[2 / 8, 1 / 6, 0.5]]).expand(2, 3)
+    for periodic, axes in (((True, True), (1, 2)), ((True, False), (1,)), ((False, False), ())):
+        wanted = z.roll([{1: 2, 2: 1}[axis] for axis in axes], axes) if axes else z
+        assert torch.allclose(moved(z, way, Space((8, 6), periodic)), wanted, atol=1e-6)
+
+
+def test_speeds_of_two_parameters_are_found_in_what_they_carry() -> None:
+    drift, drive = Drift(1, {"wind": 2}), 2 * torch.rand(12, 2, generator=torch.Generator().manual_seed(1)) - 1
+    truth = torch.tensor([[0.21, -0.1, 0.0], [-0.07, 0.16, 0.0]])
+    before = torch.randn(12, 16, 12, 4, generator=torch.Generator().manual_seed(2))
+    for axis in (1, 2):  # smooth, as states are
+        before = torch.stack([(3 - abs(i)) * before.roll(i, axis) for i in range(-2, 3)]).sum(0)
+    space = Space((16, 12), (True, True))
+    drift.fit("wind", drive, before, moved(before, drive @ truth, space), space.periodic)
+    assert torch.allclose(drift.way("wind", torch.eye(2)), truth, atol=5e-4)
+    drift.fit("wind", drive, before, before, (False, False))
+    assert not drift.speeds["wind"].any(), "nothing is carried where nothing wraps"
+
+
+def fitted() -> LatentOperator:
+    """An untrained operator that was shown advection at some speeds."""
+    task = TASKS["advection1d"]
+    operator = LatentOperator(
+        OperatorConfig(width=16, depth=1, heads=2, context=2, carried=("advection1d",)), 2, [task]
+    )
+    none = torch.zeros(0)
+    zero, one = torch.zeros(1), torch.ones(1)
+    known = TaskStatistics(zero, one, none, none, SPEEDS.amin(0), SPEEDS.amax(0), (STEP, STEP))
+    operator.learn_statistics(task, known)
+    frames = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(4)], 1)
+    operator.fit_drift(frames, asked(SPEEDS))
+    assert operator.changes(frames, asked(SPEEDS)).abs().max() < 1e-3 * frames.abs().max()
+    return operator
+
+
+def asked(beta: Tensor, dt: float = STEP, box: tuple[float, ...] | None = None) -> Condition:
+    return Condition(beta, torch.full((len(beta),), dt), (True,), "advection1d", box=box)
+
+
+@pytest.mark.parametrize(("dt", "box"), [(STEP, None), (0.4 * STEP, None), (STEP, (2.0,))])
+def test_an_operator_carries_waves_at_speeds_between_those_that_it_was_shown(
+    dt: float, box: tuple[float, ...] | None
+) -> None:
+    """Also over shorter steps, and in a box of another length, of which the same way is another part."""
+    beta = torch.tensor([[0.33], [0.61], [0.95]])
+    way = beta[:, 0] * dt / (1.0 if box is None else box[0])
+    z = torch.stack((waves(3, 32, -way), waves(3, 32, torch.zeros(3))), 1)
+    truth = waves(3, 32, way)
+    with torch.no_grad():
+        found = fitted()(z, asked(beta, dt, box))
+    assert (found - truth).norm() < 2e-3 * truth.norm()
+    assert (z[:, 1] - truth).norm() > 0.1 * truth.norm(), "no change is far from it"
+
+
+def test_speeds_are_trained_further() -> None:
+    operator = fitted()
+    with torch.no_grad():
+        operator.drift.speeds["advection1d"].add_(0.01)
+    z = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(3)], 1)
+    before = (operator(z[:, :2], asked(SPEEDS)) - z[:, 2]).square().mean()
+    (slope,) = torch.autograd.grad(before, [operator.drift.speeds["advection1d"]])
+    assert slope[0, 0] > 0
+    assert math.isfinite(slope.abs().max())
+    assert not slope[0, 1:].any(), "other axes carry nothing"
+
+
+def test_what_no_parameter_can_carry_is_refused() -> None:
+    for name in ("swe2d", "darcy2d"):
+        with pytest.raises(ConfigError, match=f"carried names {name}, which no parameter can carry along"):
+            LatentOperator(OperatorConfig(width=16, depth=1, heads=2, carried=(name,)), 8, [TASKS[name]])
