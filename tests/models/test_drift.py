@@ -12,7 +12,7 @@ from ups.models import LatentOperator, OperatorConfig
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics import TASKS
-from ups.tensors import Condition, TaskStatistics
+from ups.tensors import Condition, TaskStatistics, numbers_of
 from ups.types import ConfigError
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
@@ -62,7 +62,7 @@ def fitted() -> LatentOperator:
     """An untrained operator that was shown advection at some speeds."""
     task = TASKS["advection1d"]
     operator = LatentOperator(
-        OperatorConfig(width=16, depth=1, heads=2, context=2, carried=("advection1d",)), 2, [task]
+        OperatorConfig(width=16, depth=1, heads=2, context=2, carried={"advection1d": ("beta",)}), 2, [task]
     )
     none = torch.zeros(0)
     zero, one = torch.zeros(1), torch.ones(1)
@@ -106,6 +106,45 @@ def test_speeds_are_trained_further() -> None:
 
 
 def test_what_no_parameter_can_carry_is_refused() -> None:
-    for name in ("swe2d", "darcy2d"):
-        with pytest.raises(ConfigError, match=f"carried names {name}, which no parameter can carry along"):
-            LatentOperator(OperatorConfig(width=16, depth=1, heads=2, carried=(name,)), 8, [TASKS[name]])
+    for name, fact in (("advection1d", "it has beta"), ("darcy2d", "nothing can carry it")):
+        config = OperatorConfig(width=16, depth=1, heads=2, carried={name: ("wind",)})
+        with pytest.raises(ConfigError, match=f"carried names 'wind' of {name}, but {fact}"):
+            LatentOperator(config, 8, [TASKS[name]])
+
+
+def test_what_is_carried_does_not_hear_how_fast() -> None:
+    """After the move a network gives the same whatever the speed; other parameters it hears."""
+    task = TASKS["reacdiff1d"]
+    quiet = OperatorConfig(width=16, depth=1, heads=2, carried={"reacdiff1d": ("rho",)})
+    conditioner = LatentOperator(quiet, 8, [task]).conditioner
+    names = numbers_of(task)
+    params = torch.full((1, len(names)), 0.5)
+
+    def heard(name: str) -> Tensor:
+        other = params.clone()
+        other[0, names.index(name)] = 2.0
+        return conditioner(Condition(other, torch.full((1,), STEP), (True,), "reacdiff1d"))
+
+    plain = conditioner(Condition(params, torch.full((1,), STEP), (True,), "reacdiff1d"))
+    assert torch.equal(heard("rho"), plain)
+    assert not torch.equal(heard("nu"), plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_states_are_carried_inside_a_graph_as_on_a_processor() -> None:
+    operator = fitted().requires_grad_(False)
+    z, beta = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(2)], 1), SPEEDS + 0.07
+    wanted = operator(z, asked(beta))
+    operator.cuda()
+    static, condition = z.cuda(), Condition(beta.cuda(), torch.full((4,), STEP).cuda(), (True,), "advection1d")
+    with torch.no_grad():
+        for _ in range(3):
+            operator(static, condition)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = operator(static, condition)
+    static.add_(1.0)
+    graph.replay()
+    assert torch.allclose(found.cpu(), wanted + 1.0, atol=2e-5)

@@ -57,6 +57,11 @@ def _stretch(logs: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(logs, dtype=torch.float32, device=device).unsqueeze(1)
 
 
+@table
+def _heard(places: tuple[bool, ...], device: torch.device) -> Tensor:
+    return torch.tensor(places, dtype=torch.float32, device=device)
+
+
 class Conditioner(nn.Module):
     """Embeds a `Condition` as `(B, width)`: the sum of what its parts say, through a small network."""
 
@@ -65,7 +70,9 @@ class Conditioner(nn.Module):
         self.param_waves = param_waves
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
-        counts = {task.name: len(numbers_of(task)) for task in tasks}
+        self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numbers_of(task) for task in tasks}
+        self.untold: Mapping[str, Sequence[str]] = {}  # parameters of tasks that it does not hear
+        counts = {name: len(numbers) for name, numbers in self.numbers.items()}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
         self.params = nn.ModuleDict(
             {name: nn.Linear(n * (2 * param_waves + 1), width, bias=False) for name, n in counts.items() if n}
@@ -97,6 +104,9 @@ class Conditioner(nn.Module):
                 total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
+            if name in self.untold:
+                heard = tuple(number not in self.untold[name] for number in self.numbers[name])
+                scaled = scaled * _heard(heard, scaled.device)
             total = total + self.params[name](fourier_features(scaled, self.param_waves).flatten(1))
         y: Tensor = functional.silu(self.leave(functional.silu(total)))
         return y

@@ -156,9 +156,10 @@ class OperatorConfig(NetworkConfig):
     move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
     driven: tuple[str, ...] = ()
     """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
-    carried: tuple[str, ...] = ()
-    """Tasks whose parameters carry states along, as a wind does: along axes that wrap they are moved in proportion to
-    parameters and time, with speeds found in the data and trained further, and the network changes what is left."""
+    carried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The parameters of a task that carry states along, as a wind does, and do nothing else: along axes that wrap,
+    states are moved in proportion to them and to time, with speeds found in the data and trained further. The network
+    changes what is left, and is not told how fast it goes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -91,11 +91,17 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
-        counts = {task.name: len(numbers_of(task)) for task in tasks if task.name in config.carried}
-        if bare := [task.name for task in tasks if task.name in counts and (task.steady or not counts[task.name])]:
-            raise ConfigError(f"operator.carried names {bare[0]}, which no parameter can carry along; leave it out.")
-        if counts:  # zeros, so that other weights are drawn as without
-            self.drift = Drift(len(tasks), counts)
+        carried = {task.name: config.carried[task.name] for task in tasks if task.name in config.carried}
+        for task in (task for task in tasks if task.name in carried):
+            able = () if task.steady else numbers_of(task)
+            for name in (name for name in carried[task.name] if name not in able):
+                fact = f"it has {', '.join(able)}" if able else "nothing can carry it"
+                raise ConfigError(
+                    f"operator.carried names '{name}' of {task.name}, but {fact}; mend the name or leave it out."
+                )
+        if carried:  # zeros, so that other weights are drawn as without
+            self.drift = Drift(len(tasks), {name: len(numbers) for name, numbers in carried.items()})
+            self.conditioner.untold = carried
         names = [task.name for task in tasks]
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
@@ -114,8 +120,10 @@ class LatentOperator(TokenNetwork):
             self.drift.span[self.row(task.name)] = statistics.dt[1]
 
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
-        own = {f"drift.speeds.{task.name}": NamedAxis(0, numbers_of(task), silent=True)}
-        return {**super().by_name(task), **(own if self._drifts(task.name) else {})}
+        named = super().by_name(task)
+        if self._drifts(task.name):
+            named[f"drift.speeds.{task.name}"] = NamedAxis(0, self.config.carried[task.name], silent=True)
+        return named
 
     def fit_drift(self, z: Tensor, condition: Condition) -> None:
         """Find how fast parameters carry a task's states, from frames `(B, K, *G, D)` one after another."""
@@ -135,12 +143,13 @@ class LatentOperator(TokenNetwork):
         return hasattr(self, "drift") and task in self.drift
 
     def _drive(self, condition: Condition) -> Tensor:
-        """What carries the states of a batch, `(B, P)`: parameters times the time of a step, over the largest of both
-        in training."""
-        name, known = condition.task, self.conditioner.range_of(condition.task)
+        """What carries the states of a batch, `(B, P)`: those parameters times the time of a step, over the largest of
+        both in training."""
+        known, told = self.conditioner.range_of(condition.task), self.conditioner.numbers[condition.task]
         size = torch.maximum(known.low.abs(), known.high.abs())
-        time = condition.dt.float() / self.drift.span[self.row(name)]
-        return condition.params.float() / torch.where(size > 0, size, 1.0) * time.unsqueeze(1)
+        pushes = condition.params.float() / torch.where(size > 0, size, 1.0)
+        pushes = torch.stack([pushes[:, told.index(name)] for name in self.config.carried[condition.task]], 1)
+        return pushes * (condition.dt.float() / self.drift.span[self.row(condition.task)]).unsqueeze(1)
 
     def _carried(self, z: Tensor, condition: Condition, steps: Tensor) -> Tensor:
         """Frames `(B, K, *G, D)`, each moved to where what it shows is after so many `steps (K,)`."""
