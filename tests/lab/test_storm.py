@@ -16,10 +16,11 @@ from lab.home import ENV, command, simulator
 from ups.supervise.proc import owned
 
 pytestmark = pytest.mark.slow
+STEPS = 800  # so many that a quick run is not over before its twentieth stop
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    words = command(folder, 200, 20, "--ranks", "2")
+    words = command(folder, STEPS, 20, "--ranks", "2")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("dist: {", "dist: {launcher: processes, "))
     log = (folder / "console.log").open("ab")
