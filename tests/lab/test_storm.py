@@ -15,8 +15,8 @@ import pytest
 from lab.home import ENV, command, simulator
 from ups.supervise.proc import owned
 
-pytestmark = pytest.mark.slow
-STEPS = 800  # so many that a quick run is not over before its twentieth stop
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+STEPS = 1200  # at 200 a run was over after 17 stops; a quicker machine must not be done before the twentieth
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
