@@ -73,7 +73,7 @@ def installed() -> str:
     """The client's program; skips where there is none."""
     name = os.environ.get("UPS_VASTAI") or shutil.which("vastai") or str(Path(sys.executable).with_name("vastai"))
     if not shutil.which(name):
-        pytest.skip("Vast's client is not installed (`make vastai`)")
+        pytest.skip("Vast's client is not installed (`make .venv/bin/vastai`)")
     return name
 
 

@@ -123,11 +123,14 @@ class Sweep:
             time.sleep(0.05)
 
     def gone(self) -> None:
-        """Nothing of it is left running."""
+        """Nothing of it is left running, and nobody holds a lock: a killed process has no name before it lets go."""
         end = time.monotonic() + 60
-        while any(of_run(self.folder / name) for name in self.names) or self._children():
+        while self._children() or any(of_run(folder) or look(folder / ".lock").held for folder in self._folders()):
             assert time.monotonic() < end
             time.sleep(0.1)
+
+    def _folders(self) -> list[Path]:
+        return [self.folder, *(self.folder / name for name in self.names)]
 
     def _children(self) -> list[bytes]:
         lines = []
