@@ -23,7 +23,7 @@ SMALL = ResidualConfig(width=16, depth=1, heads=2, modes=4)
 def simulator(config: ResidualConfig = SMALL, parts: tuple[str, ...] = ("codec", "operator", "residual")) -> Simulator:
     configs = {
         "codec": CodecConfig(dim=8),
-        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4),
+        "operator": OperatorConfig(width=16, depth=1, heads=2, modes=4, carried={}),
         "residual": config,
         "consistency": ConsistencyConfig(),
         "critic": CriticConfig(width=16, depth=1, heads=2, modes=4),

@@ -134,8 +134,17 @@ def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkey
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_what_a_parameter_carries_is_known_before_anything_is_learnt(tmp_path: Path) -> None:
+    _, report = run(settings(tmp_path, operator__train__lr=1e-12), SCREEN)
+    assert {task.name: task.verdict[0].startswith("NOT LEARNT") for task in report.tasks} == {
+        "advection1d": False,
+        "kdv1d": True,
+    }
+
+
 def test_a_run_that_learnt_nothing_says_so(tmp_path: Path) -> None:
-    folder, report = run(settings(tmp_path, operator__train__lr=1e-12), SCREEN)
+    nothing = {"operator__train__lr": 1e-12, "model__operator__carried": {}}
+    folder, report = run(settings(tmp_path, **nothing), SCREEN)
     assert all(task.verdict[0].startswith("NOT LEARNT") for task in report.tasks)
     assert "NOT LEARNT" in folder.report.read_text()
 

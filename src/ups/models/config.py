@@ -141,7 +141,7 @@ class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
     section: ClassVar[str] = "operator"
-    formerly: ClassVar[Mapping[str, Any]] = {**NetworkConfig.formerly, "gauge": "task"}
+    formerly: ClassVar[Mapping[str, Any]] = {**NetworkConfig.formerly, "gauge": "task", "carried": {}}
     # Keys that name tasks, and say nothing of others.
     by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
@@ -156,10 +156,10 @@ class OperatorConfig(NetworkConfig):
     move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
     driven: tuple[str, ...] = ()
     """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
-    carried: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    carried: Literal["auto"] | Mapping[str, tuple[str, ...]] = "auto"
     """The parameters of a task that carry states along, as a wind does, and do nothing else: along axes that wrap,
     states are moved in proportion to them and to time, with speeds found in the data and trained further. The network
-    changes what is left, and is not told how fast it goes."""
+    changes what is left, and is not told how fast it goes. auto: those of which an equation says so itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,8 +1,8 @@
-"""Drift: what the parameters of a task carry along, as a wind does, is moved there before a network changes it."""
+"""Drift: what parameters of a task carry along, as a wind does, is moved there before a network changes it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,55 +16,67 @@ ROUNDS = 10  # of Newton's steps
 
 
 class Drift(nn.Module):
-    """How far each parameter of a task carries a state along each axis in a step: `speeds[task] (P, 3)`, in `SHARE` of
-    the box, for a parameter as large as the largest in training and a step as long as the longest there, `span`.
+    """How far some parameters of a task carry its states along each axis in a step: `speeds (P, 3)`, in `SHARE` of the
+    box, for parameters of a `size (P,)` and a step that takes `span`.
 
     Ways are proportional to parameters and to time, so that they hold between the values that training saw. Along axes
     that do not wrap nothing is carried.
     """
 
+    size: Tensor
     span: Tensor
 
-    def __init__(self, tasks: int, counts: Mapping[str, int]) -> None:
-        """For a simulator of so many tasks; `counts`: the parameters of those that are carried."""
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.register_buffer("span", torch.ones(tasks))
-        self.speeds = nn.ParameterDict({name: nn.Parameter(torch.zeros(n, AXES)) for name, n in counts.items()})
+        self.register_buffer("size", torch.ones(count))
+        self.register_buffer("span", torch.ones(()))
+        self.speeds = nn.Parameter(torch.zeros(count, AXES))
 
-    def __contains__(self, task: str) -> bool:
-        return task in self.speeds
+    def way(self, params: Tensor, dt: Tensor) -> Tensor:
+        """How far the states of a batch are carried, `(B, 3)` in boxes, by `params (B, P)` in `dt (B,)`."""
+        drive = self._drive(params, dt)
+        return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
 
-    def way(self, task: str, drive: Tensor) -> Tensor:
-        """How far the states of a batch are carried, `(B, 3)` in boxes, by what drives them, `drive (B, P)`."""
-        speeds: Tensor = self.speeds[task]
-        return (drive.unsqueeze(-1) * speeds).sum(1) * SHARE  # no product of matrices: those may round their factors
+    def _drive(self, params: Tensor, dt: Tensor) -> Tensor:
+        return params.float() / self.size * (dt.float() / self.span).unsqueeze(1)
 
+    @classmethod
     @torch.no_grad()
-    def fit(self, task: str, drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...]) -> None:
-        """Find the speeds with which states `before (B, *G, D)` are carried to where they are most like those `after`.
+    def fitted(cls, params: Tensor, dt: Tensor, frames: Tensor, periodic: tuple[bool, ...]) -> Drift:
+        """That with which `frames (B, K, *G, D)`, one after another, are carried to where they are most like the next.
 
-        Not beyond half of the box, from where the same place is reached the other way round.
+        Not beyond half of the box, from where the same place is reached the other way round. Found on a processor,
+        where parameters that are alike can be fitted too.
         """
-        drive, before, after = drive.cpu(), before.cpu(), after.cpu()  # there, parameters that are alike can be fitted
-        speeds, axes = self.speeds[task], [axis for axis, wraps in enumerate(periodic) if wraps]
+        drift, frames = cls(params.shape[1]), frames.cpu()
+        size, span = params.abs().amax(0), dt.abs().amax()
+        drift.size.copy_(torch.where(size > 0, size, 1.0))
+        drift.span.copy_(torch.where(span > 0, span, 1.0))
+        drive = drift._drive(params.cpu(), dt.cpu()).repeat_interleave(frames.shape[1] - 1, 0).double()
+        axes = [axis for axis, wraps in enumerate(periodic) if wraps]
         used = [i for i, own in enumerate(drive.unbind(1)) if own.any()]
-        speeds.zero_()
-        if not axes or not used:
-            return
-        push, space = drive[:, used].double(), Space(tuple(before.shape[1:-1]), periodic)
-        found = _between(push, _peaks(before, after, axes))
-        if found.numel() == 1:
-            found = _scanned(_likeness(before, after, axes[0] + 1), push[:, 0], space.shape[axes[0]]).reshape(1, 1)
-        for _ in range(ROUNDS):
+        if axes and used and len(drive):
+            found = _fit(drive[:, used], frames[:, :-1].flatten(0, 1), frames[:, 1:].flatten(0, 1), periodic, axes)
             for place, axis in enumerate(axes):
-                ways = push.new_zeros(len(push), AXES)
-                ways[:, axes] = push @ found
-                own = ways[:, axis].clone()
-                ways[:, axis] = 0.0
-                likeness = _likeness(moved(before, ways, space), after, axis + 1)
-                found[:, place] += _nearer(likeness, push, own, space.shape[axis])
+                drift.speeds[used, axis] = (found[:, place] / SHARE).float()
+        return drift
+
+
+def _fit(drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...], axes: Sequence[int]) -> Tensor:
+    """The speeds `(P, axes)`, in boxes, of states `before` and `after (B, *G, D)` that are driven so, `(B, P)`."""
+    space = Space(tuple(before.shape[1:-1]), periodic)
+    found = _between(drive, _peaks(before, after, axes))
+    if found.numel() == 1:
+        found = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], space.shape[axes[0]]).reshape(1, 1)
+    for _ in range(ROUNDS):
         for place, axis in enumerate(axes):
-            speeds[used, axis] = (found[:, place] / SHARE).to(speeds)
+            ways = drive.new_zeros(len(drive), AXES)
+            ways[:, axes] = drive @ found
+            own = ways[:, axis].clone()
+            ways[:, axis] = 0.0
+            likeness = _likeness(moved(before, ways, space), after, axis + 1)
+            found[:, place] += _nearer(likeness, drive, own, space.shape[axis])
+    return found
 
 
 def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:
@@ -76,14 +88,14 @@ def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:
     alike = alike.movedim(along, list(range(1, len(along) + 1))).flatten(1 + len(along)).sum(-1)
     shape = alike.shape[1:]
     places = torch.stack(torch.unravel_index(alike.flatten(1).argmax(1), shape), 1)
-    sizes = torch.tensor(shape, device=places.device)
+    sizes = torch.tensor(shape)
     return torch.where(2 * places >= sizes, places - sizes, places) / sizes
 
 
 def _between(drive: Tensor, ways: Tensor) -> Tensor:
     """The speeds `(P, axes)` by which most of `drive (B, P)` has gone its way `(B, axes)`; single ones that went
     elsewhere count little, as a wave does that looks the same from one crest to the next."""
-    drive, ways = drive.double(), ways.double()
+    ways = ways.to(drive.dtype)
     weights = torch.ones_like(ways)
     for _ in range(20):
         columns = [
@@ -106,21 +118,20 @@ def _likeness(before: Tensor, after: Tensor, axis: int) -> Tensor:
     return alike
 
 
-def _scanned(likeness: Tensor, push: Tensor, tokens: int) -> Tensor:
-    """The speed, a part of a token apart from others, with which states that are pushed so, `(B,)`, are most alike. One
+def _scanned(likeness: Tensor, drive: Tensor, tokens: int) -> Tensor:
+    """The speed, a part of a token apart from others, with which states that are driven so, `(B,)`, are most alike. One
     speed is looked for among all: of waves alone, single states would not tell which crest has become which."""
-    tried = torch.arange(-2 * tokens, 2 * tokens + 1, dtype=push.dtype, device=push.device) / (4 * tokens)
-    tried = tried / push.abs().max()
-    alike = torch.stack([(likeness * _turns(x * push, tokens)[:, 1:].conj()).real.sum() for x in tried])
+    tried = torch.arange(-2 * tokens, 2 * tokens + 1, dtype=drive.dtype) / (4 * tokens * drive.abs().max())
+    alike = torch.stack([(likeness * _turns(x * drive, tokens)[:, 1:].conj()).real.sum() for x in tried])
     return tried[alike.argmax()]
 
 
-def _nearer(likeness: Tensor, push: Tensor, ways: Tensor, tokens: int) -> Tensor:
-    """How much faster to push, `(P,)`, for states that are moved by `ways (B,)` to be more alike: Newton's step."""
+def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tensor:
+    """How much faster to drive, `(P,)`, for states that are moved by `ways (B,)` to be more alike: Newton's step."""
     angles = _angles(tokens, ways.dtype, ways.device)[1:]
     alike = likeness * _turns(ways, tokens)[:, 1:].conj()
     slope, bend = -(angles * alike.imag).sum(1), (angles.square() * alike.real.abs()).sum(1)
-    faster: Tensor = torch.linalg.lstsq(push.T @ (bend.unsqueeze(1) * push), push.T @ slope).solution
+    faster: Tensor = torch.linalg.lstsq(drive.T @ (bend.unsqueeze(1) * drive), drive.T @ slope).solution
     return faster
 
 

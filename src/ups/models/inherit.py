@@ -90,8 +90,9 @@ def same_networks(new: Simulator, old: Simulator) -> None:
         ours, theirs = new.parts[part].config, old.parts[part].config
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
-            if field.name in getattr(ours, "by_task", ()):  # of the tasks that both know
-                a, b = (tuple(t for t in old.codec.tasks if t in new.codec.tasks and t in named) for named in (a, b))
+            if field.name in new.parts[part].by_task:  # of the tasks that both know
+                named = [simulator.parts[part].by_task[field.name] for simulator in (new, old)]
+                a, b = (tuple(t for t in old.codec.tasks if t in new.codec.tasks and t in names) for names in named)
             if a != b:
                 raise ConfigError(
                     f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."

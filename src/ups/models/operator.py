@@ -14,7 +14,8 @@ from ups.models.grids import Space
 from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis
 from ups.models.tokens import TokenNetwork
-from ups.tensors import Condition, TaskStatistics, numbers_of, table
+from ups.physics.symmetries import winds_of
+from ups.tensors import Condition, numbers_of, table
 from ups.types import ConfigError, TaskSpec, counted
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
@@ -53,6 +54,18 @@ class Gauge(nn.Module):
         return y
 
 
+def _carrying(config: OperatorConfig, task: TaskSpec) -> tuple[str, ...]:
+    """The parameters that carry the states of a task along; ConfigError for one that cannot."""
+    able = () if task.steady else numbers_of(task)
+    if config.carried == "auto":
+        return tuple(name for name in winds_of(task) if name in able)
+    named = config.carried.get(task.name, ())
+    for name in (name for name in named if name not in able):
+        fact = f"it has {', '.join(able)}" if able else "nothing can carry it"
+        raise ConfigError(f"operator.carried names '{name}' of {task.name}, but {fact}; mend the name or leave it out.")
+    return named
+
+
 @table
 def _stretch(box: tuple[float, ...], own: tuple[float, ...], device: torch.device) -> Tensor:
     """How much longer each axis of a box is than a task's own, `(3,)`."""
@@ -77,7 +90,7 @@ class LatentOperator(TokenNetwork):
 
     Config: ClassVar[type] = OperatorConfig
     scale: Tensor
-    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task", "drift.span")
+    rows: ClassVar[tuple[str, ...]] = ("scale", "conditioner.task")
 
     def __init__(
         self,
@@ -91,17 +104,10 @@ class LatentOperator(TokenNetwork):
         self.register_buffer("scale", torch.ones(len(tasks), dim))
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
-        carried = {task.name: config.carried[task.name] for task in tasks if task.name in config.carried}
-        for task in (task for task in tasks if task.name in carried):
-            able = () if task.steady else numbers_of(task)
-            for name in (name for name in carried[task.name] if name not in able):
-                fact = f"it has {', '.join(able)}" if able else "nothing can carry it"
-                raise ConfigError(
-                    f"operator.carried names '{name}' of {task.name}, but {fact}; mend the name or leave it out."
-                )
-        if carried:  # zeros, so that other weights are drawn as without
-            self.drift = Drift(len(tasks), {name: len(numbers) for name, numbers in carried.items()})
-            self.conditioner.untold = carried
+        self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
+        self.conditioner.untold = carried
+        self.drift = nn.ModuleDict({name: Drift(len(by)) for name, by in carried.items()})
+        self.by_task = {"memoryless": config.memoryless, "driven": config.driven, "carried": carried}
         names = [task.name for task in tasks]
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
         # A steady task has one step, from nothing: there is no state to measure.
@@ -114,46 +120,32 @@ class LatentOperator(TokenNetwork):
         size = torch.as_tensor(std, dtype=self.scale.dtype, device=self.scale.device).clamp_min(1e-6)
         self.scale[self.row(task)] = size
 
-    def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
-        super().learn_statistics(task, statistics)
-        if self._drifts(task.name):
-            self.drift.span[self.row(task.name)] = statistics.dt[1]
-
     def by_name(self, task: TaskSpec) -> dict[str, NamedAxis]:
         named = super().by_name(task)
-        if self._drifts(task.name):
-            named[f"drift.speeds.{task.name}"] = NamedAxis(0, self.config.carried[task.name], silent=True)
+        if task.name in self.drift:
+            axis, place = NamedAxis(0, self.carriers[task.name], silent=True), f"drift.{task.name}"
+            named |= {f"{place}.speeds": axis, f"{place}.size": axis._replace(silent=False)}
         return named
 
-    def fit_drift(self, z: Tensor, condition: Condition) -> None:
-        """Find how fast parameters carry a task's states, from frames `(B, K, *G, D)` one after another."""
-        if self._drifts(condition.task):
-            drive = self._drive(condition).repeat_interleave(z.shape[1] - 1, 0)
-            pairs = z[:, :-1].flatten(0, 1), z[:, 1:].flatten(0, 1)
-            self.drift.fit(condition.task, drive, *pairs, condition.periodic)
+    def fit_drift(self, z: Tensor, condition: Condition, keep: bool = True) -> Tensor:
+        """Find how parameters carry the states of a task, and `keep` it, from frames `z (B, K, *G, D)` one after
+        another: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`."""
+        if condition.task not in self.drift:
+            return z.diff(dim=1)
+        found = Drift.fitted(*self._winds(condition), z, condition.periodic).to(z.device)
+        if keep:
+            self.drift[condition.task].load_state_dict(found.state_dict())
+        return z[:, 1:] - self._carried(found, z[:, :-1], condition, torch.ones(z.shape[1] - 1, device=z.device))
 
-    def changes(self, z: Tensor, condition: Condition) -> Tensor:
-        """What frames `(B, K, *G, D)` differ by from those before them, `(B, K - 1, *G, D)`, carried along."""
-        before = z[:, :-1]
-        if self._drifts(condition.task):
-            before = self._carried(before, condition, torch.ones(before.shape[1], device=z.device))
-        return z[:, 1:] - before
+    def _winds(self, condition: Condition) -> tuple[Tensor, Tensor]:
+        """The parameters `(B, P)` that carry the states of a batch, and the time `(B,)` of its step."""
+        told = self.conditioner.numbers[condition.task]
+        own = [condition.params[:, told.index(name)] for name in self.carriers[condition.task]]
+        return torch.stack(own, 1), condition.dt
 
-    def _drifts(self, task: str) -> bool:
-        return hasattr(self, "drift") and task in self.drift
-
-    def _drive(self, condition: Condition) -> Tensor:
-        """What carries the states of a batch, `(B, P)`: those parameters times the time of a step, over the largest of
-        both in training."""
-        known, told = self.conditioner.range_of(condition.task), self.conditioner.numbers[condition.task]
-        size = torch.maximum(known.low.abs(), known.high.abs())
-        pushes = condition.params.float() / torch.where(size > 0, size, 1.0)
-        pushes = torch.stack([pushes[:, told.index(name)] for name in self.config.carried[condition.task]], 1)
-        return pushes * (condition.dt.float() / self.drift.span[self.row(condition.task)]).unsqueeze(1)
-
-    def _carried(self, z: Tensor, condition: Condition, steps: Tensor) -> Tensor:
+    def _carried(self, drift: Drift, z: Tensor, condition: Condition, steps: Tensor) -> Tensor:
         """Frames `(B, K, *G, D)`, each moved to where what it shows is after so many `steps (K,)`."""
-        way = self.drift.way(condition.task, self._drive(condition))
+        way = drift.way(*self._winds(condition))
         if condition.box is not None:  # speeds are in boxes of the task's own size
             way = way / _stretch(condition.box, self.conditioner.lengths[condition.task], z.device)
         ways, space = way.unsqueeze(1) * steps.unsqueeze(1), Space(tuple(z.shape[2:-1]), condition.periodic)
@@ -165,8 +157,10 @@ class LatentOperator(TokenNetwork):
             raise ConfigError(
                 f"the operator was built for {counted(self.config.context, 'frame')} of context, not {z.shape[1]}."
             )
-        if self._drifts(condition.task):
-            z = self._carried(z, condition, _downwards(z.shape[1], z.device))
+        if condition.task in self.drift:
+            drift = self.drift[condition.task]
+            assert isinstance(drift, Drift)
+            z = self._carried(drift, z, condition, _downwards(z.shape[1], z.device))
         scale, features = self.scale[self.row(condition.task)], None
         last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
         if gauged := condition.task in self.gauged:

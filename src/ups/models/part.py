@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -52,6 +53,8 @@ class Part(nn.Module, ABC):
     draws: ClassVar[bool] = False
     # Of its network, for one draw.
     evaluations: int = 1
+    # Of each key of its config that names tasks, those that it names.
+    by_task: Mapping[str, Collection[str]] = MappingProxyType({})
     # Tensors with a row per task, in the order of the tasks.
     rows: ClassVar[tuple[str, ...]] = ()
 

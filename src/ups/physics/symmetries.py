@@ -75,6 +75,11 @@ def turns_of(
     return Turns(task.ndim, moves, vectors)
 
 
+def winds_of(task: TaskSpec) -> tuple[str, ...]:
+    """The parameters of which the equation of a task says that they carry states along and do nothing else."""
+    return EQUATIONS[task.equation].winds if task.equation else ()
+
+
 def turns(window: Window, which: Which = True) -> Turns | None:
     """The moves of the samples of a window."""
     return turns_of(window.task, tuple(window.context.shape[2:-1]), window.box, window.periodic, which)

@@ -71,6 +71,8 @@ class Advection1D(Transport):
     initial state at x − βt, exact to round-off.
     """
 
+    winds: ClassVar[tuple[str, ...]] = ("beta",)
+
     beta: float = param(0.4, "velocity β")
 
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = {"pdebench": ("beta",)}

@@ -205,7 +205,7 @@ def check(config: RunConfig) -> list[Outline]:
     seen = (*known, *(() if parent is None else parent.codec.tasks))
     operator = config.model.part(FORECASTER)
     for key in operator.by_task:
-        for task in getattr(operator, key):
+        for task in () if getattr(operator, key) == "auto" else getattr(operator, key):
             if task not in seen:
                 raise ConfigError(
                     f"model.operator.{key} names {task}, which no data set holds; they hold {', '.join(known)}."

@@ -140,9 +140,7 @@ class OperatorStage(Stage):
         frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
         with torch.no_grad():
             z = self._encoded(frames, window)
-            if not inherited:
-                self.operator.fit_drift(z, Condition.of(window))
-            left = self.operator.changes(z, Condition.of(window))
+            left = self.operator.fit_drift(z, Condition.of(window), keep=not inherited)
             if not inherited:
                 self.operator.fit_increments(task.name, left.square().mean().sqrt())
             normal = frames / self.codec.statistics_of(task).scale
