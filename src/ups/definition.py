@@ -106,11 +106,6 @@ class Definition:
         """The axes of space among `dims`."""
         return tuple(name for name in self.layout if name not in (SAMPLE, TIME, CHANNEL))
 
-    @property
-    def boxed(self) -> bool:
-        """Whether it says what the box or its boundary is."""
-        return bool(self.bounds) or self.periodic is not None
-
     def applied(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec], where: str) -> TaskSpec:
         """The task of a file as the user declares it; ConfigError, beginning with `where`, if the two cannot agree."""
         equation = self.equation or self._by_name(spec, tasks) or spec.equation

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ups.data import open_source
 from ups.data.readers.memory import open_memory
 from ups.data.sample_blocks import SMALL, blocks_of, read_block
 from ups.data.sampler import Mix, Sampler
@@ -160,6 +161,19 @@ def test_a_rare_parameter_value_is_drawn_as_often_as_a_common_one() -> None:
     assert Counter(params[draws].flatten().tolist()) == {0.5: 6, 1.0: 6}
     assert balanced(torch.tensor([[0.1]] * 3 + [[1.0]] * 3)) is None
     assert balanced(torch.rand(100, 1)) is None, "where each has its own there is nothing to balance"
+
+
+def test_each_sample_has_a_box_of_its_own_along_axes_whose_ends_the_task_does_not_say(tmp_path: Path) -> None:
+    """That an axis wraps does not say how long it is."""
+    for i, length in enumerate((1.0, 2.0)):
+        x = (np.arange(8) + 0.5) / 8
+        np.savez(tmp_path / f"{i}.npz", u=np.random.rand(3, 8, 8), x=x * length, y=x * length, t=np.arange(3))
+    told = {"dims": ("time", "x", "y"), "fields": {"u": ("u",)}, "periodic": ("x",)}
+    for ends, lengths in (({}, [(1.0, 1.0), (2.0, 2.0)]), ({"y": (0.0, 3.0)}, [(1.0, 3.0), (2.0, 3.0)])):
+        source = open_source(tmp_path, {}, Definition("wave", bounds=ends, **told))
+        parts = alike(source, source.ids, Reduction())
+        assert [part.domain.lengths for part in parts] == [pytest.approx(pair) for pair in lengths]
+        assert {part.domain.periodic for part in parts} == {(True, False)}
 
 
 def test_the_grids_of_one_task_share_its_part_of_the_steps() -> None:

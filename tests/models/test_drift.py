@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 from torch import Tensor
 
+from ups.engine.optim import decays
 from ups.models import LatentOperator, OperatorConfig
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics import TASKS
 from ups.tensors import Condition, numbers_of
-from ups.types import ConfigError
+from ups.types import ConfigError, Param
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
 STEP = 0.05
@@ -46,7 +48,7 @@ def test_a_move_by_whole_tokens_is_a_roll_of_the_axes_that_wrap() -> None:
 
 
 def test_speeds_of_two_parameters_are_found_in_what_they_carry() -> None:
-    params, dt = 4 * torch.rand(12, 2, generator=torch.Generator().manual_seed(1)) - 2, torch.full((12,), 0.1)
+    params, dt = 4 * torch.rand(12, 2, generator=torch.Generator().manual_seed(1)) - 2, torch.full((12, 1), 0.1)
     truth = torch.tensor([[1.05, -0.5, 0.0], [-0.35, 0.8, 0.0]])
     before = torch.randn(12, 16, 12, 4, generator=torch.Generator().manual_seed(2))
     for axis in (1, 2):  # smooth, as states are
@@ -64,7 +66,7 @@ def fitted() -> LatentOperator:
     task = TASKS["advection1d"]
     operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2, context=2), 2, [task])
     frames = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(4)], 1)
-    left = operator.fit_drift(frames, asked(SPEEDS))
+    left = operator.fit_drift(frames, asked(SPEEDS), torch.full((4, 3), STEP))
     assert left.abs().max() < 1e-3 * frames.abs().max()
     return operator
 
@@ -100,6 +102,35 @@ def test_speeds_are_trained_further() -> None:
     assert not slope[0, 1:].any(), "other axes carry nothing"
 
 
+def test_steps_of_uneven_length_in_a_box_of_another_one_are_carried_as_far_as_each_takes() -> None:
+    """Speeds are those of the task's own box, wherever and however often they were looked at."""
+    operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2), 2, [TASKS["advection1d"]])
+    dt = STEP * torch.tensor([[1.0, 0.5, 2.0], [0.5, 0.5, 1.0], [2.0, 1.0, 1.0], [1.0, 2.0, 0.5]])
+    times = torch.cat((torch.zeros(4, 1), dt.cumsum(1)), 1)
+    frames = torch.stack([waves(4, 32, t * SPEEDS[:, 0] / 2) for t in times.unbind(1)], 1)
+    left = operator.fit_drift(frames, asked(SPEEDS, box=(2.0,)), dt)
+    assert left.abs().max() < 1e-3 * frames.abs().max()
+    way = operator.drift["advection1d"].way(torch.ones(1, 1), torch.ones(1))
+    assert torch.allclose(way, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-4)
+
+
+def test_what_looks_the_same_everywhere_is_not_carried() -> None:
+    drift = Drift.fitted(SPEEDS, torch.full((4, 1), STEP), torch.ones(4, 2, 16, 2), (True,))
+    assert not drift.speeds.any()
+
+
+def test_speeds_do_not_decay() -> None:
+    assert not decays(fitted())["drift.advection1d.speeds"]
+
+
+def test_a_word_carries_nothing() -> None:
+    word = Param("kind", "dry", "", choices=("dry", "wet"), encoded=True)
+    task = dataclasses.replace(TASKS["advection1d"], parameters=(*TASKS["advection1d"].parameters, word))
+    config = OperatorConfig(width=16, depth=1, heads=2, carried={"advection1d": ("kind",)})
+    with pytest.raises(ConfigError, match="carried names 'kind' of advection1d, but it has beta"):
+        LatentOperator(config, 8, [task])
+
+
 def test_what_no_parameter_can_carry_is_refused() -> None:
     for name, fact in (("advection1d", "it has beta"), ("darcy2d", "nothing can carry it")):
         config = OperatorConfig(width=16, depth=1, heads=2, carried={name: ("wind",)})
@@ -108,21 +139,25 @@ def test_what_no_parameter_can_carry_is_refused() -> None:
 
 
 def test_what_is_carried_does_not_hear_how_fast() -> None:
-    """After the move a network gives the same whatever the speed; other parameters it hears."""
+    """After the move a network gives the same whatever the speed; other parameters it hears, and between walls, where
+    nothing is moved, the speed too."""
     task = TASKS["reacdiff1d"]
     quiet = OperatorConfig(width=16, depth=1, heads=2, carried={"reacdiff1d": ("rho",)})
     conditioner = LatentOperator(quiet, 8, [task]).conditioner
     names = numbers_of(task)
     params = torch.full((1, len(names)), 0.5)
 
-    def heard(name: str) -> Tensor:
+    def heard(name: str, wraps: bool = True) -> bool:
         other = params.clone()
         other[0, names.index(name)] = 2.0
-        return conditioner(Condition(other, torch.full((1,), STEP), (True,), "reacdiff1d"))
+        told, plain = (
+            conditioner(Condition(p, torch.full((1,), STEP), (wraps,), "reacdiff1d")) for p in (other, params)
+        )
+        return not torch.equal(told, plain)
 
-    plain = conditioner(Condition(params, torch.full((1,), STEP), (True,), "reacdiff1d"))
-    assert torch.equal(heard("rho"), plain)
-    assert not torch.equal(heard("nu"), plain)
+    assert not heard("rho")
+    assert heard("nu")
+    assert heard("rho", wraps=False)
 
 
 @pytest.mark.gpu

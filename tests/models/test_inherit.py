@@ -84,7 +84,7 @@ def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -
     old = simulator("burgers1d")
     with pytest.raises(ConfigError, match=r"model\.operator\.width is 32, but .* has 16; set it to 16"):
         inherit(simulator("burgers1d", width=32), old)
-    with pytest.raises(ConfigError, match=r"model\.operator\.memoryless is \('burgers1d',\), but .* has \(\)"):
+    with pytest.raises(ConfigError, match=r"model\.operator\.memoryless is \['burgers1d'\], but .* has \[\]"):
         inherit(simulator("burgers1d", memoryless=("burgers1d",)), old)
     both = simulator("burgers1d", "advection1d", memoryless=("advection1d",))
     inherit(both, old)  # of a new task it may be said
@@ -92,6 +92,25 @@ def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -
     plane = dataclasses.replace(TASKS["reacdiff2d"], name="burgers1d")
     with pytest.raises(ConfigError, match="has 2 axes, but 1 in the simulator to start from"):
         inherit(build([plane], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2)), old)
+
+
+def test_what_carries_a_task_stays_what_it_was_and_the_sentence_can_be_put_into_a_config() -> None:
+    task = TASKS["reacdiff1d"]
+
+    def carried(*by: str) -> Simulator:
+        operator = OperatorConfig(width=16, depth=1, heads=2, carried={"reacdiff1d": by} if by else {})
+        return build([task], CodecConfig(dim=16), operator, grids={"reacdiff1d": (32,)}).eval()
+
+    old, remedy = shaken(carried("nu", "rho")), r"set it to \{'reacdiff1d': \['nu', 'rho'\]\}\."
+    for fewer in (carried("nu"), carried()):
+        with pytest.raises(ConfigError, match=remedy):
+            inherit(fewer, old)
+    with pytest.raises(ConfigError, match=r"has \{\}; set it to \{\}\."):
+        inherit(carried("nu"), carried())
+    other = carried("rho", "nu")
+    inherit(other, old)
+    speeds = [simulator.operator.drift["reacdiff1d"].speeds for simulator in (other, old)]
+    assert torch.equal(speeds[0], speeds[1].flip(0)), "by name, in whatever order"
 
 
 def test_another_grid_and_step_go_on_from_the_same_weights() -> None:

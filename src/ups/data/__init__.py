@@ -57,7 +57,7 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
     spec = definition.applied(source.task, tasks, str(source.path))
     if spec == source.task and not definition.parameters:
         return source
-    return Defined(source, spec, definition.parameters, definition.boxed)
+    return Defined(source, spec, definition.parameters, definition.bounds, definition.periodic is not None)
 
 
 def _opened(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:

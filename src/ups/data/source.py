@@ -6,7 +6,7 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,9 +234,11 @@ class _Assuming(View):
 class Defined(View):
     """A source of the task that the user defines: its name, laws, box and boundary, and parameters for all samples."""
 
-    def __init__(self, source: Source, task: TaskSpec, params: Params, boxed: bool = False) -> None:
-        """`boxed`: the box and the boundary of the task take the place of those of every sample."""
-        self._boxes = boxed
+    def __init__(
+        self, source: Source, task: TaskSpec, params: Params, bounded: Collection[str] = (), walls: bool = False
+    ) -> None:
+        """Of every sample, the ends of the axes `bounded` are the task's; with `walls` so is which axes wrap."""
+        self._bounded, self._walls = frozenset(bounded), walls
         self._domains: dict[int, tuple[Domain, Domain]] = {}
         self._assumed = dict(params)
         self._task = task
@@ -244,10 +246,12 @@ class Defined(View):
         super().__init__(source, task=task, params={**source.params, **params}, domain=domain)
 
     def _own(self, domain: Domain) -> Domain:
-        if not self._boxes:
+        if not self._bounded and not self._walls:
             return domain
         if id(domain) not in self._domains:
-            own = Domain(domain.coordinates, self._task.periodic, self._task.bounds)
+            task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
+            bounds = tuple(said if axis in self._bounded else found for axis, said, found in ends)
+            own = Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
             self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
         return self._domains[id(domain)][1]
 

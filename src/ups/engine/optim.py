@@ -15,7 +15,7 @@ from ups.engine.one_pass import OnePass
 from ups.types import ConfigError
 
 # Words in a parameter's own name that mark what weight decay must not pull to zero, and Muon must not rotate.
-PLAIN = ("bias", "scale", "gain", "gamma", "norm", "embed", "token", "position", "table")
+PLAIN = ("bias", "scale", "gain", "gamma", "norm", "embed", "token", "position", "table", "speed")
 # A matrix with a shorter side than this joins fields to features; Muon is for those between hidden layers.
 HIDDEN = 16
 # Numbers per vector of the widest processor, and more.

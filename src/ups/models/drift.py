@@ -43,16 +43,17 @@ class Drift(nn.Module):
     @classmethod
     @torch.no_grad()
     def fitted(cls, params: Tensor, dt: Tensor, frames: Tensor, periodic: tuple[bool, ...]) -> Drift:
-        """That with which `frames (B, K, *G, D)`, one after another, are carried to where they are most like the next.
+        """That with which `frames (B, K, *G, D)`, `dt (B, K - 1)` apart, are carried to where they are most like the
+        next.
 
         Not beyond half of the box, from where the same place is reached the other way round. Found on a processor,
         where parameters that are alike can be fitted too.
         """
-        drift, frames = cls(params.shape[1]), frames.cpu()
-        size, span = params.abs().amax(0), dt.abs().amax()
+        drift, frames, dt = cls(params.shape[1]), frames.cpu(), dt.cpu()
+        size, span = params.abs().amax(0), dt.abs().amax() if dt.numel() else dt.new_zeros(())
         drift.size.copy_(torch.where(size > 0, size, 1.0))
         drift.span.copy_(torch.where(span > 0, span, 1.0))
-        drive = drift._drive(params.cpu(), dt.cpu()).repeat_interleave(frames.shape[1] - 1, 0).double()
+        drive = drift._drive(params.cpu().repeat_interleave(frames.shape[1] - 1, 0), dt.flatten()).double()
         axes = [axis for axis, wraps in enumerate(periodic) if wraps]
         used = [i for i, own in enumerate(drive.unbind(1)) if own.any()]
         if axes and used and len(drive):
@@ -122,6 +123,7 @@ def _scanned(likeness: Tensor, drive: Tensor, tokens: int) -> Tensor:
     """The speed, a part of a token apart from others, with which states that are driven so, `(B,)`, are most alike. One
     speed is looked for among all: of waves alone, single states would not tell which crest has become which."""
     tried = torch.arange(-2 * tokens, 2 * tokens + 1, dtype=drive.dtype) / (4 * tokens * drive.abs().max())
+    tried = tried[tried.abs().argsort()]  # of those that are all alike the slowest
     alike = torch.stack([(likeness * _turns(x * drive, tokens)[:, 1:].conj()).real.sum() for x in tried])
     return tried[alike.argmax()]
 

@@ -90,9 +90,8 @@ def same_networks(new: Simulator, old: Simulator) -> None:
         ours, theirs = new.parts[part].config, old.parts[part].config
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
-            if field.name in new.parts[part].by_task:  # of the tasks that both know
-                named = [simulator.parts[part].by_task[field.name] for simulator in (new, old)]
-                a, b = (tuple(t for t in old.codec.tasks if t in new.codec.tasks and t in names) for names in named)
+            if field.name in new.parts[part].by_task:
+                a, b = (_of_both(simulator.parts[part].by_task[field.name], new, old) for simulator in (new, old))
             if a != b:
                 raise ConfigError(
                     f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."
@@ -103,6 +102,15 @@ def same_networks(new: Simulator, old: Simulator) -> None:
                 f"{name} has {counted(task.ndim, 'axis')}, but {before} in the simulator to start from; rename the "
                 "task."
             )
+
+
+def _of_both(named: Collection[str], new: Simulator, old: Simulator) -> list[str] | dict[str, list[str]]:
+    """What a key that names tasks, or parameters of tasks, says of those that both know, as configs say it."""
+    tasks = [task for task in old.codec.tasks if task in new.codec.tasks and task in named]
+    if not isinstance(named, Mapping):
+        return tasks
+    left = {task: {p.name for p in new.codec.tasks[task].parameters}.intersection(named[task]) for task in tasks}
+    return {task: sorted(names) for task, names in left.items() if names}
 
 
 def rebuilt(simulator: Simulator, name: str, weights: Mapping[str, Tensor]) -> Part:

@@ -15,7 +15,7 @@ from ups.models.layers import AXES, fourier_features
 from ups.models.part import NamedAxis
 from ups.models.tokens import TokenNetwork
 from ups.physics.symmetries import winds_of
-from ups.tensors import Condition, numbers_of, table
+from ups.tensors import Condition, table
 from ups.types import ConfigError, TaskSpec, counted
 
 # A state that is less uneven and less in motion than this, beside a usual one, counts as if it were so.
@@ -56,14 +56,14 @@ class Gauge(nn.Module):
 
 def _carrying(config: OperatorConfig, task: TaskSpec) -> tuple[str, ...]:
     """The parameters that carry the states of a task along; ConfigError for one that cannot."""
-    able = () if task.steady else numbers_of(task)
+    able = () if task.steady else tuple(p.name for p in task.parameters if not p.choices)
     if config.carried == "auto":
         return tuple(name for name in winds_of(task) if name in able)
     named = config.carried.get(task.name, ())
     for name in (name for name in named if name not in able):
         fact = f"it has {', '.join(able)}" if able else "nothing can carry it"
         raise ConfigError(f"operator.carried names '{name}' of {task.name}, but {fact}; mend the name or leave it out.")
-    return named
+    return tuple(dict.fromkeys(named))
 
 
 @table
@@ -127,28 +127,34 @@ class LatentOperator(TokenNetwork):
             named |= {f"{place}.speeds": axis, f"{place}.size": axis._replace(silent=False)}
         return named
 
-    def fit_drift(self, z: Tensor, condition: Condition, keep: bool = True) -> Tensor:
-        """Find how parameters carry the states of a task, and `keep` it, from frames `z (B, K, *G, D)` one after
-        another: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`."""
+    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor, keep: bool = True) -> Tensor:
+        """Find how parameters carry the states of a task, and `keep` it, from frames `z (B, K, *G, D)` that are `dt
+        (B, K - 1)` apart: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`.
+        """
         if condition.task not in self.drift:
             return z.diff(dim=1)
-        found = Drift.fitted(*self._winds(condition), z, condition.periodic).to(z.device)
+        params = self._winds(condition)
+        found = Drift.fitted(params, dt, z, condition.periodic).to(z.device)
+        with torch.no_grad():
+            found.speeds.mul_(self._stretched(condition, z.device))
         if keep:
             self.drift[condition.task].load_state_dict(found.state_dict())
-        return z[:, 1:] - self._carried(found, z[:, :-1], condition, torch.ones(z.shape[1] - 1, device=z.device))
+        ways = [found.way(params, step) / self._stretched(condition, z.device) for step in dt.unbind(1)]
+        return z[:, 1:] - self._carried(z[:, :-1], torch.stack(ways, 1), condition) if ways else z.diff(dim=1)
 
-    def _winds(self, condition: Condition) -> tuple[Tensor, Tensor]:
-        """The parameters `(B, P)` that carry the states of a batch, and the time `(B,)` of its step."""
+    def _winds(self, condition: Condition) -> Tensor:
+        """The parameters `(B, P)` that carry the states of a batch."""
         told = self.conditioner.numbers[condition.task]
-        own = [condition.params[:, told.index(name)] for name in self.carriers[condition.task]]
-        return torch.stack(own, 1), condition.dt
+        return torch.stack([condition.params[:, told.index(name)] for name in self.carriers[condition.task]], 1)
 
-    def _carried(self, drift: Drift, z: Tensor, condition: Condition, steps: Tensor) -> Tensor:
-        """Frames `(B, K, *G, D)`, each moved to where what it shows is after so many `steps (K,)`."""
-        way = drift.way(*self._winds(condition))
-        if condition.box is not None:  # speeds are in boxes of the task's own size
-            way = way / _stretch(condition.box, self.conditioner.lengths[condition.task], z.device)
-        ways, space = way.unsqueeze(1) * steps.unsqueeze(1), Space(tuple(z.shape[2:-1]), condition.periodic)
+    def _stretched(self, condition: Condition, device: torch.device) -> Tensor:
+        """How much longer each axis of the box is than the task's own, `(3,)`: speeds are in boxes of that size."""
+        own = self.conditioner.lengths[condition.task]
+        return _stretch(own if condition.box is None else condition.box, own, device)
+
+    def _carried(self, z: Tensor, ways: Tensor, condition: Condition) -> Tensor:
+        """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
+        space = Space(tuple(z.shape[2:-1]), condition.periodic)
         return torch.unflatten(moved(z.flatten(0, 1), ways.flatten(0, 1), space), 0, (-1, z.shape[1]))
 
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
@@ -160,7 +166,8 @@ class LatentOperator(TokenNetwork):
         if condition.task in self.drift:
             drift = self.drift[condition.task]
             assert isinstance(drift, Drift)
-            z = self._carried(drift, z, condition, _downwards(z.shape[1], z.device))
+            way = drift.way(self._winds(condition), condition.dt) / self._stretched(condition, z.device)
+            z = self._carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition)
         scale, features = self.scale[self.row(condition.task)], None
         last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
         if gauged := condition.task in self.gauged:
