@@ -85,6 +85,13 @@ def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, valu
     assert text.startswith(("--" + key.replace("__", "."), "--data.b", "burgers1d", "there is no task"))
 
 
+def test_of_a_value_that_is_a_word_or_a_group_it_is_said_what_is_wrong_in_the_group(tmp_path: Path) -> None:
+    path = written(tmp_path, "c.yaml", "data: {a: {task: advection1d}}\nmodel: {operator: {carried: {a: b}}}\n")
+    assert "'model.operator.carried.a': input should be a valid tuple, not 'b'" in complaint(path)
+    assert complaint(path, model__operator__carried="{a: c}").startswith("--model.operator.carried: input")
+    assert complaint(path, model__operator__carried="b").endswith("input should be 'auto', not 'b'.")
+
+
 def test_data_of_nothing_are_asked_what_they_are() -> None:
     assert "neither a `file` nor a `task`" in complaint(data__b__samples=24)
 

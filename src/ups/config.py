@@ -77,8 +77,15 @@ def _flag(dotted: str) -> str:
 
 
 def _first(error: ValidationError) -> ErrorDetails:
-    """The error to tell of: a misspelt key explains the one that is missing."""
-    return min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
+    """The error to tell of: a misspelt key explains the one that is missing. Of a value that may be a word or something
+    else, what is wrong inside it, if it is the something else."""
+    first = min(error.errors(), key=lambda e: e["type"] not in UNKNOWN)
+    *above, kind = first["loc"] or ("",)
+    if not str(kind).startswith("literal["):
+        return first
+    of_value = [e for e in error.errors() if list(e["loc"][: len(above)]) == above]
+    inside = max(of_value, key=lambda e: len(e["loc"]))
+    return {**inside, "loc": (*above, *inside["loc"][len(above) + 1 :])}
 
 
 def _blamed(model: type[BaseModel], path: Path | None, overrides: Mapping[str, Any], error: ErrorDetails) -> str:
@@ -179,6 +186,8 @@ def _set(values: dict[str, Any], key: Key, value: Any, source: str, origin: dict
         node[key[-1]] = parse_yaml(value) if isinstance(value, str) else value
     except yaml.YAMLError:
         raise ConfigError(f"{source}: '{value}' is not valid YAML; put quotes around it.") from None
+    for below in [known for known in origin if known[: len(key)] == key]:  # a group takes the place of the one before
+        del origin[below]
     origin[key] = source
 
 

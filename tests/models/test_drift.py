@@ -114,6 +114,14 @@ def test_steps_of_uneven_length_in_a_box_of_another_one_are_carried_as_far_as_ea
     assert torch.allclose(way, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-4)
 
 
+@pytest.mark.parametrize("boxes", [0.9, 1.9])
+def test_speeds_that_carry_farther_than_half_a_box_are_told_by_parameters_that_differ(boxes: float) -> None:
+    beta = torch.linspace(0.2, 1.0, 12).unsqueeze(1)
+    frames = torch.stack((waves(12, 32, torch.zeros(12)), waves(12, 32, boxes * beta[:, 0])), 1)
+    drift = Drift.fitted(beta, torch.full((12, 1), STEP), frames, (True,))
+    assert torch.allclose(drift.way(torch.ones(1, 1), torch.full((1,), STEP))[0, 0], torch.tensor(boxes), atol=1e-4)
+
+
 def test_what_looks_the_same_everywhere_is_not_carried() -> None:
     drift = Drift.fitted(SPEEDS, torch.full((4, 1), STEP), torch.ones(4, 2, 16, 2), (True,))
     assert not drift.speeds.any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,10 @@ from ups.models.layers import AXES
 from ups.tensors import table
 
 SHARE = 1 / 16  # of a box: what a speed of one moves by. Optimizers take steps of about one size in all weights.
+NUMBERS, FEW = 2**22, 16  # in states that speeds are found in, where so many states and channels are left
 ROUNDS = 10  # of Newton's steps
+REACH = 2  # boxes that a step may carry a state, in either direction, to be found
+CLEARLY = 0.1  # more alike must states be made by ways of more than half a box, for them to be believed
 
 
 class Drift(nn.Module):
@@ -46,8 +50,9 @@ class Drift(nn.Module):
         """That with which `frames (B, K, *G, D)`, `dt (B, K - 1)` apart, are carried to where they are most like the
         next.
 
-        Not beyond half of the box, from where the same place is reached the other way round. Found on a processor,
-        where parameters that are alike can be fitted too.
+        Beyond half of the box the same place is reached the other way round, and only parameters that differ can tell;
+        it is looked for there, for up to three of them, if nothing nearer fits. Found on a processor, where parameters
+        that are alike can be fitted too.
         """
         drift, frames, dt = cls(params.shape[1]), frames.cpu(), dt.cpu()
         size, span = params.abs().amax(0), dt.abs().amax() if dt.numel() else dt.new_zeros(())
@@ -57,7 +62,12 @@ class Drift(nn.Module):
         axes = [axis for axis, wraps in enumerate(periodic) if wraps]
         used = [i for i, own in enumerate(drive.unbind(1)) if own.any()]
         if axes and used and len(drive):
-            found = _fit(drive[:, used], frames[:, :-1].flatten(0, 1), frames[:, 1:].flatten(0, 1), periodic, axes)
+            before, after = frames[:, :-1].flatten(0, 1), frames[:, 1:].flatten(0, 1)
+            # Of large grids some states, and some channels, tell as much as all.
+            some = max(1, min(len(drive) // FEW, before.numel() // NUMBERS))
+            each = max(1, min(before.shape[-1] // FEW, before[::some].numel() // NUMBERS))
+            before, after = (x[::some, ..., ::each] for x in (before, after))
+            found = _fit(drive[::some, used], before, after, periodic, axes)
             for place, axis in enumerate(axes):
                 drift.speeds[used, axis] = (found[:, place] / SHARE).float()
         return drift
@@ -65,14 +75,39 @@ class Drift(nn.Module):
 
 def _fit(drive: Tensor, before: Tensor, after: Tensor, periodic: tuple[bool, ...], axes: Sequence[int]) -> Tensor:
     """The speeds `(P, axes)`, in boxes, of states `before` and `after (B, *G, D)` that are driven so, `(B, P)`."""
-    space = Space(tuple(before.shape[1:-1]), periodic)
-    found = _between(drive, _peaks(before, after, axes))
-    if found.numel() == 1:
-        found = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], space.shape[axes[0]]).reshape(1, 1)
+    space, peaks = Space(tuple(before.shape[1:-1]), periodic), _peaks(before, after, axes)
+    near = _between(drive, peaks)
+    if near.numel() == 1:
+        near = _scanned(_likeness(before, after, axes[0] + 1), drive[:, 0], space.shape[axes[0]]).reshape(1, 1)
+    near = _refined(near, drive, before, after, space, axes)
+    alike = _alike(near, drive, before, after, space, axes)
+    if alike > 1 - CLEARLY or drive.shape[1] > AXES:
+        return near
+    far = _refined(_beyond(drive, peaks), drive, before, after, space, axes)
+    return far if _alike(far, drive, before, after, space, axes) > alike + CLEARLY else near
+
+
+def _ways(speeds: Tensor, drive: Tensor, axes: Sequence[int]) -> Tensor:
+    """How far states that are driven so are carried, `(B, 3)`."""
+    ways = drive.new_zeros(len(drive), AXES)
+    ways[:, axes] = drive @ speeds
+    return ways
+
+
+def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> float:
+    """How much states that are carried so are like those after them, their means aside, on average: at most 1."""
+    mean = tuple(range(1, before.ndim - 1))
+    carried = moved(before, _ways(speeds, drive, axes), space)
+    a, b = ((x - x.mean(mean, keepdim=True)).flatten(1).double() for x in (carried, after))
+    return torch.cosine_similarity(a, b).mean().item()
+
+
+def _refined(found: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> Tensor:
+    """Speeds that are nearly right made as right as the states tell."""
+    found = found.clone()
     for _ in range(ROUNDS):
         for place, axis in enumerate(axes):
-            ways = drive.new_zeros(len(drive), AXES)
-            ways[:, axes] = drive @ found
+            ways = _ways(found, drive, axes)
             own = ways[:, axis].clone()
             ways[:, axis] = 0.0
             likeness = _likeness(moved(before, ways, space), after, axis + 1)
@@ -105,6 +140,20 @@ def _between(drive: Tensor, ways: Tensor) -> Tensor:
         ]
         speeds = torch.cat(columns, 1)
         weights = (ways - drive @ speeds).abs().clamp_min(1e-2).rsqrt()
+    return speeds
+
+
+def _beyond(drive: Tensor, ways: Tensor) -> Tensor:
+    """The speeds `(P, axes)` by which most of `drive (B, P)` has gone its way `(B, axes)` and any number of boxes more:
+    the best of a grid of them, in which few enough states are compared to be quick, and what lies between from there.
+    """
+    ways, few = ways.to(drive.dtype), slice(None, None, math.ceil(len(drive) / 64))
+    tried = torch.cartesian_prod(*[torch.linspace(-REACH, REACH, 16 * REACH + 1, dtype=drive.dtype)] * drive.shape[1])
+    tried = tried.reshape(-1, drive.shape[1])
+    fits = (2 * torch.pi * ((drive[few] @ tried.T).unsqueeze(-1) - ways[few].unsqueeze(1))).cos().sum(0)
+    speeds = tried[fits.argmax(0)].T
+    for _ in range(3):
+        speeds = _between(drive, ways + (drive @ speeds - ways).round())
     return speeds
 
 
