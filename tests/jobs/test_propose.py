@@ -90,6 +90,32 @@ def test_changes_are_measured_by_the_sample_unless_states_are_uniform_at_first(f
         assert (config.model.part("operator").gauge, config.stage("operator").train.optimizer) == (gauge, "muon")
 
 
+def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tmp_path: Path) -> None:
+    """A wind of two parameters in 2D, a third that does nothing; and data whose parameters carry nothing."""
+    draw = np.random.default_rng(3)
+    x = (np.arange(16) + 0.5) / 16
+    u, v, w = draw.uniform(-1, 1, (3, 12))
+    bumps = [
+        [
+            np.exp(np.cos(2 * np.pi * (x[:, None] - a * t)) + np.sin(2 * np.pi * (x[None] - b * t)))
+            for t in (0, 0.1, 0.2)
+        ]
+        for a, b in zip(u, v, strict=True)
+    ]
+    noise = draw.normal(size=(12, 3, 16, 16))
+    text = "dims: [sample, time, x, y]\nfields: {h: [h]}\ndt: 0.1\nperiodic: [x, y]\nbounds: {x: [0, 1], y: [0, 1]}\n"
+    for name, frames in (("windy", bumps), ("noisy", noise)):
+        np.savez(tmp_path / f"{name}.npz", h=np.float32(frames), u=u, v=v, w=w)
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{text}")
+    windy, noisy = (
+        written(tmp_path / f"{name}-run.yaml", tmp_path / f"{name}.npz", task=str(tmp_path / f"{name}.yaml"))
+        for name in ("windy", "noisy")
+    )
+    assert windy.model.part("operator").carried == {"windy": ("u", "v")}
+    assert "seen to move states in proportion" in (tmp_path / "windy-run.yaml").read_text()
+    assert noisy.model.part("operator").carried == "auto"
+
+
 def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:
     config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
     (entry,) = config.data.values()

@@ -136,7 +136,7 @@ def test_an_interrupted_run_resumes_to_the_same_simulator(tmp_path: Path, monkey
 
 def test_what_a_parameter_carries_is_known_before_anything_is_learnt(tmp_path: Path) -> None:
     _, report = run(settings(tmp_path, operator__train__lr=1e-12), SCREEN)
-    assert {task.ours.task: task.verdict[0].startswith("NOT LEARNT") for task in report.tasks} == {
+    assert {task.ours.evaluation.task.name: task.verdict[0].startswith("NOT LEARNT") for task in report.tasks} == {
         "advection1d": False,
         "kdv1d": True,
     }

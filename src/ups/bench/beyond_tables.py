@@ -83,64 +83,68 @@ def _found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor:
     return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
 
 
-def _measured(
-    rows: Mapping[str, Row], entries: Sequence[Entry], asks: Callable[[Row], object], width: int
-) -> Iterator[tuple[Row, list[Entry] | tuple[str, ...]]]:
-    """The rows that ask for something, each with its newest runs, or with the line that says how to measure it."""
+def _table(
+    header: Sequence[str],
+    rows: Mapping[str, Row],
+    entries: Sequence[Entry],
+    asks: Callable[[Row], object],
+    lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
+) -> str:
+    """Of the rows that ask for something: what their newest runs say, without the row and the command, which stand
+    around each line; or how to measure it."""
+    lines: list[tuple[str, ...]] = []
     for row in (row for row in rows.values() if asks(row)):
-        blank = (f"`{row.name}`", "not measured yet", *["–"] * (width - 3), f"`{row.command(row.minutes)}`")
-        yield row, newest(entries, row, "beyond") or blank
+        name, runs = f"`{row.name}`", newest(entries, row, "beyond")
+        lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
+        if not runs:
+            blank = ["–"] * (len(header) - 3)
+            lines.append((name, "not measured yet", *blank, f"`{row.command(row.minutes)}`"))
+    return markdown(header, _once(lines))
 
 
 def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Errors on finer grids than the trained one, over those on that one."""
     header = ("row", "judged on", "error", "over that on the trained grid", "bar", "the FNO's ratio", "command")
-    lines: list[tuple[str, ...]] = []
-    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.zero_shot, len(header)):
-        if isinstance(runs, tuple):
-            lines.append(runs)
-            continue
+
+    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         for factor, (task, split) in zip(row.config.evaluation.zero_shot, _splits(runs, OVER_GRID), strict=False):
-            bar = BARS.get(factor, math.inf)
-            ours = cell(_found(runs, task, split, OVER_GRID), ".2f", bar)
-            fno = cell(_found(runs, task, split, OVER_GRID, "fno"), ".2f")
-            error = cell(_found(runs, task, split, "nrmse"))
-            lines.append((f"`{row.name}`", split, error, ours, f"≤ {bar:g}", fno, command_of(row, runs)))
-    return markdown(header, _once(lines))
+            yield (split, *_beside_bar(runs, task, split, OVER_GRID, BARS.get(factor, math.inf)))
+
+    return _table(header, rows, entries, lambda row: row.config.evaluation.zero_shot, lines)
 
 
 def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Errors at parameters between trained ones, over the mean of their neighbours'."""
     header = ("row", "judged at", "error", "over its neighbours'", "bar", "the FNO's ratio", "command")
-    lines: list[tuple[str, ...]] = []
-    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.unseen, len(header)):
-        if isinstance(runs, tuple):
-            lines.append(runs)
-            continue
+
+    def lines(_: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         for task, split in _splits(runs, OVER_NEIGHBOURS):
-            ours = cell(_found(runs, task, split, OVER_NEIGHBOURS), ".2f", BETWEEN)
-            fno = cell(_found(runs, task, split, OVER_NEIGHBOURS, "fno"), ".2f")
-            error, at = cell(_found(runs, task, split, "nrmse")), split.split(", ", 1)[1].partition(" (")[0]
-            lines.append((f"`{row.name}`", at, error, ours, f"≤ {BETWEEN:g}", fno, command_of(row, runs)))
-    return markdown(header, _once(lines))
+            at = split.split(", ", 1)[1].partition(" (")[0]
+            yield (at, *_beside_bar(runs, task, split, OVER_NEIGHBOURS, BETWEEN))
+
+    return _table(header, rows, entries, lambda row: row.config.evaluation.unseen, lines)
+
+
+def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
+    """An error on a split, its ratio by name, the bar of that, and the FNO's."""
+    ours, fno = (cell(_found(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf)))
+    return cell(_found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}", fno
 
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Rollouts many times as long as the trained ones: how large they become, and how they keep their laws."""
     header = ("row", "task", "bounded", "largest size over the truth's", "laws broken by", "the FNO's", "command")
-    lines: list[tuple[str, ...]] = []
-    for row, runs in _measured(rows, entries, lambda row: row.config.evaluation.horizon, len(header)):
-        if isinstance(runs, tuple):
-            lines.append(runs)
-            continue
+
+    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         times = f"{row.config.evaluation.horizon}x"
         for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
             (kept, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
             prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
             laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
             words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
-            lines.append((f"`{row.name}`", f"`{task}`, {times[:-1]} times", *words, command_of(row, runs)))
-    return markdown(header, _once(lines))
+            yield (f"`{task}`, {times[:-1]} times", *words)
+
+    return _table(header, rows, entries, lambda row: row.config.evaluation.horizon, lines)
 
 
 def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
@@ -156,11 +160,8 @@ def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tup
 def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """One simulator for many rows of the table, beside those that were trained for each alone."""
     header = ("row", "of the table", "one for all", "alone", "ratio", "training", "command")
-    lines: list[tuple[str, ...]] = []
-    for row, runs in _measured(beyond, entries, lambda row: row.config.evaluation.apart, len(header)):
-        if isinstance(runs, tuple):
-            lines.append(runs)
-            continue
+
+    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         sets = sets_of(row)
         share = runs[0].minutes / len(sets)
         for task, split, params in sets:
@@ -175,9 +176,10 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
                 ]
                 ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
             spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
-            cells = (cell(scores), cell(own) if own else "not measured", ratio, spent, command_of(row, runs))
-            lines.append((f"`{row.name}`", f"`{name}`" if name else f"`{task}`, {split}", *cells))
-    return markdown(header, _once(lines))
+            where = f"`{name}`" if name else f"`{task}`, {split}"
+            yield where, cell(scores), cell(own) if own else "not measured", ratio, spent
+
+    return _table(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
 
 
 def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:

@@ -20,9 +20,11 @@ from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
 from ups.jobs.timing import ceilings
+from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
+from ups.physics.symmetries import winds_of
 from ups.run.config import run_config
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
@@ -52,6 +54,8 @@ class Holding:
     cells: tuple[int, ...]
     definition: str  # the name or the YAML file that the user gave
     uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
+    seen: tuple[Glance, ...] = ()  # frames of a few samples
+    winds: tuple[str, ...] = ()  # parameters that carry its states along
 
     @property
     def words(self) -> str:
@@ -93,14 +97,16 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     for path in files:
         with open_source(path, TASKS, definition_from(task) if task else None) as source:
             facts = (len(source), len(source.times), source.domain.shape, task)
-            here = Holding(source.task, (str(path),), *facts, source.task.steady or _all_uneven(source))
+            seen = () if source.task.steady else tuple(glances(source, _every(len(source.times), FRAMES)))
+            here = Holding(source.task, (str(path),), *facts, source.task.steady or _all_uneven(source), seen)
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None and earlier.task.channels != here.task.channels:
             names, others = (", ".join(h.task.channels) for h in (here, earlier))
             raise DataError(f"{path}: {name} has the fields {names}, and in {earlier.files[0]} {others}.")
         if earlier is not None:
             together = (earlier.files + here.files, earlier.samples + here.samples)
-            here = replace(here, files=together[0], samples=together[1], uneven=earlier.uneven and here.uneven)
+            uneven, seen = earlier.uneven and here.uneven, earlier.seen + here.seen
+            here = replace(here, files=together[0], samples=together[1], uneven=uneven, seen=seen)
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:
@@ -108,7 +114,7 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
                 f"{holding.files[0]}: {holding.samples} steady states cannot be cut into data to train on, to validate "
                 f"on and to test on; at least {FEW} can."
             )
-    return list(tasks.values())
+    return [replace(h, winds=winds_in(h.task, h.seen), seen=()) for h in tasks.values()]
 
 
 def _made(task: str) -> Holding:
@@ -121,7 +127,7 @@ def _made(task: str) -> Holding:
     frames = 1 if spec.steady else len(equation.times())
     starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
     uneven = spec.steady or all(_uneven(state, state) for state in starts)
-    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "", uneven)
+    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "", uneven, winds=winds_of(spec))
 
 
 def _all_uneven(source: Source) -> bool:
@@ -178,6 +184,8 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
     patch = [4, 2 if kind == "cpu" else 4, 2]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
+    carried = {h.task.name: list(h.winds) for h in sets if h.winds}
+    told = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
     rate = 2e-3 if model == "base" else 4e-3
     many = {"codec": {"batch": batch}, "operator": {"batch": batch}}
     return {
@@ -186,7 +194,7 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
         "data": {h.task.name: h.section(kind) for h in sets},
         "model": {
             "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
-            "operator": {"size": model, "gauge": gauge},
+            "operator": {"size": model, "gauge": gauge, **told},
         },
         "codec": {**many["codec"], "train": {"steps": 0}},
         "operator": {
@@ -232,6 +240,7 @@ NOTES = {
     "size": "tiny, small, base or large",
     "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
     "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
+    "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
     "batch": "windows in a step",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",

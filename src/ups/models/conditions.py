@@ -71,7 +71,7 @@ class Conditioner(nn.Module):
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numbers_of(task) for task in tasks}
-        self.untold: Mapping[str, Sequence[str]] = {}  # parameters of tasks that it does not hear in boxes that wrap
+        self.untold: Mapping[str, Sequence[str]] = {}  # what it does not hear of a task where all axes wrap
         counts = {name: len(numbers) for name, numbers in self.numbers.items()}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
         self.params = nn.ModuleDict(
@@ -104,7 +104,7 @@ class Conditioner(nn.Module):
                 total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
-            if name in self.untold and all(condition.periodic):  # along an axis that ends nothing is carried
+            if name in self.untold and all(condition.periodic):
                 heard = tuple(number not in self.untold[name] for number in self.numbers[name])
                 scaled = scaled * _heard(heard, scaled.device)
             total = total + self.params[name](fourier_features(scaled, self.param_waves).flatten(1))

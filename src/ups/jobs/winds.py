@@ -1,0 +1,79 @@
+"""Which parameters carry the states of a data set along, as a wind does: looked for in a few of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from ups.data import Source
+from ups.models.drift import Drift, moved
+from ups.models.grids import Space
+from ups.physics.symmetries import winds_of
+from ups.tensors import numbers_of
+from ups.types import Array, TaskSpec
+
+LOOKED_AT = 16  # samples of a file, about
+EXPLAINED = 0.9  # of what changes in a step, by a move alone, at least
+WORTH = 0.05  # of that, which a parameter explains at least that the others do not
+
+
+@dataclass(frozen=True)
+class Glance:
+    """Two frames `(2, *S, C)` of a sample, one after the other, the time between them, and its parameters."""
+
+    frames: Array
+    dt: float
+    params: tuple[float, ...]
+    periodic: tuple[bool, ...]
+
+
+def glances(source: Source, every: int) -> list[Glance]:
+    """Of a few samples the first frame and the one that follows where every so many are kept; none where a sample has
+    no such frames, or does not say its parameters."""
+    names, found = numbers_of(source.task), []
+    for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
+        params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
+        if len(times) <= every or not names or not all(isinstance(value, int | float) for value in params):
+            continue
+        frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)
+        numbers = tuple(float(value) for value in params)  # type: ignore[arg-type]
+        found.append(Glance(frames, float(times[every] - times[0]), numbers, source.domain_of(i).periodic))
+    return found
+
+
+def winds_in(task: TaskSpec, seen: Sequence[Glance]) -> tuple[str, ...]:
+    """The parameters that carry states along: those of which the equation says so, or which explain nearly all of what
+    was seen to change, each a part of it. None where an axis does not wrap, or nothing varies."""
+    if known := winds_of(task):
+        return known
+    if len({glance.frames.shape for glance in seen}) != 1 or not all(all(glance.periodic) for glance in seen):
+        return ()
+    frames = np.stack([glance.frames for glance in seen])
+    frames /= np.maximum(frames.std(tuple(range(frames.ndim - 1))), 1e-30)
+    if task.steady or not np.isfinite(frames).all() or min(frames.shape[2:-1]) < 4:
+        return ()
+    params = np.array([glance.params for glance in seen])
+    names = numbers_of(task)
+    chosen = [i for i in range(len(names)) if np.ptp(params[:, i]) > 0]
+    dt = np.array([glance.dt for glance in seen])
+    if not chosen or (best := _explained(frames, params[:, chosen], dt)) < EXPLAINED:
+        return ()
+    for i in list(chosen):
+        others = [j for j in chosen if j != i]
+        if others and _explained(frames, params[:, others], dt) > best - WORTH:
+            chosen = others
+    return tuple(names[i] for i in chosen)
+
+
+def _explained(frames: Array, params: Array, dt: Array) -> float:
+    """The part of what changes from one frame to the next, `(B, 2, *S, C)`, that a move by these parameters is."""
+    z, numbers, times = (torch.as_tensor(x, dtype=torch.float32) for x in (frames, params, dt))
+    periodic = (True,) * (z.ndim - 3)
+    with torch.no_grad():
+        way = Drift.fitted(numbers, times.unsqueeze(1), z, periodic).way(numbers, times)
+        left = z[:, 1] - moved(z[:, 0], way, Space(tuple(z.shape[2:-1]), periodic))
+    change = (z[:, 1] - z[:, 0]).square().sum()
+    return 1.0 - float(left.square().sum() / change) if change > 0 else 0.0
