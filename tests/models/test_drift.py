@@ -183,3 +183,15 @@ def test_on_a_gpu_states_are_carried_inside_a_graph_as_on_a_processor() -> None:
     static.add_(1.0)
     graph.replay()
     assert torch.allclose(found.cpu(), wanted + 1.0, atol=2e-5)
+
+
+def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:
+    drift = Drift(1, 5)
+    torch.nn.init.normal_(drift.told)
+    space = Space((16, 8), (True, False))
+    ways = torch.tensor([[0.0, 0.0, 0.0], [3 / 16, 0.4, 0.0], [3.25 / 16, 0.0, 0.0], [-0.75 / 16, 0.7, 0.0]])
+    with torch.no_grad():
+        told = drift.condition(ways, space)
+    assert torch.allclose(told[:2], torch.zeros(2, 5), atol=1e-4), "whole tokens, and an axis between walls"
+    assert torch.allclose(told[2], told[3], atol=1e-4), "a quarter beyond three tokens is three quarters short of none"
+    assert told[2].abs().max() > 0.1

@@ -159,7 +159,7 @@ class OperatorConfig(NetworkConfig):
     carried: Literal["auto"] | Mapping[str, tuple[str, ...]] = "auto"
     """The parameters of a task that carry states along, as a wind does, and do nothing else: along axes that wrap,
     states are moved in proportion to them and to time, with speeds found in the data and trained further. The network
-    changes what is left, and is not told how fast it goes. auto: those of which an equation says so itself."""
+    changes what is left, and is not told the speed. auto: those of which an equation says so itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,6 +15,7 @@ from ups.tensors import table
 SHARE = 1 / 16  # of a box: what a speed of one moves by. Optimizers take steps of about one size in all weights.
 NUMBERS, FEW = 2**22, 16  # in states that speeds are found in, where so many states and channels are left
 ROUNDS = 10  # of Newton's steps
+PARTS = 2  # waves in the part of a token by which a way goes beyond whole ones
 REACH = 2  # boxes that a step may carry a state, in either direction, to be found
 CLEARLY = 0.1  # more alike must states be made by ways of more than half a box, for them to be believed
 
@@ -24,22 +25,30 @@ class Drift(nn.Module):
     box, for parameters of a `size (P,)` and a step that takes `span`.
 
     Ways are proportional to parameters and to time, so that they hold between the values that training saw. Along axes
-    that do not wrap nothing is carried.
+    that do not wrap nothing is carried. A part of a token moves what is finer than tokens wrongly; so a network of some
+    `width` is told that part, whichever speed it comes from.
     """
 
     size: Tensor
     span: Tensor
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, width: int = 1) -> None:
         super().__init__()
         self.register_buffer("size", torch.ones(count))
         self.register_buffer("span", torch.ones(()))
         self.speeds = nn.Parameter(torch.zeros(count, AXES))
+        self.told = nn.Parameter(torch.zeros(AXES, 2 * PARTS, width))  # zeros: other weights are drawn as without
 
     def way(self, params: Tensor, dt: Tensor) -> Tensor:
         """How far the states of a batch are carried, `(B, 3)` in boxes, by `params (B, P)` in `dt (B,)`."""
         drive = self._drive(params, dt)
         return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
+
+    def condition(self, way: Tensor, space: Space) -> Tensor:
+        """What a network is told of a way `(B, 3)`: `(B, width)`, nothing of one by whole tokens."""
+        angle = way[:, : space.ndim].unsqueeze(2) * _parts(*space, way.device)
+        waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
+        return (waves.unsqueeze(-1) * self.told[: space.ndim]).sum((1, 2))
 
     def _drive(self, params: Tensor, dt: Tensor) -> Tensor:
         return params.float() / self.size * (dt.float() / self.span).unsqueeze(1)
@@ -184,6 +193,13 @@ def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tenso
     slope, bend = -(angles * alike.imag).sum(1), (angles.square() * alike.real.abs()).sum(1)
     faster: Tensor = torch.linalg.lstsq(drive.T @ (bend.unsqueeze(1) * drive), drive.T @ slope).solution
     return faster
+
+
+@table
+def _parts(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
+    """What the first waves of a token turn by on a way through the box, `(n, PARTS)`; nothing along walls."""
+    tokens = [n if wraps else 0 for n, wraps in zip(shape, periodic, strict=True)]
+    return 2 * torch.pi * torch.tensor([[n * (i + 1.0) for i in range(PARTS)] for n in tokens], device=device)
 
 
 @table

@@ -106,7 +106,7 @@ class LatentOperator(TokenNetwork):
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
         self.conditioner.untold = carried
-        self.drift = nn.ModuleDict({name: Drift(len(by)) for name, by in carried.items()})
+        self.drift = nn.ModuleDict({name: Drift(len(by), config.shape.width) for name, by in carried.items()})
         self.by_task = {"memoryless": config.memoryless, "driven": config.driven, "carried": carried}
         names = [task.name for task in tasks]
         self.memoryless = frozenset(names if config.context == 1 else config.memoryless)
@@ -138,7 +138,8 @@ class LatentOperator(TokenNetwork):
         with torch.no_grad():
             found.speeds.mul_(self._stretched(condition, z.device))
         if keep:
-            self.drift[condition.task].load_state_dict(found.state_dict())
+            known = {name: value for name, value in found.state_dict().items() if name != "told"}
+            self.drift[condition.task].load_state_dict(known, strict=False)
         ways = [found.way(params, step) / self._stretched(condition, z.device) for step in dt.unbind(1)]
         return z[:, 1:] - self._carried(z[:, :-1], torch.stack(ways, 1), condition) if ways else z.diff(dim=1)
 
@@ -163,13 +164,15 @@ class LatentOperator(TokenNetwork):
             raise ConfigError(
                 f"the operator was built for {counted(self.config.context, 'frame')} of context, not {z.shape[1]}."
             )
+        c = self.conditioner(condition)
         if condition.task in self.drift:
             drift = self.drift[condition.task]
             assert isinstance(drift, Drift)
             way = drift.way(self._winds(condition), condition.dt) / self._stretched(condition, z.device)
             z = self._carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition)
+            c = c + drift.condition(way, Space(tuple(z.shape[2:-1]), condition.periodic))
         scale, features = self.scale[self.row(condition.task)], None
-        last, c, alone = z[:, -1], self.conditioner(condition), condition.task in self.memoryless
+        last, alone = z[:, -1], condition.task in self.memoryless
         if gauged := condition.task in self.gauged:
             size, deviation = self.gauge.measure(z[:, -1:] if alone else z, scale)
             c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
