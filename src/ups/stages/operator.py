@@ -147,14 +147,13 @@ class OperatorStage(Stage):
             normal = frames / self.codec.statistics_of(task).scale
             mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
             shares = [
-                share(change.flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
-                for x, change, cells in ((normal, normal.diff(dim=1), mask), (z, z.diff(dim=1), None), (z, left, None))
+                share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
+                for x, cells in ((normal, mask), (z, None))
             ]
         if not steps or not all(math.isfinite(s) for s in shares):
             raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
-        fields, tokens, carried = shares  # of what is carried along, fields keep as much as tokens do
-        fields *= carried / max(tokens, 1e-12) if carried != tokens else 1.0
-        self.changes[task.name] = (max(fields, 1e-12), max(carried, 1e-12))
+        # Not of what is left where states are carried: beside other tasks, that is nearly nothing to learn.
+        self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
         """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""
