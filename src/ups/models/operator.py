@@ -127,19 +127,17 @@ class LatentOperator(TokenNetwork):
             named |= {f"{place}.speeds": axis, f"{place}.size": axis._replace(silent=False)}
         return named
 
-    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor, keep: bool = True) -> Tensor:
-        """Find how parameters carry the states of a task, and `keep` it, from frames `z (B, K, *G, D)` that are `dt
-        (B, K - 1)` apart: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`.
-        """
+    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> Tensor:
+        """Record how parameters carry the states of a task, from frames `z (B, K, *G, D)` that are `dt (B, K - 1)`
+        apart: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`."""
         if condition.task not in self.drift:
             return z.diff(dim=1)
         params = self._winds(condition)
         found = Drift.fitted(params, dt, z, condition.periodic).to(z.device)
         with torch.no_grad():
             found.speeds.mul_(self._stretched(condition, z.device))
-        if keep:
-            known = {name: value for name, value in found.state_dict().items() if name != "told"}
-            self.drift[condition.task].load_state_dict(known, strict=False)
+        known = {name: value for name, value in found.state_dict().items() if name != "told"}
+        self.drift[condition.task].load_state_dict(known, strict=False)
         ways = [found.way(params, step) / self._stretched(condition, z.device) for step in dt.unbind(1)]
         return z[:, 1:] - self._carried(z[:, :-1], torch.stack(ways, 1), condition) if ways else z.diff(dim=1)
 

@@ -140,9 +140,9 @@ class OperatorStage(Stage):
         frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
         with torch.no_grad():
             z = self._encoded(frames, window)
-            dt = torch.stack([window.step(i) for i in range(max(steps, 1))], 1)[:, :steps]
-            left = self.operator.fit_drift(z, Condition.of(window), dt, keep=not inherited)
             if not inherited:
+                dt = torch.stack([window.step(i) for i in range(max(steps, 1))], 1)[:, :steps]
+                left = self.operator.fit_drift(z, Condition.of(window), dt)
                 self.operator.fit_increments(task.name, left.square().mean().sqrt())
             normal = frames / self.codec.statistics_of(task).scale
             mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
