@@ -231,9 +231,9 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     for row in rows.values():
         of = [e for e in entries if e.kind == "precision"]
         runs = {p: newest([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
-        plain = _mean(runs["fp32"])
         for precision, known in runs.items():
             if known:
+                plain = _mean([entry for entry in runs["fp32"] if entry.minutes == known[0].minutes])
                 ratio = f"{_mean(known) / plain:.2f}" if plain else "–"
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
                 spent = f"{known[0].minutes:g} min{', ' + known[0].note if known[0].note else ''}"
