@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 from ups.engine.optim import decays
-from ups.models import LatentOperator, OperatorConfig
+from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, artifact, build
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics import TASKS
@@ -167,6 +168,22 @@ def test_what_is_carried_does_not_hear_how_fast() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_that_rounds_products_carries_cells_as_exactly_as_a_processor() -> None:
+    simulator = carrier().requires_grad_(False)
+    z, beta = torch.randn(4, 1, 16, 8, generator=torch.Generator().manual_seed(0)), SPEEDS + 0.07
+    wanted = simulator.operator(z, asked(beta))
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        condition = Condition(beta.cuda(), torch.full((4,), STEP).cuda(), (True,), "advection1d")
+        found = simulator.cuda().operator(z.cuda(), condition)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert torch.allclose(found.cpu(), wanted, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_states_are_carried_inside_a_graph_as_on_a_processor() -> None:
     operator = fitted().requires_grad_(False)
     z, beta = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(2)], 1), SPEEDS + 0.07
@@ -183,6 +200,70 @@ def test_on_a_gpu_states_are_carried_inside_a_graph_as_on_a_processor() -> None:
     static.add_(1.0)
     graph.replay()
     assert torch.allclose(found.cpu(), wanted + 1.0, atol=2e-5)
+
+
+def steep(way: Tensor, cells: int = 64) -> Tensor:
+    """Waves as fine as two and a half cells, moved by `way (B,)`: `(B, cells, 1)`, as a formula says them."""
+    x = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells - way.double()[:, None]
+    fine = torch.stack([torch.sin(2 * torch.pi * k * x + k) / k for k in (1, 2, 9, 17, 25)])
+    return fine.sum(0).unsqueeze(-1).float()
+
+
+def carrier(**keys: object) -> Simulator:
+    """An untrained simulator of 64 cells in 16 tokens, shown advection."""
+    codec, operator = CodecConfig(dim=8, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2, **keys)  # type: ignore[arg-type]
+    found = build([TASKS["advection1d"]], codec, operator, grids={"advection1d": (64,)})
+    frames = torch.stack([steep(i * STEP * SPEEDS[:, 0]) for i in range(3)], 1)
+    z = found.codec.encode(frames.flatten(0, 1), "advection1d", (True,)).z
+    found.operator.fit_drift(torch.unflatten(z, 0, (4, 3)), asked(SPEEDS), torch.full((4, 2), STEP))
+    return found
+
+
+def missed(simulator: Simulator) -> float:
+    """By how much a step at speeds between misses waves that are finer than tokens, beside their size."""
+    beta = torch.tensor([[0.33], [0.61], [0.95]])
+    z = simulator.codec.encode(steep(torch.zeros(3)), "advection1d", (True,))
+    with torch.no_grad():
+        ahead = simulator.operator(z.z.unsqueeze(1), asked(beta))
+        found = simulator.codec.decode(dataclasses.replace(z, z=ahead), "advection1d")
+    truth = steep(STEP * beta[:, 0])
+    return ((found - truth).norm() / truth.norm()).item()
+
+
+def test_waves_finer_than_tokens_are_carried_by_cells() -> None:
+    """Tokens of four cells hold 8 waves each way; those with 9, 17 and 25 they send elsewhere."""
+    assert missed(carrier()) < 1e-3
+    assert missed(carrier(carried_by="tokens")) > 0.1
+
+
+def test_what_tokens_say_besides_their_cells_is_carried_by_tokens() -> None:
+    """A token of eight numbers has four that no cell of its patch sets; a whole token's way moves them too."""
+    simulator = carrier()
+    with torch.no_grad():
+        simulator.operator.drift["advection1d"].speeds.fill_(0.0)[0, 0] = 1.0  # a sixteenth of the box: one token
+        z = torch.randn(2, 1, 16, 8, generator=torch.Generator().manual_seed(0))
+        drift = simulator.operator.drift["advection1d"]
+        beta = torch.full((2, 1), float(drift.size[0]))
+        found = simulator.operator(z, asked(beta, dt=float(drift.span)))
+    assert torch.allclose(found, z[:, 0].roll(1, 1), atol=1e-5)
+
+
+def test_tokens_that_hold_less_than_their_patches_are_carried_themselves() -> None:
+    codec, operator = CodecConfig(dim=2, patch=(4, 4, 2)), OperatorConfig(width=16, depth=1, heads=2)
+    found = build([TASKS["advection1d"]], codec, operator, grids={"advection1d": (64,)})
+    assert found.codec.patch_of("advection1d") is None
+    assert found.operator(torch.randn(4, 1, 16, 2), asked(SPEEDS)).shape == (4, 16, 2)
+
+
+def test_an_artifact_that_was_carried_by_tokens_stays_so(tmp_path: Path) -> None:
+    """One from before cells could carry does not say by what; it was by tokens."""
+    simulator = carrier(carried_by="tokens")
+    header = simulator.header()
+    del header["parts"]["operator"]["config"]["carried_by"]
+    artifact.write(tmp_path / "old.safetensors", header, simulator.state_dict())
+    old = Simulator.load(tmp_path / "old.safetensors")
+    assert missed(old) == missed(simulator)
+    assert missed(Simulator.load(carrier().save(tmp_path / "new.safetensors"))) < 1e-3
 
 
 def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing_of_whole_ones() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ups.models.config import CodecConfig
 from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
-from ups.models.grids import Space, check_grid, cropped, in_patches, padded, resample
+from ups.models.grids import Patch, Space, check_grid, cropped, in_patches, padded, resample
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import interpolate
 from ups.tensors import LatentState, TaskStatistics
@@ -96,6 +96,15 @@ class Codec(Part):
     def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
         """Record mean and standard deviation `(C,)` of the training frames; see `Statistics`."""
         self.statistics_of(task).fit(mean, std)
+
+    def patch_of(self, task: TaskSpec | str) -> Patch | None:
+        """How tokens of a task hold the cells of their patches, blocks of mixing aside; None where they cannot."""
+        spec = self.task(task)
+        size, layer = self.config.patch[spec.ndim - 1], self.decoder.linear[spec.name]
+        assert isinstance(layer, nn.Linear)
+        if self.config.dim < layer.out_features:
+            return None
+        return Patch(layer.weight.detach(), self.encoder.core_of(spec).flatten(1), size)
 
     def tokens(self, task: TaskSpec | str) -> tuple[int, ...]:
         """The shape of the token grid of a task."""

@@ -141,7 +141,12 @@ class OperatorConfig(NetworkConfig):
     """A latent operator. Good values: the defaults on a laptop; `base` and a `unet` core for large 2D and 3D grids."""
 
     section: ClassVar[str] = "operator"
-    formerly: ClassVar[Mapping[str, Any]] = {**NetworkConfig.formerly, "gauge": "task", "carried": {}}
+    formerly: ClassVar[Mapping[str, Any]] = {
+        **NetworkConfig.formerly,
+        "gauge": "task",
+        "carried": {},
+        "carried_by": "tokens",
+    }
     # Keys that name tasks, and say nothing of others.
     by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
@@ -160,6 +165,9 @@ class OperatorConfig(NetworkConfig):
     """The parameters of a task that carry states along, as a wind does, and do nothing else: along axes that wrap,
     states are moved in proportion to them and to time, with speeds found in the data and trained further. The network
     changes what is left, and is not told the speed. auto: those of which an equation says so itself."""
+    carried_by: Literal["cells", "tokens"] = "cells"
+    """Whose waves move what is carried: those of the cells, where tokens hold as many numbers as their patches, or
+    those of the tokens, which know nothing finer than a patch."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

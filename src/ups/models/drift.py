@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from ups.models.grids import Space
+from ups.models.grids import Patch, Space, patches, unpatch
 from ups.models.layers import AXES
 from ups.tensors import table
 
@@ -25,8 +26,8 @@ class Drift(nn.Module):
     box, for parameters of a `size (P,)` and a step that takes `span`.
 
     Ways are proportional to parameters and to time, so that they hold between the values that training saw. Along axes
-    that do not wrap nothing is carried. A part of a token moves what is finer than tokens wrongly; so a network of some
-    `width` is told that part, whichever speed it comes from.
+    that do not wrap nothing is carried. A part of a cell (of a token, where tokens are moved) moves what is finer than
+    that wrongly; so a network of some `width` is told that part, whichever speed it comes from.
     """
 
     size: Tensor
@@ -45,7 +46,7 @@ class Drift(nn.Module):
         return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
 
     def condition(self, way: Tensor, space: Space) -> Tensor:
-        """What a network is told of a way `(B, 3)`: `(B, width)`, nothing of one by whole tokens."""
+        """What a network is told of a way `(B, 3)`: `(B, width)`, nothing of one by whole places of `space`."""
         angle = way[:, : space.ndim].unsqueeze(2) * _parts(*space, way.device)
         waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
         return (waves.unsqueeze(-1) * self.told[: space.ndim]).sum((1, 2))
@@ -197,7 +198,7 @@ def _nearer(likeness: Tensor, drive: Tensor, ways: Tensor, tokens: int) -> Tenso
 
 @table
 def _parts(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
-    """What the first waves of a token turn by on a way through the box, `(n, PARTS)`; nothing along walls."""
+    """What the first waves of a place turn by on a way through the box, `(n, PARTS)`; nothing along walls."""
     tokens = [n if wraps else 0 for n, wraps in zip(shape, periodic, strict=True)]
     return 2 * torch.pi * torch.tensor([[n * (i + 1.0) for i in range(PARTS)] for n in tokens], device=device)
 
@@ -214,8 +215,33 @@ def _turns(way: Tensor, tokens: int) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
+def carry(z: Tensor, way: Tensor, space: Space, patch: Patch | None) -> Tensor:
+    """Tokens `(B, *G, D)` moved by `way (B, 3)` boxes: by the waves that the cells of their patches hold, and what
+    tokens say besides by their own."""
+    if patch is None:
+        return moved(z, way, space)
+    with torch.autocast(z.device.type, enabled=False):
+        held = cells_of(z, patch)
+        there = patches(moved(held, way, patch.space(space)), patch.size, 0, space.periodic)
+        besides = z.float() - _product(patches(held, patch.size, 0, space.periodic), patch.write)
+        return (moved(besides, way, space) + _product(there, patch.write)).to(z.dtype)
+
+
+def cells_of(z: Tensor, patch: Patch) -> Tensor:
+    """The cells `(B, *S, C)` that tokens `(B, *G, D)` hold."""
+    ndim = z.ndim - 2
+    values = torch.unflatten(_product(z.float(), patch.read), -1, (-1, patch.size**ndim))
+    return unpatch(values.transpose(-1, -2), (patch.size,) * ndim)
+
+
+def _product(x: Tensor, weight: Tensor) -> Tensor:
+    """A linear layer that no GPU rounds the factors of, as it may for a network: they are a state."""
+    exact = torch.float64 if x.is_cuda else torch.float32
+    return functional.linear(x.to(exact), weight.to(exact)).float()
+
+
 def moved(z: Tensor, way: Tensor, space: Space) -> Tensor:
-    """Tokens `(B, *G, D)` moved by `way (B, 3)` boxes along the axes that wrap, by the waves that they hold."""
+    """A state `(B, *G, D)` moved by `way (B, 3)` boxes along the axes that wrap, by the waves that it holds."""
     with torch.autocast(z.device.type, enabled=False):
         y = z.float()
         for axis, (n, wraps) in enumerate(zip(space.shape, space.periodic, strict=True), start=1):

@@ -28,6 +28,18 @@ class Space(NamedTuple):
         return Space(tuple(n // f for n, f in zip(self.shape, factors, strict=True)), self.periodic)
 
 
+class Patch(NamedTuple):
+    """How tokens hold the cells of their patches: `read (C · P, D)` of a token, `write (D, C · P)` into one."""
+
+    read: Tensor
+    write: Tensor
+    size: int  # cells along an axis; P = size^n
+
+    def space(self, tokens: Space) -> Space:
+        """That of the cells."""
+        return Space(tuple(n * self.size for n in tokens.shape), tokens.periodic)
+
+
 def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
     """A grid has at least two patches along each axis; one that they do not divide is padded."""
     if any(n < 2 * patch for n in shape):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from ups.models.codec import Codec
 from ups.models.config import OperatorConfig
-from ups.models.drift import Drift, moved
-from ups.models.grids import Space
+from ups.models.drift import Drift, carry, cells_of
+from ups.models.grids import Patch, Space
 from ups.models.layers import AXES, fourier_features
-from ups.models.part import NamedAxis
+from ups.models.part import Blueprint, NamedAxis
 from ups.models.tokens import TokenNetwork
 from ups.physics.symmetries import winds_of
 from ups.tensors import Condition, table
@@ -114,6 +115,14 @@ class LatentOperator(TokenNetwork):
         steady = {task.name for task in tasks if task.steady}
         still = steady.union(config.driven, () if config.gauge == "sample" else self.memoryless)
         self.gauged = frozenset(names) - still if config.by_sample else frozenset()
+        self.codec: tuple[Codec, ...] = ()  # whose tokens these are, if they lose nothing; it is no part of this one
+
+    @classmethod
+    def build(cls, config: Any, blueprint: Blueprint) -> Self:
+        part, codec = super().build(config, blueprint), blueprint.parts["codec"]
+        assert isinstance(codec, Codec)
+        part.codec = (codec,) if config.carried_by == "cells" else ()
+        return part
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""
@@ -132,8 +141,9 @@ class LatentOperator(TokenNetwork):
         apart: what each but the first differs by from the one before it, carried so, `(B, K - 1, *G, D)`."""
         if condition.task not in self.drift:
             return z.diff(dim=1)
-        params = self._winds(condition)
-        found = Drift.fitted(params, dt, z, condition.periodic).to(z.device)
+        params, patch = self._winds(condition), self._patch(condition.task)
+        states = z if patch is None else torch.unflatten(cells_of(z.flatten(0, 1), patch), 0, tuple(z.shape[:2]))
+        found = Drift.fitted(params, dt, states, condition.periodic).to(z.device)
         with torch.no_grad():
             found.speeds.mul_(self._stretched(condition, z.device))
         known = {name: value for name, value in found.state_dict().items() if name != "told"}
@@ -151,10 +161,14 @@ class LatentOperator(TokenNetwork):
         own = self.conditioner.lengths[condition.task]
         return _stretch(own if condition.box is None else condition.box, own, device)
 
+    def _patch(self, task: str) -> Patch | None:
+        """How tokens hold the cells of a task; None where they hold less than those, or the codec is not known."""
+        return self.codec[0].patch_of(task) if self.codec else None
+
     def _carried(self, z: Tensor, ways: Tensor, condition: Condition) -> Tensor:
         """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
-        space = Space(tuple(z.shape[2:-1]), condition.periodic)
-        return torch.unflatten(moved(z.flatten(0, 1), ways.flatten(0, 1), space), 0, (-1, z.shape[1]))
+        space, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
+        return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
 
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens of the last frames `z (B, K, *G, D)` to those of the next, `(B, *G, D)`."""
@@ -168,7 +182,8 @@ class LatentOperator(TokenNetwork):
             assert isinstance(drift, Drift)
             way = drift.way(self._winds(condition), condition.dt) / self._stretched(condition, z.device)
             z = self._carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition)
-            c = c + drift.condition(way, Space(tuple(z.shape[2:-1]), condition.periodic))
+            tokens, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
+            c = c + drift.condition(way, tokens if patch is None else patch.space(tokens))
         scale, features = self.scale[self.row(condition.task)], None
         last, alone = z[:, -1], condition.task in self.memoryless
         if gauged := condition.task in self.gauged:
