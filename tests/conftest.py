@@ -8,9 +8,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+# Tests in which pictures are really drawn.
+DRAWN = ("eval/", "jobs/test_evaluate.py", "memory/", "pages/", "run/test_run.py")
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
@@ -42,6 +45,23 @@ def server() -> None:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine says no more on standard error than a quick one."""
     monkeypatch.setattr("ups.screen.AT_FIRST", 600.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that are not about pages get blank pictures: figures are made and not drawn: half of a short run."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.path.relative_to(Path(__file__).parent).as_posix().startswith(DRAWN):
+            patch.setattr("ups.pages.drawing.drawn", blank)
+        yield
+
+
+def blank(figure: Any) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.renderer = canvas.get_renderer()
+    return canvas
 
 
 @pytest.fixture
