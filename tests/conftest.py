@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+# Tests in whose process pictures are really drawn.
+DRAWN = ("eval/", "jobs/test_evaluate.py", "memory/", "pages/", "run/test_run.py")
 GROUPS = Path("/sys/fs/cgroup/memory")
 # Files that take a worker longest, by their seconds: begun first, so that none of them is alone at the end.
 LONGEST = (
@@ -19,6 +21,8 @@ LONGEST = (
     *("run/test_run.py", "supervise/test_supervisor.py", "stages/test_howto_add_a_stage.py", "stages/test_learning.py"),
     *("doctor/test_all_checks.py", "jobs/test_evaluate.py", "test_streams.py", "run/test_open_data.py"),
     *("stages/test_stages.py", "run/test_forever.py", "supervise/test_survival.py", "run/test_supervise.py"),
+    *("run/test_gates.py", "run/test_params.py", "run/test_calibrate.py", "models/test_operator.py"),
+    *("test_lightning.py", "tracking/test_mirrors.py", "test_stuck_readers.py", "physics/test_howto.py"),
 )
 
 
@@ -42,6 +46,17 @@ def server() -> None:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow machine says no more on standard error than a quick one."""
     monkeypatch.setattr("ups.screen.AT_FIRST", 600.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Pictures are blank, in this process and in those that are forked, but for tests that are about pages."""
+    from blank_pictures import drawn
+
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.relative_to(Path(__file__).parent).as_posix().startswith(DRAWN):
+            patch.setattr("ups.pages.drawing.drawn", drawn)
+        yield
 
 
 @pytest.fixture

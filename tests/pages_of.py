@@ -59,6 +59,8 @@ def house_after(page: str, place: Path, copied: tuple[str, ...] = ("src/ups", "d
 def python(house: Path, *words: str, env: Mapping[str, str] = {}, code: int = 0, given: str = "") -> str:
     """What a Python program prints in that house, to which `given` is typed; it must exit with `code`."""
     plain = {"PATH": os.environ.get("PATH", ""), "PYTHONPATH": str(house / "src"), "HOME": str(house)}
+    # Where matplotlib has its list of fonts, which takes seconds to make.
+    plain["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     done = subprocess.run(
         [sys.executable, *words],
         cwd=house,

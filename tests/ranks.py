@@ -16,7 +16,7 @@ from ups.supervise.forked_functions import Result, run, values, warm
 
 __all__ = ["Result", "free_port", "join_group", "run_ranks", "values", "warm_up"]
 
-ALL = ("pytest", *PRELOAD, *NEEDED)
+ALL = ("pytest", *PRELOAD, *NEEDED, "blank_pictures")
 
 
 def run_ranks(

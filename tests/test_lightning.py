@@ -26,7 +26,7 @@ from ups.types import ConfigError, DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
-STEPS = 50
+STEPS = 16
 # A trainer whose strategy has wrapped its model as FSDP does.
 FSDP = SimpleNamespace(strategy=SimpleNamespace(model=SimpleNamespace(clip_grad_norm_=None)))
 # Two numbers for four cells: a codec that can be exact has a loss that is round-off, of which two orders of summation
@@ -195,7 +195,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_is_the_one_that_was_not_stopp
 ) -> None:
     config = settings(tmp_path, start_from=str(native.folder / "tiny"))
     known = load_simulator(native.folder / "tiny")
-    module, trainer, first = fitted(config, "operator", native.data, max_steps=20)
+    module, trainer, first = fitted(config, "operator", native.data, max_steps=STEPS // 2)
     assert same(module.simulator, known, "codec."), "what a run has learnt is where it starts"
     trainer.save_checkpoint(tmp_path / "half.ckpt")
     _, _, second = fitted(config, "operator", native.data, resume=str(tmp_path / "half.ckpt"))

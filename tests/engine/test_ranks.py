@@ -33,7 +33,7 @@ STRATEGIES = ("ddp", "fsdp")
 
 def train(dist: Dist, faults: tuple[Any, ...] = (), **changes: Any) -> dict[str, Any]:
     """One rank of a short training; everything a law could be about."""
-    settings = {"steps": 8, "lr": 0.05, "clip": 0.5, "ema": 0.9, "log_every": 1, "validate_every": 4, "prefetch": 0}
+    settings = {"steps": 6, "lr": 0.05, "clip": 0.5, "ema": 0.9, "log_every": 1, "validate_every": 3, "prefetch": 0}
     batches = {"bad": changes.pop("bad", ()), "size": changes.pop("size", SIZE)}
     stage = changes.pop("stage", Fitting)()
     plans = [Failing(*fault) for fault in faults if fault[0] == dist.rank]
@@ -81,17 +81,16 @@ class Stumbling(Fitting):
         return found
 
 
-PHASES = ("data", "forward", "backward")
-ERRORS = (*PHASES, "validate")
+ERRORS = ("data", "forward", "backward", "validate")
+# One in a step, so that each is repeated once.
+MOMENTS = (("data", 1), ("forward", 2), ("validate", 3), ("backward", 4))
 # By name, what differs from a training that nothing happens to.
 PLANS: dict[str, dict[str, Any]] = {
     "nothing": {},
-    **{f"short in {phase} of one": {"faults": ((1, phase, 3, OOM),)} for phase in PHASES},
-    **{f"short in {phase} of both": {"faults": ((0, phase, 3, OOM), (1, phase, 3, OOM))} for phase in PHASES},
-    "short in validate of one": {"faults": ((1, "validate", 4, OOM),)},
-    "short in validate of both": {"faults": ((0, "validate", 4, OOM), (1, "validate", 4, OOM))},
+    "short on one": {"faults": tuple((1, phase, step, OOM) for phase, step in MOMENTS)},
+    "short on both": {"faults": tuple((rank, phase, step, OOM) for rank in (0, 1) for phase, step in MOMENTS)},
     "short in the middle of validation": {"stage": Stumbling},
-    "short in validate for good": {"faults": ((1, "validate", 4, OOM, 99),)},
+    "short in validate for good": {"faults": ((1, "validate", 3, OOM, 99),)},
     "short for long": {"faults": ((1, "backward", 0, OOM, 2),)},
     "small microbatches": {"microbatch": 2},
     "short for good": {"faults": ((1, "forward", 3, OOM, 99),)},
@@ -150,9 +149,9 @@ FOUR_REPLICAS = pytest.param("ddp", 4, marks=pytest.mark.slow)
 def test_any_number_of_ranks_gives_the_losses_of_one(alone: dict[str, Any], strategy: str, world: int) -> None:
     found = of(strategy, "nothing") if world == 2 else ended(values(run_ranks(straight, world, strategy)))[0]
     assert found["losses"] == pytest.approx(alone["losses"], rel=1e-6)
-    assert len(found["losses"]) == 8
+    assert len(found["losses"]) == 6
     assert found["outcome"].score == pytest.approx(alone["outcome"].score, rel=1e-5)
-    assert found["outcome"].samples == alone["outcome"].samples == 8 * SIZE
+    assert found["outcome"].samples == alone["outcome"].samples == 6 * SIZE
     assert set(found["weights"]) == set(Net().state_dict())
 
 
@@ -162,12 +161,11 @@ def test_sharded_and_replicated_ranks_are_equal_to_the_bit() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("phase", ERRORS)
 @pytest.mark.parametrize("ranks", ["one", "both"])
-def test_memory_that_was_short_for_a_moment_changes_no_bit(strategy: str, phase: str, ranks: str) -> None:
-    found = of(strategy, f"short in {phase} of {ranks}")
+def test_memory_that_was_short_for_a_moment_of_any_phase_changes_no_bit(strategy: str, ranks: str) -> None:
+    found = of(strategy, f"short on {ranks}")
     assert same_bits(found, of(strategy, "nothing"))
-    assert found["outcome"].recovered == 1
+    assert found["outcome"].recovered == len(MOMENTS)
     assert found["losses"] == of(strategy, "nothing")["losses"]
 
 
@@ -196,7 +194,11 @@ class StumblingInside(Fitting):
 
 def gathered_as_bf16() -> dict[str, dict[str, Any]]:
     config = DistConfig(ranks=2, strategy="fsdp", gather="bf16", vote_timeout=20)
-    plans = {"nothing": {}, "in forward": PLANS["short in forward of one"], "in a block": {"stage": StumblingInside}}
+    plans = {
+        "nothing": {},
+        "in forward": {"faults": ((1, "forward", 3, OOM),)},
+        "in a block": {"stage": StumblingInside},
+    }
     with Dist.start("cpu", config) as dist:
         return {name: train(dist, precision="bf16", **plan) for name, plan in plans.items()}
 
@@ -242,7 +244,7 @@ def test_memory_short_with_one_sample_stops_all_ranks_and_names_the_first(strate
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_memory_that_stays_short_in_validation_stops_all_ranks(strategy: str) -> None:
     first, second = (ends["short in validate for good"] for ends in planned(strategy))
-    assert "rank 1 failed in phase 'validate' of step 4" in first[1]
+    assert "rank 1 failed in phase 'validate' of step 3" in first[1]
     assert second[0] == "OutOfMemoryError"
 
 
@@ -427,7 +429,7 @@ def stopped_then_resumed(strategy: str, folder: Path, stop_at: int | None, signa
                 flag.raised, flag.signal = True, "SIGTERM"
 
         store = Vault(folder, dist.rank, dist.world, dist.saver)
-        settings = TrainConfig(steps=8, lr=0.05, clip=0.5, ema=0.9, log_every=1, validate_every=4, prefetch=0)
+        settings = TrainConfig(steps=6, lr=0.05, clip=0.5, ema=0.9, log_every=1, validate_every=3, prefetch=0)
         pulse, rows = Pulse(None, dist.rank, ask), Rows()
         trainer = Trainer(settings, Fitting(), Waves(dist), dist, store, [rows], pulse=pulse, stop=flag)
         try:
@@ -441,9 +443,9 @@ def stopped_then_resumed(strategy: str, folder: Path, stop_at: int | None, signa
 def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """A strategy, and what two ranks left that were asked to stop."""
     folder = tmp_path_factory.mktemp(request.param)
-    for sentence in values(run_ranks(stopped_then_resumed, 2, request.param, folder, 5, 1)):
-        assert "at step 6" in sentence
-    assert [path.name for path in folder.iterdir()] == ["step-000000006"]
+    for sentence in values(run_ranks(stopped_then_resumed, 2, request.param, folder, 3, 1)):
+        assert "at step 4" in sentence
+    assert [path.name for path in folder.iterdir()] == ["step-000000004"]
     return request.param, folder
 
 
@@ -456,6 +458,6 @@ def test_a_stopped_run_goes_on_from_one_common_step_with_any_number_of_ranks(
     shutil.copytree(folder, tmp_path / "copy")
     resumed = ended(values(run_ranks(stopped_then_resumed, world, strategy, tmp_path / "copy", None, 0)))[0]
     undisturbed = of(strategy, "nothing")
-    assert resumed["losses"] == pytest.approx(undisturbed["losses"][6:], rel=1e-6)
+    assert resumed["losses"] == pytest.approx(undisturbed["losses"][4:], rel=1e-6)
     assert resumed["outcome"].score == pytest.approx(undisturbed["outcome"].score, rel=1e-5)
     assert world != 2 or same_bits(resumed, undisturbed), "to the bit with as many ranks"

@@ -408,10 +408,13 @@ def gap(one: End, two: End) -> float:
     return max(float((w - two.weights[name]).abs().max()) for name, w in one.weights.items())
 
 
+# The last of two microbatches is what a single one is; what comes before it, only the two have.
+WAYS = [("toy", 1), *((case, 2) for case in CASES)]
+
+
 def both_ways() -> dict[tuple[str, int], tuple[End, End]]:
     """Two steps each: the second begins with weights, and with moments of AdamW, that the first has changed."""
-    ways = [(case, micro) for case in CASES for micro in (1, 2)]
-    return {way: (sharded_run(*way, steps=2), flat_run(*way, steps=2)) for way in ways}
+    return {way: (sharded_run(*way, steps=2), flat_run(*way, steps=2)) for way in WAYS}
 
 
 @pytest.fixture(scope="module")
@@ -419,8 +422,7 @@ def cut_and_flat() -> list[dict[tuple[str, int], tuple[End, End]]]:
     return values(run_ranks(both_ways, 2))
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "micro"), WAYS)
 def test_two_ranks_give_the_bits_of_data_parallel(
     cut_and_flat: list[dict[tuple[str, int], tuple[End, End]]], case: str, micro: int
 ) -> None:
@@ -428,16 +430,6 @@ def test_two_ranks_give_the_bits_of_data_parallel(
         assert same(cut, flat)
         assert len(set(flat.norms)) == 2
         assert max(flat.norms) > CLIP, "clipping did something"
-
-
-@pytest.mark.parametrize("world", [1, 4])
-def test_any_number_of_ranks_gives_the_same_training(world: int) -> None:
-    (alone,) = values(run_ranks(flat_run, 1, "toy"))
-    ends = values(run_ranks(sharded_run, world, "toy"))
-    assert all(same(end, ends[0]) for end in ends), "all ranks see the same"
-    assert gap(ends[0], alone) <= 1e-6
-    assert ends[0].losses == pytest.approx(alone.losses, rel=1e-6)
-    assert ends[0].norms == pytest.approx(alone.norms, rel=1e-6)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -449,7 +441,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def every_option() -> dict[str, End]:
-    return {"plain": sharded_run("toy", 2)} | {name: sharded_run("toy", 2, **o) for name, o in OPTIONS.items()}
+    return {name: sharded_run("toy", 2, steps=2, **options) for name, options in {"plain": {}, **OPTIONS}.items()}
 
 
 def test_no_option_changes_a_bit() -> None:
@@ -459,15 +451,15 @@ def test_no_option_changes_a_bit() -> None:
 
 # By name: on which rank, at which attempt (counted over the run, retries included), where; and how it is run.
 Plan = dict[int, dict[str, set[int]]]
+# A step each, and a retry that succeeds before the next: the buffer of a reduction in the first step of all, a forward,
+# a backward, the buffer of a gather, both ranks at different places, both at the same, and a retry that fails, twice.
+IN_TURN: Plan = {
+    0: {"backward": {4, 12}, "allocate gather": {6}, "forward": {8, 10}},
+    1: {"allocate reduce": {0, 14}, "forward": {2, 10, 13}, "backward": {8}},
+}
 FAULTY: dict[str, tuple[Plan, dict[str, Any]]] = {
-    "forward": ({1: {"forward": {2}}}, {}),
-    "backward": ({0: {"backward": {2}}}, {}),
+    "one after the other": (IN_TURN, {"steps": 7}),
     "recompute": ({1: {"recompute": {1}}}, {"recompute": True}),
-    "gather buffer": ({0: {"allocate gather": {2}}}, {}),
-    "reduce buffer": ({1: {"allocate reduce": {0}}}, {}),
-    "both ranks at different places": ({0: {"forward": {1}}, 1: {"backward": {1}}}, {}),
-    "both ranks at the same place": ({0: {"forward": {1}}, 1: {"forward": {1}}}, {}),
-    "again in the retry": ({0: {"backward": {1}}, 1: {"forward": {2}, "allocate reduce": {3}}}, {}),
     "second microbatch": ({0: {"late backward": {1, 3}}}, {"micro": 2}),
     "second microbatch in bf16": ({1: {"late backward": {1, 3}}}, {"case": "autocast", "micro": 2}),
     "pieces on the host": ({1: {"backward": {1}, "forward": {3}}}, {"offload": True}),
@@ -476,7 +468,7 @@ FAULTY: dict[str, tuple[Plan, dict[str, Any]]] = {
 }
 
 
-BY_HAND = ("forward", "recompute", "gather buffer", "reduce buffer", "again in the retry", "second microbatch")
+BY_HAND = ("one after the other", "recompute", "second microbatch")
 
 
 @contextlib.contextmanager
@@ -541,10 +533,10 @@ def test_out_of_memory_anywhere_is_recovered_to_the_same_bits(name: str, by_hand
 
 
 def four() -> tuple[End, End, End]:
-    plain, clean = sharded_run("toy", 2), sharded_run("toy", 2, shape=(2, 2))
+    plain, clean = sharded_run("toy", 2, steps=2), sharded_run("toy", 2, shape=(2, 2), steps=2)
     rank = dist.get_rank()
-    FAULTS.plan = {1: {"backward": {1}}, 3: {"forward": {2}}, 2: {"backward": {4}}, 0: {"forward": {4}}}[rank]
-    return sharded_run("toy", 2, shape=(2, 2)), clean, plain
+    FAULTS.plan = {1: {"backward": {0}}, 3: {"forward": {1}}, 2: {"backward": {3}}, 0: {"forward": {3}}}[rank]
+    return sharded_run("toy", 2, shape=(2, 2), steps=2), clean, plain
 
 
 def test_replicas_of_a_sharded_module_train_as_one_and_recover_to_the_same_bits() -> None:

@@ -15,8 +15,17 @@ from ups.physics import TASKS
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, DataError, Field, TaskSpec
 
-needs_package = pytest.mark.skipif(not available(), reason="needs the `baselines` extra")
 SMALL = (8, 4)
+
+
+@pytest.fixture(scope="module")
+def package() -> None:
+    """Imported by the one process that runs these tests, and not by all that read this file: it takes seconds."""
+    if not available():
+        pytest.skip("needs the `baselines` extra")
+
+
+needs_package = pytest.mark.usefixtures("package")
 
 
 def waves(task: TaskSpec, samples: int = 4, cells: int = 16, ahead: int = 2, seed: int = 0) -> Window:

@@ -282,7 +282,8 @@ def test_where_the_cache_lies_and_whether_it_is_rebuilt_is_no_part_of_what_a_run
     assert fingerprint(settings(tmp_path, mix__policy="proportional")) != base
 
 
-@pytest.mark.parametrize("policy", ["proportional", "error"])
+# What other policies draw at a step follows from the step alone (tests/data/test_sequences.py): on purpose only.
+@pytest.mark.parametrize("policy", ["error", pytest.param("proportional", marks=pytest.mark.slow)])
 def test_a_run_drawn_by_another_policy_resumes_to_the_same_losses(tmp_path: Path, policy: str) -> None:
     from ups.data import sampler
 

@@ -288,17 +288,15 @@ def test_blocks_gathered_as_bf16_leave_no_copies_of_their_weights_in_memory(micr
 
 
 def test_sizes_on_disk_are_those_of_the_files(tmp_path: Path) -> None:
-    config = settings(
-        {"r": {"task": "advection1d", "scheme": "accurate", "samples": 300, "resolution": 64, "device": "cpu"}}
-    )
-    said = costs(config, "cpu").disk
+    config = settings(LINE)
+    said = counted(config).disk
     keys = set(GenerateConfig.model_fields)
-    made = GenerateConfig.model_validate(config.data["r"].model_dump(include=keys))
+    made = GenerateConfig.model_validate({**config.data["a"].model_dump(include=keys), "device": "cpu"})
     (file,) = generate(made, tmp_path, lambda _: None)
     assert said["data"] == pytest.approx(file.stat().st_size, rel=0.1)
     saved = new_simulator(config, outlines(config.data)).save(tmp_path / "x.safetensors")
     assert said["artifact"] == pytest.approx(saved.stat().st_size, rel=0.2)
-    (read,) = outlines({"r": config.data["r"].model_copy(update={"file": str(file)})})
+    (read,) = outlines({"a": config.data["a"].model_copy(update={"file": str(file)})})
     assert dataclasses.replace(read, disk=0, made=True) == dataclasses.replace(outlines(config.data)[0], disk=0)
 
 
@@ -423,7 +421,7 @@ def test_two_microbatches_stand_for_all_however_many_there_are(monkeypatch: pyte
     cut: list[int] = []
     rows = Window.rows
     monkeypatch.setattr(Window, "rows", lambda self, first, last: cut.append(first) or rows(self, first, last))
-    costs(settings(LINE, batch=100_000), "cpu", microbatch=1)
+    costs(settings(LINE, batch=100_000), "cpu", microbatch=1, known=counted(settings(LINE)))
     assert set(cut) == {0, 1}
 
 

@@ -42,7 +42,7 @@ def test_draws_have_the_mean_and_the_spread_of_what_is_missed(trained: Simulator
         draws = torch.stack(
             [
                 trained.parts["residual"].refine_tokens(z, before, replace(condition, noise=Draws(0, [m])(0, z))) - z
-                for m in range(64)
+                for m in range(24)
             ]
         )
     assert mean.mean().item() == pytest.approx(Noisy.SHIFT, rel=0.1)

@@ -87,13 +87,19 @@ def colour_map(scale: tuple[float, float]) -> str:
     return "RdBu_r" if scale[0] < 0 < scale[1] else "viridis"
 
 
+def drawn(figure: Any) -> Any:
+    """The canvas of a figure, with everything on it."""
+    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas
+
+
 def moving(figure: Any, artists: Sequence[Any], frames: Iterable[Sequence[Array | Band]]) -> tuple[str, ...]:
     """A picture per frame, which gives every line its heights, and every band its ends; all that stands still is drawn
     once."""
-    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
     for artist in artists:
         artist.set_animated(True)
-    canvas.draw()
+    canvas = drawn(figure)
     still = canvas.copy_from_bbox(figure.bbox)
     pictures = []
     for heights in frames:
@@ -110,16 +116,12 @@ def moving(figure: Any, artists: Sequence[Any], frames: Iterable[Sequence[Array 
 
 def png(figure: Any) -> str:
     """A figure in all of its colours."""
-    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
-    canvas.draw()
-    return _uri(Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3]))
+    return _uri(Image.fromarray(np.asarray(drawn(figure).buffer_rgba())[..., :3]))
 
 
 def drawing(figure: Any) -> str:
     """A figure that has no colours but shades of `INK` and `ACCENTS`: smaller than `png`, and sooner made."""
-    canvas = library("backends.backend_agg").FigureCanvasAgg(figure)
-    canvas.draw()
-    return _few_colours(canvas)
+    return _few_colours(drawn(figure))
 
 
 def tile(values: Array, scale: tuple[float, float], size: int, mask: Array | None, height: int) -> Array:
