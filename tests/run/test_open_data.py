@@ -392,6 +392,10 @@ def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path:
     split = {"time": [0.7, 0.15, 0.15]}
     with pytest.raises(ConfigError, match="too few for 1 frame of context"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
+    np.savez(tmp_path / "first.npz", u=np.random.default_rng(0).normal(size=(12, 1, 16)))
+    first = {"name": "first", "dims": ["sample", "time", "x"], "fields": {"u": ["u"]}}
+    with pytest.raises(ConfigError, match="nothing to predict it from; give at least two frames, or `inputs`"):
+        check(config(tmp_path, {"w": {"file": str(tmp_path / "first.npz"), "task": first}}))
 
 
 def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -> None:
