@@ -11,8 +11,10 @@ import yaml
 
 from ups.cli import main
 from ups.config import load
+from ups.definition import definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
+from ups.jobs.inspect import notes
 from ups.jobs.propose import holdings, propose
 from ups.jobs.timing import Ceilings
 from ups.run.check import check
@@ -138,6 +140,27 @@ def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_
     config = written(tmp_path / "run.yaml", tmp_path / "alone.npz", task=str(tmp_path / "alone.yaml"))
     assert config.model.part("operator").context == 2
     assert "context: frames that are looked back on" in (tmp_path / "run.yaml").read_text()
+
+
+def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path) -> None:
+    """Waves that go round; the same between walls that hold them, or that let them slide; and random numbers."""
+    draw, x, t = np.random.default_rng(5), (np.arange(64) + 0.5) / 64, 0.05 * np.arange(6)
+    k, phase, size = np.arange(1, 4), draw.uniform(0, 6, (20, 1, 1, 3)), draw.normal(size=(20, 1, 1, 3))
+    round_ = (size * np.cos(2 * np.pi * k * (x[:, None] - t[:, None, None]) + phase)).sum(-1)
+    rings = size * np.cos(np.pi * k * t[:, None, None] + phase)
+    held, slid = ((rings * shape(np.pi * k * x[:, None])).sum(-1) for shape in (np.sin, np.cos))
+    kinds = {"round": round_, "held": held, "slid": slid, "noise": draw.normal(size=(20, 6, 64)), "said": round_}
+    for name, values in kinds.items():
+        file, task = tmp_path / f"{name}.npz", tmp_path / f"{name}.yaml"
+        np.savez(file, h=np.float32(values))
+        text = f"name: {name}\ndims: [sample, time, x]\nfields: {{h: [h]}}\ndt: 0.05\n"
+        task.write_text(text + "periodic: [x]\n" * (name == "said"))
+        (holding,) = holdings([file], str(task))
+        assert holding.seamless == (("x",) if name == "round" else ()), name
+        said = " ".join(note for _, note in notes([file], definition_from(str(task))))
+        assert ("write `periodic: [x]` into the task" in said) == (name == "round")
+    written(tmp_path / "run.yaml", tmp_path / "round.npz", task=str(tmp_path / "round.yaml"))
+    assert "# Note: round: the ends of x fit together" in (tmp_path / "run.yaml").read_text()
 
 
 def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:

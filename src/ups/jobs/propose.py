@@ -20,6 +20,7 @@ from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
 from ups.jobs.history import Triple, hides, triples
+from ups.jobs.seams import seamless, wrapping
 from ups.jobs.timing import ceilings
 from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
@@ -60,6 +61,7 @@ class Holding:
     winds: tuple[str, ...] = ()  # parameters that carry its states along
     past: tuple[Triple, ...] = ()  # more frames of a few samples
     hidden: bool = False  # what comes next is in the frame before the last too
+    seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
 
     @property
     def words(self) -> str:
@@ -130,7 +132,8 @@ def _looked_at(holding: Holding, source: Source) -> Holding:
     """With frames of a few samples, as far apart as they will be."""
     every = _every(holding.frames, FRAMES)
     thin = _every(max(holding.cells), CELLS["cpu"][holding.task.ndim])
-    return replace(holding, seen=tuple(glances(source, every)), past=tuple(triples(source, every, thin)))
+    seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
+    return replace(holding, seen=seen, past=past, seamless=seamless(source))
 
 
 def _made(task: str) -> Holding:
@@ -241,6 +244,7 @@ def _header(
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
         *(f"# Data: {holding.words}." for holding in sets),
+        *(f"# Note: {holding.task.name}: {note}." for holding in sets for note in wrapping(holding.seamless)),
         f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
         f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
