@@ -77,6 +77,7 @@ def test_an_unknown_key_of_a_base_is_blamed_on_the_base(tmp_path: Path) -> None:
         ("data__b__params__nu", -1.0, "nu is -1, but must be above 0"),
         ("data__b__params__mu", 1.0, "no parameter 'mu'; it has nu"),
         ("data__b__device", "gpu", "match pattern"),
+        ("evaluation__baselines", "fno", "must be a list, such as [fno], not 'fno'."),
     ],
 )
 def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, value: object, words: str) -> None:
@@ -87,8 +88,8 @@ def test_a_wrong_value_is_one_sentence_with_the_flag_it_came_from(key: str, valu
 
 def test_of_a_value_that_is_a_word_or_a_group_it_is_said_what_is_wrong_in_the_group(tmp_path: Path) -> None:
     path = written(tmp_path, "c.yaml", "data: {a: {task: advection1d}}\nmodel: {operator: {carried: {a: b}}}\n")
-    assert "'model.operator.carried.a': input should be a valid tuple, not 'b'" in complaint(path)
-    assert complaint(path, model__operator__carried="{a: c}").startswith("--model.operator.carried: input")
+    assert "'model.operator.carried.a': must be a list, such as [b], not 'b'." in complaint(path)
+    assert complaint(path, model__operator__carried="{a: c}").startswith("--model.operator.carried: must be a list")
     assert complaint(path, model__operator__carried="b").endswith("input should be 'auto', not 'b'.")
 
 

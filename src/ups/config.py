@@ -20,6 +20,7 @@ from ups.types import ConfigError, UpsError, nearest
 
 Key = tuple[str, ...]
 GROUPS = ("model_type", "dict_type", "dataclass_type")
+LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 
 
@@ -207,6 +208,8 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
         return text if source == "the flags" and not flag else f"{where}: {text}"
     if error["type"] in GROUPS:
         return f"{where} must be a group of keys, not {error['input']!r}."
+    if error["type"] in LISTS and isinstance(error["input"], str | int | float):
+        return f"{where}: must be a list, such as [{error['input']}], not {error['input']!r}."
     got = "" if isinstance(error["input"], dict) else f", not {error['input']!r}"
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
 

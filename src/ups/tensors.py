@@ -106,6 +106,12 @@ def numbers_of(task: TaskSpec) -> tuple[str, ...]:
     return tuple(p.name for p in task.parameters if p.encoded or not p.choices)
 
 
+def told_apart(task: TaskSpec) -> bool:
+    """Whether anything says which answer is asked for: a frame to go on from, or of a steady task an input that is no
+    mask, or a parameter."""
+    return not task.steady or bool(set(task.given) - {task.mask}) or bool(numbers_of(task))
+
+
 def mask_of(task: TaskSpec, inputs: Tensor) -> Tensor | None:
     """Which cells count, `(B, *S)` bool, from the inputs `(B, *S, C_in)` of a task; None where all do."""
     return inputs[..., task.given.index(task.mask)] > 0.5 if task.mask else None

@@ -331,6 +331,22 @@ def test_another_kind_of_file_says_what_it_is_and_which_command_takes_it(
         open_source(path, TASKS)
 
 
+def test_fields_of_a_zarr_store_are_in_one_order_whichever_array_is_found_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without consolidated metadata, zarr names arrays as their reads end: one store had two orders of channels."""
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+    for i, name in enumerate("bca"):
+        group.create_array(name, data=np.full((2, 3, 8), i, np.float32), dimension_names=("sample", "time", "x"))
+    named = list(zarr.Group.arrays(group))
+    for order in (named, named[::-1]):
+        monkeypatch.setattr(zarr.Group, "arrays", lambda _, order=order: iter(order))
+        source = open_source(tmp_path / "a.zarr", TASKS)
+        assert source.task.channels == ("a", "b", "c")
+        np.testing.assert_array_equal(source.read(0)[0, 0], [2, 0, 1])
+
+
 def test_a_zarr_store_without_the_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.zarr").mkdir()
     (tmp_path / "a.zarr" / ".zgroup").write_text('{"zarr_format": 2}')

@@ -11,8 +11,10 @@ import yaml
 
 from ups.cli import main
 from ups.config import load
+from ups.definition import definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
+from ups.jobs.inspect import notes
 from ups.jobs.propose import holdings, propose
 from ups.jobs.timing import Ceilings
 from ups.run.check import check
@@ -116,6 +118,51 @@ def test_parameters_that_are_seen_to_carry_states_along_are_proposed_to_do_so(tm
     assert noisy.model.part("operator").carried == "auto"
 
 
+def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_path: Path) -> None:
+    """A string between walls, by its displacement alone and with its velocity; and a reaction that one frame tells."""
+    draw = np.random.default_rng(4)
+    k, t, x = np.arange(1, 5), 0.05 * np.arange(12), (np.arange(32) + 0.5) / 32
+    shapes, phase = np.sin(np.pi * k[:, None] * x), np.pi * k * t[:, None]
+    a, b = draw.normal(size=(2, 24, 1, 4)) / k
+    u = (a * np.cos(phase) + b * np.sin(phase)) @ shapes
+    v = (np.pi * k * (b * np.cos(phase) - a * np.sin(phase))) @ shapes
+    decay = u[:, :1] * np.exp(-t[:, None]) / np.sqrt(1 + u[:, :1] ** 2 * (1 - np.exp(-2 * t[:, None])))
+    for name, arrays in (("alone", {"u": u}), ("both", {"u": u, "v": v}), ("decay", {"u": decay})):
+        np.savez(tmp_path / f"{name}.npz", **{key: np.float32(value) for key, value in arrays.items()})
+        fields = ", ".join(f"{key}: [{key}]" for key in arrays)
+        text = f"name: {name}\ndims: [sample, time, x]\nfields: {{{fields}}}\ndt: 0.05\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    hidden = {
+        name: holdings([tmp_path / f"{name}.npz"], str(tmp_path / f"{name}.yaml"))[0].hidden
+        for name in ("alone", "both", "decay")
+    }
+    assert hidden == {"alone": True, "both": False, "decay": False}
+    config = written(tmp_path / "run.yaml", tmp_path / "alone.npz", task=str(tmp_path / "alone.yaml"))
+    assert config.model.part("operator").context == 2
+    assert "context: frames that are looked back on" in (tmp_path / "run.yaml").read_text()
+
+
+def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path) -> None:
+    """Waves that go round; the same between walls that hold them, or that let them slide; and random numbers."""
+    draw, x, t = np.random.default_rng(5), (np.arange(64) + 0.5) / 64, 0.05 * np.arange(6)
+    k, phase, size = np.arange(1, 4), draw.uniform(0, 6, (20, 1, 1, 3)), draw.normal(size=(20, 1, 1, 3))
+    round_ = (size * np.cos(2 * np.pi * k * (x[:, None] - t[:, None, None]) + phase)).sum(-1)
+    rings = size * np.cos(np.pi * k * t[:, None, None] + phase)
+    held, slid = ((rings * shape(np.pi * k * x[:, None])).sum(-1) for shape in (np.sin, np.cos))
+    kinds = {"round": round_, "held": held, "slid": slid, "noise": draw.normal(size=(20, 6, 64)), "said": round_}
+    for name, values in kinds.items():
+        file, task = tmp_path / f"{name}.npz", tmp_path / f"{name}.yaml"
+        np.savez(file, h=np.float32(values))
+        text = f"name: {name}\ndims: [sample, time, x]\nfields: {{h: [h]}}\ndt: 0.05\n"
+        task.write_text(text + "periodic: [x]\n" * (name == "said"))
+        (holding,) = holdings([file], str(task))
+        assert holding.seamless == (("x",) if name == "round" else ()), name
+        said = " ".join(note for _, note in notes([file], definition_from(str(task))))
+        assert ("write `periodic: [x]` into the task" in said) == (name == "round")
+    written(tmp_path / "run.yaml", tmp_path / "round.npz", task=str(tmp_path / "round.yaml"))
+    assert "# Note: round: the ends of x fit together" in (tmp_path / "run.yaml").read_text()
+
+
 def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:
     config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
     (entry,) = config.data.values()
@@ -148,12 +195,15 @@ def test_bad_files_and_names_are_one_sentence_and_nothing_is_written(
     (tmp_path / "there.yaml").write_text("mine")
     np.savez(tmp_path / "one.npz", h=np.ones((1, 16, 16)))
     (tmp_path / "one.yaml").write_text("name: one\ndims: [sample, x, y]\nfields: {h: [h]}\n")
+    np.savez(tmp_path / "first.npz", h=np.random.default_rng(0).normal(size=(6, 1, 16)))
+    (tmp_path / "first.yaml").write_text("name: first\ndims: [sample, time, x]\nfields: {h: [h]}\n")
     out = tmp_path / "out.yaml"
     cases = [
         ((tmp_path / "notes.txt", "--out", out), "nor anything else that can be read"),
         ((tmp_path / "nowhere.h5", "--out", out), "there is no such file"),
         (("--task", "burger", "--out", out), "there is no task 'burger'"),
         ((tmp_path / "one.npz", "--task", tmp_path / "one.yaml", "--out", out), "1 steady states cannot be cut"),
+        ((tmp_path / "first.npz", "--task", tmp_path / "first.yaml", "--out", out), "give at least two frames"),
         (("--minutes", "-1", "--out", out), "training takes some time"),
         (("--out", tmp_path / "there.yaml"), "is there already; choose another --out, or replace it with --overwrite"),
     ]

@@ -22,10 +22,11 @@ from ups.jobs.predict import rollout
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, open_files, open_sets
+from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
 from ups.run.exams import Maker, by_length, by_parameters, exams
 from ups.run.judge import predictor_of
 from ups.run.run import run_alone
+from ups.tensors import numbers_of
 from ups.types import ConfigError, DataError
 
 SCREEN = Screen.silent()
@@ -392,6 +393,25 @@ def test_what_fits_no_file_and_what_has_too_few_frames_is_one_sentence(tmp_path:
     split = {"time": [0.7, 0.15, 0.15]}
     with pytest.raises(ConfigError, match="too few for 1 frame of context"):
         check(config(tmp_path, {"w": {"file": str(file), "task": WAVES, "split": split}}))
+    np.savez(tmp_path / "first.npz", u=np.random.default_rng(0).normal(size=(12, 1, 16)))
+    first = {"name": "first", "dims": ["sample", "time", "x"], "fields": {"u": ["u"]}}
+    with pytest.raises(ConfigError, match="nothing to predict it from; give at least two frames, or `inputs`"):
+        check(config(tmp_path, {"w": {"file": str(tmp_path / "first.npz"), "task": first}}))
+
+
+def test_fields_in_another_order_than_a_simulators_are_refused_and_parameters_put_into_its_order(
+    tmp_path: Path,
+) -> None:
+    """Both happened with a Zarr store whose arrays came in another order: fields were taken for each other."""
+    values = np.random.default_rng(0).normal(size=(2, 12, 8, 16))
+    np.savez(tmp_path / "a.npz", u=values[0], v=values[1], feed=np.arange(12.0), kill=-np.arange(12.0))
+    task = {"name": "two", "dims": ["sample", "time", "x"], "fields": {"u": ["u"], "v": ["v"]}, "dt": 0.1}
+    (data,) = sets_of(config(tmp_path, {"w": {"file": str(tmp_path / "a.npz"), "task": task}}), tmp_path)
+    feed, kill = data.task.parameters
+    (turned,) = aligned([data], {"two": dataclasses.replace(data.task, parameters=(kill, feed))})
+    assert numbers_of(turned.task) == numbers_of(turned.first.source.task) == ("kill", "feed")
+    with pytest.raises(DataError, match="has the fields u, v, but the simulator was trained on v, u"):
+        aligned([data], {"two": dataclasses.replace(data.task, fields=data.task.fields[::-1])})
 
 
 def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -> None:

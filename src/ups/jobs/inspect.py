@@ -13,6 +13,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.splits import make_split
 from ups.definition import Definition
+from ups.jobs.seams import seamless, wrapping
 from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
 from ups.later import torch
 from ups.parsing import parse_json
@@ -49,7 +50,7 @@ def describe(path: Path, task: Task = None) -> str:
     with open_source(path, TASKS, task) as source:
         lines = [*_headline(source), *_values(source), *_coefficients(source)]
         lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
-        lines += [f"  note: {note}" for note in (*source.notes, *differences(source))]
+        lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *wrapping(seamless(source)))]
         faults = (*source.problems, *uneven_times(source), *single_cells(source))
         lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
@@ -63,7 +64,7 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     for path in paths:
         try:
             with open_source(path, TASKS, task) as source:
-                found += [(path, note) for note in differences(source)]
+                found += [(path, note) for note in (*differences(source), *wrapping(seamless(source)))]
         except DataError:
             continue  # `problems` says why
     return found

@@ -19,6 +19,8 @@ from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
+from ups.jobs.history import Triple, hides, triples
+from ups.jobs.seams import seamless, wrapping
 from ups.jobs.timing import ceilings
 from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
@@ -26,6 +28,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
 from ups.run.config import run_config
+from ups.tensors import told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
 FRAMES = 41  # of a trajectory, about which are kept
@@ -56,6 +59,9 @@ class Holding:
     uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
     seen: tuple[Glance, ...] = ()  # frames of a few samples
     winds: tuple[str, ...] = ()  # parameters that carry its states along
+    past: tuple[Triple, ...] = ()  # more frames of a few samples
+    hidden: bool = False  # what comes next is in the frame before the last too
+    seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
 
     @property
     def words(self) -> str:
@@ -97,16 +103,16 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     for path in files:
         with open_source(path, TASKS, definition_from(task) if task else None) as source:
             facts = (len(source), len(source.times), source.domain.shape, task)
-            seen = () if source.task.steady else tuple(glances(source, _every(len(source.times), FRAMES)))
-            here = Holding(source.task, (str(path),), *facts, source.task.steady or _all_uneven(source), seen)
+            here = Holding(source.task, (str(path),), *facts, source.task.steady or _all_uneven(source))
+            here = here if source.task.steady else _looked_at(here, source)
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None and earlier.task.channels != here.task.channels:
             names, others = (", ".join(h.task.channels) for h in (here, earlier))
             raise DataError(f"{path}: {name} has the fields {names}, and in {earlier.files[0]} {others}.")
         if earlier is not None:
             together = (earlier.files + here.files, earlier.samples + here.samples)
-            uneven, seen = earlier.uneven and here.uneven, earlier.seen + here.seen
-            here = replace(here, files=together[0], samples=together[1], uneven=uneven, seen=seen)
+            uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
+            here = replace(here, files=together[0], samples=together[1], uneven=uneven, seen=seen, past=past)
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:
@@ -114,7 +120,20 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
                 f"{holding.files[0]}: {holding.samples} steady states cannot be cut into data to train on, to validate "
                 f"on and to test on; at least {FEW} can."
             )
-    return [replace(h, winds=winds_in(h.task, h.seen), seen=()) for h in tasks.values()]
+        if not told_apart(holding.task):
+            raise DataError(
+                f"{holding.files[0]}: has one frame of each sample, and neither inputs nor parameters that tell "
+                "samples apart: there is nothing to predict it from; give at least two frames, or `inputs`."
+            )
+    return [replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), seen=(), past=()) for h in tasks.values()]
+
+
+def _looked_at(holding: Holding, source: Source) -> Holding:
+    """With frames of a few samples, as far apart as they will be."""
+    every = _every(holding.frames, FRAMES)
+    thin = _every(max(holding.cells), CELLS["cpu"][holding.task.ndim])
+    seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
+    return replace(holding, seen=seen, past=past, seamless=seamless(source))
 
 
 def _made(task: str) -> Holding:
@@ -185,7 +204,10 @@ def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minute
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
     carried = {h.task.name: list(h.winds) for h in sets if h.winds}
-    told = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
+    told: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
+    if any(h.hidden for h in sets):
+        told |= {"context": 2}
+        told |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
     rate = 2e-3 if model == "base" else 4e-3
     many = {"codec": {"batch": batch}, "operator": {"batch": batch}}
     return {
@@ -222,6 +244,7 @@ def _header(
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
         *(f"# Data: {holding.words}." for holding in sets),
+        *(f"# Note: {holding.task.name}: {note}." for holding in sets for note in wrapping(holding.seamless)),
         f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
         f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
@@ -241,6 +264,8 @@ NOTES = {
     "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
     "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
     "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
+    "context": "frames that are looked back on: one was seen to leave half of what comes next open, and two to tell it",
+    "memoryless": "tasks of which one frame says all",
     "batch": "windows in a step",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",
     "lr": "the highest learning rate; lower it where the loss rises",

@@ -287,16 +287,25 @@ def joined(entries: Sequence[Entry]) -> list[DataSet]:
 
 def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
     """Data sets whose words mean what they mean to a simulator that knows such tasks: it is told a word as its place
-    among the choices, so those it knows come first, in its order."""
+    among the choices, so those it knows come first, in its order, and so do parameters. Fields in another order than
+    its own would be taken for each other, and are refused."""
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 
 
 def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
+    for ours, theirs in ((known.channels, data.task.channels), (known.given, data.task.given)):
+        if ours != theirs and sorted(ours) == sorted(theirs):
+            raise DataError(
+                f"{data.task.name}: has the fields {', '.join(theirs)}, but the simulator was trained on "
+                f"{', '.join(ours)}; say this order in the task (`fields`, `inputs`)."
+            )
     old = {p.name: p.choices for p in known.parameters}
     params = tuple(
         dataclasses.replace(p, choices=tuple(dict.fromkeys((*old.get(p.name, ()), *p.choices)))) if p.choices else p
         for p in data.task.parameters
     )
+    order = [*old, *(p.name for p in params if p.name not in old)]
+    params = tuple(sorted(params, key=lambda p: order.index(p.name)))
     task = dataclasses.replace(data.task, parameters=params)
     entries = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
     return DataSet(task, tuple(entries))

@@ -112,7 +112,8 @@ def _check_metadata(file: Path, content: Any) -> None:
 
 
 def _variables(group: Any) -> Iterator[Variable]:
-    for name, array in group.arrays():
+    # By name, as in consolidated metadata: without it they come in the order in which their reads happen to end.
+    for name, array in sorted(group.arrays(), key=lambda item: str(item[0])):
         attributes = dict(array.attrs)
         dims = getattr(array.metadata, "dimension_names", None) or attributes.get("_ARRAY_DIMENSIONS")
         names = tuple(str(dim) for dim in dims) if dims else tuple(f"axis {i} of {name}" for i in range(array.ndim))

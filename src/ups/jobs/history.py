@@ -1,0 +1,105 @@
+"""Whether a frame says all of the next one, or hides what the frames before it tell: looked for in a few samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ups.data import Source
+from ups.tensors import numbers_of
+from ups.types import Array
+
+LOOKED_AT, TIMES = 16, 4  # samples of a file, about, and places in each
+ROWS = 128  # cells of a triple that are looked at, at most
+FEATURES = 512  # random functions of what lies around a cell
+FEWEST = 8  # triples of which anything can be said
+HIDDEN = 0.5  # of what changes, which one frame leaves unexplained at least where something is hidden
+TOLD = 0.25  # of that, which the frame before it leaves at most
+RIDGES = (1e-6, 1e-4, 1e-2, 1.0)
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Triple:
+    """Three frames `(3, *S, C)` of a sample one after the other, its inputs `(*S, G)`, the times between the frames
+    with its parameters, and which axes wrap."""
+
+    frames: Array
+    inputs: Array
+    numbers: tuple[float, ...]
+    periodic: tuple[bool, ...]
+
+
+def triples(source: Source, every: int, thin: int) -> list[Triple]:
+    """Of a few samples, from beginning to end, where every so many frames and cells are kept."""
+    names, found = numbers_of(source.task), []
+    for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
+        params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
+        if len(times) <= 2 * every or not all(isinstance(value, int | float) for value in params):
+            continue
+        cells = (slice(None, None, thin),) * source.task.ndim
+        inputs = source.inputs(i)[cells].astype(np.float64)
+        starts = np.linspace(0, len(times) - 1 - 2 * every, TIMES).astype(int)
+        for start in sorted(set(starts.tolist())):
+            when = slice(start, start + 2 * every + 1, every)
+            frames = source.read(i, when)[(slice(None), *cells)].astype(np.float64)
+            numbers = (*np.diff(times[when]), *(float(value) for value in params))  # type: ignore[arg-type]
+            found.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
+    return found
+
+
+def hides(seen: Sequence[Triple]) -> bool:
+    """Whether one frame leaves at least half of what changes next unexplained, and two frames at most a quarter of
+    that: a displacement without its velocity, a field without the one that drives it."""
+    alike = [t for t in seen if (t.frames.shape, t.periodic) == (seen[0].frames.shape, seen[0].periodic)]
+    if len(alike) < FEWEST:
+        return False
+    left = _unexplained(alike, before=False)
+    return left > HIDDEN and _unexplained(alike, before=True) < TOLD * left
+
+
+def _unexplained(seen: Sequence[Triple], before: bool) -> float:
+    """The part of the changes to the last frames of the second half of the triples that ridge regression on the first
+    half misses: of random functions of what lies around a cell in the middle frame, and with `before` in the change
+    to that one too. Cells that do not count are 0, and not asked for."""
+    draw = np.random.default_rng(0)
+    frames = np.stack([triple.frames for triple in seen])
+    axes = tuple(range(frames.ndim - 1))
+    frames = (frames - np.nanmean(frames, axes)) / np.maximum(np.nanstd(frames, axes), TINY)
+    told, asked, fit = [], [], []
+    for i, (triple, (first, middle, last)) in enumerate(zip(seen, frames, strict=True)):
+        known = [middle, *([middle - first] if before else []), triple.inputs]
+        near = np.nan_to_num(_around(np.concatenate(known, -1), triple.periodic))
+        change = (last - middle).reshape(-1, last.shape[-1])
+        counted = np.flatnonzero(np.isfinite(change).all(-1))
+        rows = draw.permutation(counted)[:ROWS]
+        told.append(np.hstack((near[rows], np.tile(triple.numbers, (len(rows), 1)))))
+        asked.append(change[rows])
+        fit.append(np.full(len(rows), 2 * i < len(seen)))
+    x, y, train = np.concatenate(told), np.concatenate(asked), np.concatenate(fit)
+    y /= np.maximum(np.sqrt(np.mean(y**2, 0)), TINY)
+    x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-9 * np.abs(x).max(0) + TINY)
+    weights = draw.normal(size=(x.shape[1], FEATURES)) / np.sqrt(x.shape[1])
+    x = np.hstack((x, np.maximum(x @ weights + draw.normal(size=FEATURES), 0), np.ones((len(x), 1))))
+    a, b, size = x[train], y[train], np.sum(y[~train] ** 2)
+    if not len(a) or size == 0:
+        return 0.0
+    gram, right, unit = a.T @ a, a.T @ b, len(a) * np.eye(x.shape[1])
+    fits = (np.linalg.solve(gram + ridge * unit, right) for ridge in RIDGES)
+    return min(1.0, *(float(np.sum((y[~train] - x[~train] @ w) ** 2) / size) for w in fits))
+
+
+def _around(values: Array, periodic: Sequence[bool]) -> Array:
+    """Of `(*S, C)` for each cell its own values and those 1, 2, 4 … cells away along each axis, `(cells, features)`."""
+    found = [values]
+    for axis, wraps in enumerate(periodic):
+        cells = values.shape[axis]
+        away = 1
+        while away == 1 or 8 * away <= cells:
+            for shift in (away, -away):
+                places = np.arange(cells) + shift
+                found.append(np.take(values, places, axis, mode="wrap" if wraps else "clip"))
+            away *= 2
+    return np.concatenate(found, -1).reshape(values[..., 0].size, -1)
