@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -192,14 +193,19 @@ def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_its_share(
     numbers = [score("nrmse", 0.03, "test, nu = 0.01"), score("nrmse", 0.5, "test, nu = 0.1")]
     many = measured("beyond/many-1d", "beyond", numbers, minutes=16.0)
     alone = [
-        measured("burgers1d/nu0.01", "full", [score("nrmse", value)], minutes=minutes, started=f"2026-01-0{day}")
-        for day, (minutes, value) in enumerate(((1.0, 0.02), (10.0, 0.001)), start=1)
+        measured("burgers1d/nu0.01", "full", [score("nrmse", value)], minutes=minutes, started=day, recipe=recipe)
+        for day, recipe, minutes, value in (
+            ("2025-12-31", "of before", 1.0, 0.9),
+            ("2026-01-01", "of now", 1.0, 0.02),
+            ("2026-01-02", "of now", 10.0, 0.001),
+        )
     ]
     text = tables_beyond(table, further, [many, *alone])["many"]
     (line,) = (line for line in text.splitlines() if "`burgers1d/nu0.01`" in line)
-    assert "| 3.00e-02 (2.70e-02 – 3.30e-02) | 2.00e-02 (1.80e-02 – 2.20e-02) | 1.50 (1.35 – 1.65) |" in line
+    known = table["burgers1d/nu0.01"].published.best
+    assert f"| **3.00e-02** (2.70e-02 – 3.30e-02) | {known:.2e} | 2.00e-02 (1.80e-02 – 2.20e-02) | 1.50 (" in line
     assert "1 min a set; alone 1 min" in line
-    assert "| 5.00e-01 (4.50e-01 – 5.50e-01) | not measured | – |" in text
+    assert re.search(r"\*\*5.00e-01\*\* \(4.50e-01 – 5.50e-01\) \| [-.e0-9]+ \| not measured \| – \|", text)
 
 
 def test_what_few_trajectories_save_and_what_compute_buys(
@@ -214,12 +220,15 @@ def test_what_few_trajectories_save_and_what_compute_buys(
     assert "| 16 | 1.00e-01 (9.00e-02 – 1.10e-01) | 4.00e-01 (3.60e-01 – 4.40e-01) | 4.00 (3.27 – 4.89) |" in line
     assert "0.5 min, from `known`" in line
     runs = [measured("swe2d", "full", [score("nrmse", 0.1 / m)], minutes=m) for m in (4.0, 1.0)]
+    runs.insert(
+        0, measured("swe2d", "full", [score("nrmse", 9.0)], minutes=2.0, recipe="of before", started="2020-01-01")
+    )
     text = tables_beyond(table, further, runs)["compute"]
     assert [line.split(" | ")[1] for line in text.splitlines()[2:4]] == ["1", "4"]
     assert "(images/compute.png)" in text
     draw(tmp_path / "compute.png", runs)
     assert (tmp_path / "compute.png").read_bytes().startswith(b"\x89PNG")
-    draw(tmp_path / "none.png", runs[:1])
+    draw(tmp_path / "none.png", runs[:2])
     assert not (tmp_path / "none.png").exists(), "one budget is no curve"
 
 

@@ -159,7 +159,7 @@ def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tup
 
 def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """One simulator for many rows of the table, beside those that were trained for each alone."""
-    header = ("row", "of the table", "one for all", "alone", "ratio", "training", "command")
+    header = ("row", "of the table", "one for all", "published FNO", "alone", "ratio", "training", "command")
 
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         sets = sets_of(row)
@@ -177,7 +177,9 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
                 ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
             spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
             where = f"`{name}`" if name else f"`{task}`, {split}"
-            yield where, cell(scores), cell(own) if own else "not measured", ratio, spent
+            best = rows[name].published.best if name else None
+            words = cell(scores, bar=best or math.inf), "–" if best is None else f"{best:.2e}"
+            yield where, *words, cell(own) if own else "not measured", ratio, spent
 
     return _table(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
 
@@ -198,13 +200,20 @@ def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:
 def alone(
     rows: Mapping[str, Row], entries: Sequence[Entry], task: str, params: Mapping[str, float | str], minutes: float
 ) -> tuple[str, list[Entry]]:
-    """The name of the row of the table with these parameters, and its newest runs of about so many minutes."""
+    """The name of the row of the table with these parameters, and of its runs by the newest recipe those of about so
+    many minutes."""
     for row in rows.values():
         if [(t, p) for t, _, p in sets_of(row)] == [(task, params)]:
-            known = [entry for entry in entries if (entry.row, entry.kind) == (row.name, "full")]
+            known = _by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
             near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
             return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
     return "", []
+
+
+def _by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
+    """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
+    last = max(runs, key=lambda entry: entry.started, default=None)
+    return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
 
 
 def few_table(entries: Sequence[Entry]) -> str:
@@ -256,12 +265,14 @@ def _ratio(above: Score, below: Score) -> str:
 
 
 def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """The newest full run of each budget, of rows that were measured with several, by row, the least budget first.
-    Those with a note are left out: minutes on a GPU that others use too are no measure of what was computed."""
-    found: dict[str, dict[float, Entry]] = {}
+    """The newest full run of each budget by the newest recipe, of rows that were measured with several, by row, the
+    least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
+    computed."""
+    found: dict[str, list[Entry]] = {}
     for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
-        found.setdefault(entry.row, {})[entry.minutes] = entry
-    return {row: [runs[m] for m in sorted(runs)] for row, runs in sorted(found.items()) if len(runs) > 1}
+        found.setdefault(entry.row, []).append(entry)
+    budgets = {row: {run.minutes: run for run in _by_newest_recipe(runs)} for row, runs in sorted(found.items())}
+    return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}
 
 
 def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
