@@ -14,8 +14,10 @@ from ups.config import load
 from ups.definition import definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
+from ups.jobs.fit import Data, _proposed
+from ups.jobs.holdings import holdings
 from ups.jobs.inspect import notes
-from ups.jobs.propose import holdings, propose
+from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
@@ -140,6 +142,28 @@ def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_
     config = written(tmp_path / "run.yaml", tmp_path / "alone.npz", task=str(tmp_path / "alone.yaml"))
     assert config.model.part("operator").context == 2
     assert "context: frames that are looked back on" in (tmp_path / "run.yaml").read_text()
+
+
+def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
+    k, t, x = np.arange(1, 5), 0.05 * np.arange(12), (np.arange(32) + 0.5) / 32
+    a, b = np.random.default_rng(4).normal(size=(2, 24, 1, 4)) / k
+    phase = np.pi * k * t[:, None]
+    u = (a * np.cos(phase) + b * np.sin(phase)) @ np.sin(np.pi * k[:, None] * x)
+    with Data(u).source() as source:
+        told: tuple[dict[str, object], ...] = (
+            {},
+            {"model.codec.dim": 2},
+            {"start_from": "runs/old"},
+            {"operator.train.optimizer": "adamw"},
+        )
+        found = [_proposed([source], "cpu", 1.0, settings) for settings in told]
+    assert found[0]["model.operator.context"] == 2, "a displacement hides its velocity"
+    assert (found[0]["codec.train.steps"], found[0]["operator.train.seconds"]) == (0, 60), "the codec loses nothing"
+    assert not [key for key in found[0] if key.startswith("data")], "every frame is kept"
+    assert {"codec.train.steps", "model.codec.patch"}.isdisjoint(found[1]), "a codec that compresses is trained"
+    assert (found[1]["codec.train.seconds"], found[1]["operator.train.seconds"]) == (9, 51)
+    assert not [key for key in found[2] if key.startswith("model.")], "networks are those of the run to go on from"
+    assert "operator.train.lr" not in found[3]
 
 
 def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,20 @@ from ups.data.readers.memory import open_memory
 from ups.data.splits import PARTS, make_split
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
+from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
+from ups.jobs.holdings import held_as_they_are, recipe
+from ups.jobs.propose import dotted
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.config import run_config
-from ups.run.datasets import Screen
+from ups.run.config import RunConfig, run_config
+from ups.run.datasets import Screen, open_sets
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir
 from ups.types import ConfigError, counted
 
-# The share of the time that goes into the codec.
+# The share of the time that goes into a codec that has something to learn.
 CODEC = 0.15
 SPACE = ("x", "y", "z")
 
@@ -117,6 +121,22 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
     return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
 
 
+def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
+    that may have to learn; one that names its optimizer has its own rate."""
+    found = dotted(recipe(held_as_they_are(sources), device_of(device).type)) if sources else {}
+    codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
+    if codec or not sources or settings.get("start_from"):
+        found = {key: value for key, value in found.items() if not key.startswith(("model.codec", "codec."))}
+        found["codec.train.seconds"] = 60 * minutes * CODEC
+        minutes *= 1 - CODEC
+    if settings.get("start_from"):
+        found = {key: value for key, value in found.items() if not key.startswith("model.")}
+    if "operator.train.optimizer" in settings:
+        found.pop("operator.train.lr", None)
+    return {**found, "operator.train.seconds": 60 * minutes}
+
+
 def fit(
     data: Any,
     minutes: float,
@@ -129,14 +149,22 @@ def fit(
 ) -> tuple[Simulator, RunDir, Report]:
     """Write `data` as a data set beside the run's folder, train on it for `minutes`, and judge what was learnt.
 
-    A path is read where it lies.
+    A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data, but for the
+    size of the network; every frame and cell is kept.
     """
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    budget = {"codec.train.seconds": 60 * minutes * CODEC, "operator.train.seconds": 60 * minutes * (1 - CODEC)}
     place = {"name": name, "out": str(out), "device": device}
+
+    def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
+        found = _proposed(sources, device, minutes, settings)
+        return load(run_config(), None, {**place, **file, **found, **settings})
+
     if isinstance(data, str | Path):
-        config = load(run_config(), None, {**place, "data.data.file": str(data), **budget, **settings})
+        file = {"data.data.file": str(data)}
+        with ExitStack() as stack:
+            sets = open_sets(config_of(file).data, Path(), screen.following, stack)
+            config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
         folder, report = run_alone(config, screen, overwrite=overwrite)
         return load_simulator(folder.folder, device), folder, report
     given = data if isinstance(data, Data) else Data(data)
@@ -146,7 +174,7 @@ def fit(
         task = source.task.name
         beside = out / f"{name}-data"
         file = {f"data.{task}.file": str(beside / task)}
-        config = load(run_config(), None, {**place, **file, **budget, **settings})  # before anything is written
+        config = config_of(file, [source])  # before anything is written
         if not overwrite and ((out / name).exists() or (beside / task).exists()):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         split = make_split(source.ids)

@@ -1,0 +1,190 @@
+"""What data hold, looked at in a few samples, and the recipe that fits it: for `ups init` and `ups.fit`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ups.data import Source, open_source
+from ups.definition import definition_from, is_file_name
+from ups.jobs.history import Triple, hides, triples
+from ups.jobs.seams import seamless
+from ups.jobs.winds import Glance, glances, winds_in
+from ups.physics import EQUATIONS, TASKS
+from ups.physics.random import Draw
+from ups.physics.solver import initial_states
+from ups.physics.symmetries import winds_of
+from ups.tensors import told_apart
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted
+
+FRAMES = 41  # of a trajectory, about which are kept
+CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
+FEW = 5  # trajectories, under which they are cut in time
+LOOKED_AT = 8  # samples, about, whose first frames are looked at
+UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
+MANY = 60  # trajectories, below which a larger part of them is for testing
+RATE = 4e-3  # the highest learning rate of a small network
+
+
+@dataclass(frozen=True)
+class Holding:
+    """The data of one task: its files, none where they are to be made, and what is in them."""
+
+    task: TaskSpec
+    files: tuple[str, ...]
+    samples: int
+    frames: int
+    cells: tuple[int, ...]
+    definition: str  # the name or the YAML file that the user gave
+    uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
+    seen: tuple[Glance, ...] = ()  # frames of a few samples
+    winds: tuple[str, ...] = ()  # parameters that carry its states along
+    past: tuple[Triple, ...] = ()  # more frames of a few samples
+    hidden: bool = False  # what comes next is in the frame before the last too
+    seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
+
+    @property
+    def place(self) -> str:
+        """Where it lies."""
+        return self.files[0] if self.files else self.task.name
+
+    @property
+    def words(self) -> str:
+        spec, cells = self.task, " × ".join(map(str, self.cells))
+        what = counted(self.samples, "sample")
+        if not spec.steady:
+            what = f"{counted(self.samples, 'trajectory')} × {counted(self.frames, 'frame')}"
+        title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
+        return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
+
+    def section(self, kind: str) -> dict[str, Any]:
+        """The entry of a config."""
+        entry: dict[str, Any] = {"file": self.files[0] if len(self.files) == 1 else list(self.files)}
+        if not self.files:
+            entry = {"task": self.task.name, "samples": self.samples, "resolution": self.cells[0]}
+            entry |= {"scheme": "accurate"}
+        elif self.definition:
+            entry["task"] = self.definition
+        thin = {"space": every_of(max(self.cells), CELLS[kind][self.task.ndim])} if self.files else {}
+        thin |= {} if self.task.steady else {"time": every_of(self.frames, FRAMES)}
+        thin = {name: every for name, every in thin.items() if every > 1}
+        cut: dict[str, Any] = {}
+        if self.samples < FEW:
+            cut = {"split": {"time": [0.7, 0.15, 0.15]}}
+        elif self.samples < MANY:  # of a tenth of them a test could tell nothing
+            cut = {"split": {"fractions": [0.6, 0.15, 0.25]}}
+        return {**entry, **({"reduce": thin} if thin else {}), **cut}
+
+
+def every_of(count: int, wanted: int) -> int:
+    return max(1, count // wanted)
+
+
+def holdings(files: Sequence[Path], task: str) -> list[Holding]:
+    """What files hold, by task; without files, a task that is made."""
+    if not files:
+        return [_made(task or "burgers1d")]
+    found = []
+    for path in files:
+        with open_source(path, TASKS, definition_from(task) if task else None) as source:
+            found.append(_held(source, (str(path),), task))
+    return _by_task(found)
+
+
+def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
+    """What sources hold, by task, of which every frame and cell is kept."""
+    return _by_task([_held(source, (), "", every=1, thin=1) for source in sources])
+
+
+def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thin: int = 0) -> Holding:
+    """What a source holds, with frames of a few samples, as far apart as they will be."""
+    facts = (files, len(source), len(source.times), source.domain.shape, task)
+    here = Holding(source.task, *facts, source.task.steady or _all_uneven(source))
+    if source.task.steady:
+        return here
+    every = every or every_of(here.frames, FRAMES)
+    thin = thin or every_of(max(here.cells), CELLS["cpu"][here.task.ndim])
+    seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
+    return replace(here, seen=seen, past=past, seamless=seamless(source))
+
+
+def _by_task(found: Sequence[Holding]) -> list[Holding]:
+    """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
+    tasks: dict[str, Holding] = {}
+    for here in found:
+        name, earlier = here.task.name, tasks.get(here.task.name)
+        if earlier is not None and earlier.task.channels != here.task.channels:
+            names, others = (", ".join(h.task.channels) for h in (here, earlier))
+            raise DataError(f"{here.place}: {name} has the fields {names}, and in {earlier.place} {others}.")
+        if earlier is not None:
+            together = (earlier.files + here.files, earlier.samples + here.samples)
+            uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
+            here = replace(here, files=together[0], samples=together[1], uneven=uneven, seen=seen, past=past)
+        tasks[name] = here
+    for holding in tasks.values():
+        if holding.samples < FEW and holding.task.steady:
+            raise DataError(
+                f"{holding.place}: {holding.samples} steady states cannot be cut into data to train on, to validate "
+                f"on and to test on; at least {FEW} can."
+            )
+        if not told_apart(holding.task):
+            raise DataError(
+                f"{holding.place}: has one frame of each sample, and neither inputs nor parameters that tell "
+                "samples apart: there is nothing to predict it from; give at least two frames, or `inputs`."
+            )
+    return [replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), seen=(), past=()) for h in tasks.values()]
+
+
+def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, Any]:
+    """How a simulator of some tasks is made and trained on a kind of device, whatever its size: the sections of a
+    config."""
+    patch = [4, 2 if kind == "cpu" else 4, 2]
+    dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
+    gauge = "sample" if all(h.uneven for h in sets) else "task"
+    carried = {h.task.name: list(h.winds) for h in sets if h.winds}
+    told: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
+    if any(h.hidden for h in sets):
+        told |= {"context": 2}
+        told |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
+    return {
+        "model": {
+            "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
+            "operator": {"gauge": gauge, **told},
+        },
+        "codec": {"train": {"steps": 0}},
+        "operator": {"loss": {"increment": 0.0}, "train": {"lr": rate, "optimizer": "muon", "ema": 0.99}},
+    }
+
+
+def _made(task: str) -> Holding:
+    """A generated task, small enough for a laptop."""
+    if is_file_name(task) or task not in EQUATIONS:
+        raise ConfigError(f"there is no task '{task}' to make data of; `ups data tasks` lists them, or name FILES.")
+    spec = TASKS[task]
+    cells = {1: 128, 2: 32, 3: 16}[spec.ndim]
+    equation = EQUATIONS[task]()
+    frames = 1 if spec.steady else len(equation.times())
+    starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
+    uneven = spec.steady or all(_uneven(state, state) for state in starts)
+    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "", uneven, winds=winds_of(spec))
+
+
+def _all_uneven(source: Source) -> bool:
+    """Whether the first frame of none of a few samples is uniform."""
+    few = range(0, len(source), max(1, len(source) // LOOKED_AT))
+    return all(
+        _uneven(source.read(i, slice(1))[0], source.read(i, slice(len(source.times_of(i)) - 1, None))[0]) for i in few
+    )
+
+
+def _uneven(first: Array, last: Array) -> bool:
+    """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
+    cells = tuple(range(first.ndim - 1))
+    size = np.nanstd(np.stack((first, last)).astype(np.float64), (0, *(axis + 1 for axis in cells)))
+    deviation = np.nanstd(first.astype(np.float64), cells) / np.maximum(size, TINY)
+    return bool(np.sqrt(np.mean(deviation**2)) > UNIFORM)
