@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -47,6 +47,17 @@ class Oracle:
     def predict(self, _: Window, steps: int) -> Tensor:
         truth = self.truth.targets[:, :steps]
         return truth + self.error * truth.flip(2)
+
+
+@dataclass
+class Fixed:
+    """A forecast that is known."""
+
+    frames: Tensor
+    name: str
+
+    def predict(self, _: Window, steps: int) -> Tensor:
+        return self.frames[:, :steps]
 
 
 def result(task: str, error: float = 0.01, cost: Cost = TRAINED, codec: float = 0.001) -> TaskResult:
@@ -305,6 +316,20 @@ def test_what_went_wrong_is_said_plainly(error: float, cost: Cost, codec: float,
     assert not page.sections[0].good
     assert ("UNTRAINED" in page.lead) == (cost.steps == 0)
     assert ("NOTHING is learnt" in page.lead) == (error > 1)
+
+
+@pytest.mark.parametrize(("error", "learnt"), [(0.3, True), (1.2, False)])
+def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error: float, learnt: bool) -> None:
+    """Air pressure: 30 Pa more or less beside 101 325; an error of 36 Pa is 4e-4 of it, and worse than no forecast."""
+    w = window(TASKS["burgers1d"])
+    waves, noise = (torch.as_tensor(np.random.default_rng(i).normal(size=w.targets.shape)) for i in range(2))
+    w = replace(w, targets=101325 + 30 * waves)
+    forecasts = [Fixed(w.targets + size * error * noise, name) for size, name in ((30, "ups"), (90, "persistence"))]
+    ours, worse = (evaluate(forecast, [w], P) for forecast in forecasts)
+    assert ours.score < 5e-4
+    verdict, good = TaskResult(Entry(ours, TRAINED), Entry(worse)).verdict
+    assert good is learnt
+    assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
 
 
 def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_worse() -> None:

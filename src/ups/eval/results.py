@@ -17,6 +17,7 @@ from ups.eval.by_parameter import by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
+from ups.eval.offsets import missed_beside_mean
 from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
@@ -182,6 +183,8 @@ class TaskResult:
             return f"NOT LEARNT: no better than persistence{after}{tail}", False
         if mine.score >= 1:
             return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
+        if missed := missed_beside_mean(mine):
+            return f"NOT LEARNT: {missed}{after}{tail}", False
         return f"learnt{tail}", not lost
 
     @property
