@@ -259,7 +259,9 @@ def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
     """Where networks are sharded, one that has been trained is replaced by what its pieces were gathered to."""
     simulator, config = carrier(), CodecConfig(dim=8, patch=(4, 4, 2))
     other = build([TASKS["advection1d"]], config, grids={"advection1d": (64,)}, seed=1).codec
-    assert not torch.equal(other.encoder.enter["advection1d"].weight, simulator.codec.encoder.enter["advection1d"].weight)
+    assert not torch.equal(
+        other.encoder.enter["advection1d"].weight, simulator.codec.encoder.enter["advection1d"].weight
+    )
     simulator.replace("codec", other)
     assert missed(simulator) < 1e-3
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +130,30 @@ def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: 
         found = {key: value for key, value in found.items() if not key.startswith(("model.codec", "codec."))}
         found["codec.train.seconds"] = 60 * minutes * CODEC
         minutes *= 1 - CODEC
-    if settings.get("start_from"):
-        found = {key: value for key, value in found.items() if not key.startswith("model.")}
+    if start := settings.get("start_from"):
+        kept = {key: value for key, value in found.items() if not key.startswith("model.")}
+        tasks = {source.task.name for source in sources}
+        found = {**kept, **(_networks(load_simulator(start), tasks, found) if sources else {})}
     if "operator.train.optimizer" in settings:
         found.pop("operator.train.lr", None)
     return {**found, "operator.train.seconds": 60 * minutes}
+
+
+def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[str, Any]) -> dict[str, Any]:
+    """How the networks of a simulator are made, as flags; of tasks that it does not know, what is `proposed`."""
+    found: dict[str, Any] = {}
+    for name, part in simulator.parts.items():
+        for key in fields(part.config):
+            flag, value = f"model.{name}.{key.name}", getattr(part.config, key.name)
+            if key.name in part.by_task:
+                named, new = part.by_task[key.name], proposed.get(flag, ())
+                known = [task for task in named if task in tasks]
+                others = [task for task in new if task not in simulator.codec.tasks]
+                value = [*known, *others]
+                if isinstance(named, Mapping):
+                    value = {task: list(named[task]) for task in known} | {task: new[task] for task in others}
+            found[flag] = value
+    return found
 
 
 def fit(
