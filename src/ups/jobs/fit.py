@@ -124,7 +124,8 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
     that may have to learn; one that names its optimizer has its own rate."""
-    found = dotted(recipe(held_as_they_are(sources), device_of(device).type)) if sources else {}
+    sections = recipe(held_as_they_are(sources), device_of(device).type) if sources else {}
+    found = dotted(sections)
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sources or settings.get("start_from"):
         found = {key: value for key, value in found.items() if not key.startswith(("model.codec", "codec."))}
@@ -133,7 +134,7 @@ def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: 
     if start := settings.get("start_from"):
         kept = {key: value for key, value in found.items() if not key.startswith("model.")}
         tasks = {source.task.name for source in sources}
-        found = {**kept, **(_networks(load_simulator(start), tasks, found) if sources else {})}
+        found = {**kept, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
     if "operator.train.optimizer" in settings:
         found.pop("operator.train.lr", None)
     return {**found, "operator.train.seconds": 60 * minutes}
@@ -144,15 +145,15 @@ def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[st
     found: dict[str, Any] = {}
     for name, part in simulator.parts.items():
         for key in fields(part.config):
-            flag, value = f"model.{name}.{key.name}", getattr(part.config, key.name)
+            value = getattr(part.config, key.name)
             if key.name in part.by_task:
-                named, new = part.by_task[key.name], proposed.get(flag, ())
+                named, new = part.by_task[key.name], proposed.get(name, {}).get(key.name, ())
                 known = [task for task in named if task in tasks]
                 others = [task for task in new if task not in simulator.codec.tasks]
                 value = [*known, *others]
                 if isinstance(named, Mapping):
                     value = {task: list(named[task]) for task in known} | {task: new[task] for task in others}
-            found[flag] = value
+            found[f"model.{name}.{key.name}"] = value
     return found
 
 

@@ -70,6 +70,8 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
     draw = np.random.default_rng(0)
     frames = np.stack([triple.frames for triple in seen])
     axes = tuple(range(frames.ndim - 1))
+    if np.isnan(frames).all(axes).any():
+        return 0.0
     frames = (frames - np.nanmean(frames, axes)) / np.maximum(np.nanstd(frames, axes), TINY)
     told, asked, fit = [], [], []
     for i, (triple, (first, middle, last)) in enumerate(zip(seen, frames, strict=True)):
