@@ -15,7 +15,7 @@ from ups.config import load
 from ups.definition import Definition, definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
-from ups.jobs.fit import Data, _proposed
+from ups.jobs.fit import Data, _proposed, _single
 from ups.jobs.holdings import holdings
 from ups.jobs.inspect import notes
 from ups.jobs.propose import propose
@@ -164,6 +164,13 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
     assert {"codec.train.steps", "model.codec.patch"}.isdisjoint(found[1]), "a codec that compresses is trained"
     assert (found[1]["codec.train.seconds"], found[1]["operator.train.seconds"]) == (9, 51)
     assert "operator.train.lr" not in found[2]
+
+
+def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -> None:
+    """Whole, it took the time to train for with it."""
+    given = {"operator": {"train": {"lr": 1e-3}}, "model.operator": {"carried": {"a": ["c"]}, "context": 3}, "mix": {}}
+    wanted = {"operator.train.lr": 1e-3, "model.operator.carried": {"a": ["c"]}, "model.operator.context": 3, "mix": {}}
+    assert _single(given) == wanted
 
 
 @pytest.mark.parametrize("what", ["an infinity", "nothing but nan", "a parameter that is nan"])

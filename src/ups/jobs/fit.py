@@ -20,7 +20,7 @@ from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
 from ups.jobs.holdings import held_as_they_are, recipe
 from ups.jobs.propose import dotted
-from ups.models import Simulator
+from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen, open_sets
@@ -140,6 +140,19 @@ def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: 
     return {**found, "operator.train.seconds": 60 * minutes}
 
 
+def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of whole sections as those of their keys, beside which the recipe's others stay."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        names = key.split(".")
+        section = names[0] in ("model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
+        if section and isinstance(value, Mapping):
+            found |= _single({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            found[key] = value
+    return found
+
+
 def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[str, Any]) -> dict[str, Any]:
     """How the networks of a simulator are made, as flags; of tasks that it does not know, what is `proposed`."""
     found: dict[str, Any] = {}
@@ -174,7 +187,7 @@ def fit(
     """
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    place = {"name": name, "out": str(out), "device": device}
+    place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
 
     def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
         found = _proposed(sources, device, minutes, settings)
