@@ -14,6 +14,7 @@ from ups.config import load
 from ups.data import Source, defined
 from ups.data.readers.memory import open_memory
 from ups.data.splits import PARTS, make_split
+from ups.data.trajectories import Reduction, alike
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
@@ -208,6 +209,7 @@ def fit(
         beside = out / f"{name}-data"
         file = {f"data.{task}.file": str(beside / task)}
         config = config_of(file, [source])  # before anything is written
+        alike(source, source.ids, Reduction())  # which refuses parameters and masks that say nothing
         if not overwrite and ((out / name).exists() or (beside / task).exists()):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         split = make_split(source.ids)
