@@ -171,6 +171,7 @@ def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -
     given = {"operator": {"train": {"lr": 1e-3}}, "model.operator": {"carried": {"a": ["c"]}, "context": 3}, "mix": {}}
     wanted = {"operator.train.lr": 1e-3, "model.operator.carried": {"a": ["c"]}, "model.operator.context": 3, "mix": {}}
     assert _single(given) == wanted
+    assert _single({"start_from": Path("runs/old")}) == {"start_from": "runs/old"}
 
 
 @pytest.mark.parametrize("what", ["an infinity", "nothing but nan", "a parameter that is nan"])

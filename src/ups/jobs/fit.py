@@ -150,7 +150,7 @@ def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
         if section and isinstance(value, Mapping):
             found |= _single({f"{key}.{name}": inner for name, inner in value.items()})
         else:
-            found[key] = value
+            found[key] = str(value) if isinstance(value, Path) else value
     return found
 
 
