@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,14 +12,15 @@ import yaml
 
 from ups.cli import main
 from ups.config import load
-from ups.definition import definition_from
+from ups.definition import Definition, definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
-from ups.jobs.fit import Data, _proposed
+from ups.jobs.fit import Data, _proposed, _single
 from ups.jobs.holdings import holdings
 from ups.jobs.inspect import notes
 from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
+from ups.models import CodecConfig, OperatorConfig, build
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
@@ -153,7 +155,6 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
         told: tuple[dict[str, object], ...] = (
             {},
             {"model.codec.dim": 2},
-            {"start_from": "runs/old"},
             {"operator.train.optimizer": "adamw"},
         )
         found = [_proposed([source], "cpu", 1.0, settings) for settings in told]
@@ -162,8 +163,42 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
     assert not [key for key in found[0] if key.startswith("data")], "every frame is kept"
     assert {"codec.train.steps", "model.codec.patch"}.isdisjoint(found[1]), "a codec that compresses is trained"
     assert (found[1]["codec.train.seconds"], found[1]["operator.train.seconds"]) == (9, 51)
-    assert not [key for key in found[2] if key.startswith("model.")], "networks are those of the run to go on from"
-    assert "operator.train.lr" not in found[3]
+    assert "operator.train.lr" not in found[2]
+
+
+def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -> None:
+    """Whole, it took the time to train for with it."""
+    given = {"operator": {"train": {"lr": 1e-3}}, "model.operator": {"carried": {"a": ["c"]}, "context": 3}, "mix": {}}
+    wanted = {"operator.train.lr": 1e-3, "model.operator.carried": {"a": ["c"]}, "model.operator.context": 3, "mix": {}}
+    assert _single(given) == wanted
+    assert _single({"start_from": Path("runs/old")}) == {"start_from": "runs/old"}
+
+
+@pytest.mark.parametrize("what", ["an infinity", "nothing but nan", "a parameter that is nan"])
+def test_what_is_not_finite_is_left_to_those_who_can_say_so(what: str) -> None:
+    u, speed = np.random.default_rng(7).normal(size=(12, 5, 16, 1)), np.linspace(0, 1, 12)
+    u[3, 2, 5] = np.inf if what == "an infinity" else 0.0
+    u[:] = np.nan if what == "nothing but nan" else u
+    speed[:] = np.where(np.arange(12) == 4, np.nan, speed) if what == "a parameter that is nan" else speed
+    with Data(u, params={"c": speed}).source() as source:
+        assert "model.operator.context" not in _proposed([source], "cpu", 1.0, {})
+
+
+def test_fit_goes_on_with_the_networks_of_the_simulator_that_it_starts_from(tmp_path: Path) -> None:
+    """They are those that another fit was proposed, and none of the defaults; a task of its own has its own wind."""
+    draw, x, t = np.random.default_rng(6), (np.arange(32) + 0.5) / 32, 0.05 * np.arange(5)
+    speed, size = np.linspace(-1, 1, 12), draw.normal(size=(12, 1, 1, 3))
+    at = x[:, None] - speed[:, None, None, None] * t[:, None, None]
+    u = (size * np.sin(2 * np.pi * np.arange(1, 4) * at + size)).sum(-1)
+    sources = [Data(u, params={"c": speed}, task=Definition(name, periodic=("x",))).source() for name in ("old", "new")]
+    codec, carried = CodecConfig(dim=16, patch=(2, 2, 2)), {"old": ("c",)}
+    operator = OperatorConfig(width=16, heads=2, context=2, gauge="sample", carried=carried)
+    build([sources[0].task], codec, operator, grids={"old": (32,)}).save(tmp_path / "old.safetensors")
+    for source, name in zip(sources, ("old", "new"), strict=True):
+        found = _proposed([source], "cpu", 1.0, {"start_from": str(tmp_path / "old.safetensors")})
+        model = load(run_config(), None, {"data.a.task": "burgers1d", **found}).model
+        assert model.part("codec") == codec
+        assert model.part("operator") == replace(operator, carried={name: ("c",)})
 
 
 def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path) -> None:

@@ -255,6 +255,17 @@ def test_tokens_that_hold_less_than_their_patches_are_carried_themselves() -> No
     assert found.operator(torch.randn(4, 1, 16, 2), asked(SPEEDS)).shape == (4, 16, 2)
 
 
+def test_cells_are_those_of_the_codec_that_a_simulator_has_now() -> None:
+    """Where networks are sharded, one that has been trained is replaced by what its pieces were gathered to."""
+    simulator, config = carrier(), CodecConfig(dim=8, patch=(4, 4, 2))
+    other = build([TASKS["advection1d"]], config, grids={"advection1d": (64,)}, seed=1).codec
+    assert not torch.equal(
+        other.encoder.enter["advection1d"].weight, simulator.codec.encoder.enter["advection1d"].weight
+    )
+    simulator.replace("codec", other)
+    assert missed(simulator) < 1e-3
+
+
 def test_an_artifact_that_was_carried_by_tokens_stays_so(tmp_path: Path) -> None:
     """One from before cells could carry does not say by what; it was by tokens."""
     simulator = carrier(carried_by="tokens")

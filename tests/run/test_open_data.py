@@ -414,6 +414,19 @@ def test_fields_in_another_order_than_a_simulators_are_refused_and_parameters_pu
         aligned([data], {"two": dataclasses.replace(data.task, fields=data.task.fields[::-1])})
 
 
+@pytest.mark.parametrize("what", ["no cell of sample 000002 counts", "speed is nan in a sample"])
+def test_fit_refuses_data_before_it_writes_them(tmp_path: Path, what: str) -> None:
+    """With `overwrite` they would have taken the place of good ones."""
+    values, speed = np.random.default_rng(0).normal(size=(6, 4, 16, 1)), np.arange(6.0)
+    if what.startswith("speed"):
+        speed[2] = np.nan
+    else:
+        values[2] = np.nan
+    with pytest.raises(DataError, match=what):
+        ups.fit(ups.Data(values, params={"speed": speed}), out=tmp_path, device="cpu", quiet=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -> None:
     speeds = np.linspace(0.2, 1, 12)
     values = np.moveaxis(waves(16, 8, speeds)[:, None], 2, 0)  # (time, sample, channel, x)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from ups.eval.metrics import VARIANCE_FLOOR
 from ups.eval.rollout import Evaluation
 
 FAR = 10.0  # times what varies in a field: a mean beside which errors look small, however wrong
+ROUNDING = 4 * float(np.finfo(np.float32).eps)  # part of a mean, which a field varies by that is as good as constant
 AS_WRONG = 0.95  # of what varies: an error from which on the mean is as good an answer
 
 
@@ -17,16 +19,19 @@ def missed_beside_mean(evaluation: Evaluation) -> str:
     """
     rmse, nrmse, vrmse = (evaluation.errors.frames(name) for name in ("rmse", "nrmse", "vrmse"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        size, spread = rmse / nrmse, rmse / vrmse  # of the truth, (N, T, C); nan where nothing is wrong
-        mean = np.sqrt(np.maximum(size**2 - spread**2, 0.0))
+        size, spread = (rmse / nrmse) ** 2, (rmse / vrmse) ** 2  # of the truth, (N, T, C); nan where nothing is wrong
+        spread = np.maximum(spread - VARIANCE_FLOOR, 0.0)  # units are anyone's
+        mean, wrong = np.sqrt(np.maximum(size - spread, 0.0)), np.ma.masked_invalid(rmse**2)
     missed = []
     for channel, name in enumerate(evaluation.task.channels):
-        known = np.isfinite(mean[..., channel]) & np.isfinite(spread[..., channel])
-        if not known.any():
+        level = np.ma.masked_invalid(mean[..., channel])
+        if not level.count():
             continue
-        level, wrong = mean[..., channel][known], rmse[..., channel][known]
-        varies = float(np.sqrt(np.mean(spread[..., channel][known] ** 2) + np.var(level)))
-        if level.min() > FAR * varies and np.sqrt(np.mean(wrong**2)) >= AS_WRONG * varies:
+        # A state that is given tells the level of its sample; from inputs alone that is to be learnt too.
+        moves = level.var() if evaluation.task.steady else level.var(1).mean()
+        varies = float(np.sqrt(np.ma.masked_invalid(spread[..., channel]).mean() + moves))
+        far = level.min() > FAR * varies > FAR * ROUNDING * level.max()
+        if far and np.sqrt(wrong[..., channel].mean()) >= AS_WRONG * varies:
             missed.append(name)
     if not missed:
         return ""

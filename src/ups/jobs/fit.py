@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from ups.config import load
 from ups.data import Source, defined
 from ups.data.readers.memory import open_memory
 from ups.data.splits import PARTS, make_split
+from ups.data.trajectories import Reduction, alike
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
 from ups.jobs.holdings import held_as_they_are, recipe
 from ups.jobs.propose import dotted
-from ups.models import Simulator
+from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen, open_sets
@@ -124,17 +125,50 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
     that may have to learn; one that names its optimizer has its own rate."""
-    found = dotted(recipe(held_as_they_are(sources), device_of(device).type)) if sources else {}
+    sections = recipe(held_as_they_are(sources), device_of(device).type) if sources else {}
+    found = dotted(sections)
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sources or settings.get("start_from"):
         found = {key: value for key, value in found.items() if not key.startswith(("model.codec", "codec."))}
         found["codec.train.seconds"] = 60 * minutes * CODEC
         minutes *= 1 - CODEC
-    if settings.get("start_from"):
-        found = {key: value for key, value in found.items() if not key.startswith("model.")}
+    if start := settings.get("start_from"):
+        kept = {key: value for key, value in found.items() if not key.startswith("model.")}
+        tasks = {source.task.name for source in sources}
+        found = {**kept, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
     if "operator.train.optimizer" in settings:
         found.pop("operator.train.lr", None)
     return {**found, "operator.train.seconds": 60 * minutes}
+
+
+def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of whole sections as those of their keys, beside which the recipe's others stay."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        names = key.split(".")
+        section = names[0] in ("model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
+        if section and isinstance(value, Mapping):
+            found |= _single({f"{key}.{name}": inner for name, inner in value.items()})
+        else:
+            found[key] = str(value) if isinstance(value, Path) else value
+    return found
+
+
+def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[str, Any]) -> dict[str, Any]:
+    """How the networks of a simulator are made, as flags; of tasks that it does not know, what is `proposed`."""
+    found: dict[str, Any] = {}
+    for name, part in simulator.parts.items():
+        for key in fields(part.config):
+            value = getattr(part.config, key.name)
+            if key.name in part.by_task:
+                named, new = part.by_task[key.name], proposed.get(name, {}).get(key.name, ())
+                known = [task for task in named if task in tasks]
+                others = [task for task in new if task not in simulator.codec.tasks]
+                value = [*known, *others]
+                if isinstance(named, Mapping):
+                    value = {task: list(named[task]) for task in known} | {task: new[task] for task in others}
+            found[f"model.{name}.{key.name}"] = value
+    return found
 
 
 def fit(
@@ -154,7 +188,7 @@ def fit(
     """
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
-    place = {"name": name, "out": str(out), "device": device}
+    place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
 
     def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
         found = _proposed(sources, device, minutes, settings)
@@ -175,6 +209,7 @@ def fit(
         beside = out / f"{name}-data"
         file = {f"data.{task}.file": str(beside / task)}
         config = config_of(file, [source])  # before anything is written
+        alike(source, source.ids, Reduction())  # which refuses parameters and masks that say nothing
         if not overwrite and ((out / name).exists() or (beside / task).exists()):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         split = make_split(source.ids)

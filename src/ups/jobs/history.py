@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,8 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
     names, found = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        if len(times) <= 2 * every or not all(isinstance(value, int | float) for value in params):
+        known = all(isinstance(value, int | float) and math.isfinite(value) for value in params)
+        if len(times) <= 2 * every or not known:
             continue
         cells = (slice(None, None, thin),) * source.task.ndim
         inputs = source.inputs(i)[cells].astype(np.float64)
@@ -45,6 +47,7 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
         for start in sorted(set(starts.tolist())):
             when = slice(start, start + 2 * every + 1, every)
             frames = source.read(i, when)[(slice(None), *cells)].astype(np.float64)
+            frames[np.isinf(frames)] = np.nan
             numbers = (*np.diff(times[when]), *(float(value) for value in params))  # type: ignore[arg-type]
             found.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
     return found
@@ -67,6 +70,8 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
     draw = np.random.default_rng(0)
     frames = np.stack([triple.frames for triple in seen])
     axes = tuple(range(frames.ndim - 1))
+    if np.isnan(frames).all(axes).any():
+        return 0.0
     frames = (frames - np.nanmean(frames, axes)) / np.maximum(np.nanstd(frames, axes), TINY)
     told, asked, fit = [], [], []
     for i, (triple, (first, middle, last)) in enumerate(zip(seen, frames, strict=True)):
@@ -79,6 +84,8 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
         asked.append(change[rows])
         fit.append(np.full(len(rows), 2 * i < len(seen)))
     x, y, train = np.concatenate(told), np.concatenate(asked), np.concatenate(fit)
+    if not len(x):
+        return 0.0
     y /= np.maximum(np.sqrt(np.mean(y**2, 0)), TINY)
     x = (x - x.mean(0)) / np.maximum(x.std(0), 1e-9 * np.abs(x).max(0) + TINY)
     weights = draw.normal(size=(x.shape[1], FEATURES)) / np.sqrt(x.shape[1])

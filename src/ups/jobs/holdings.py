@@ -185,6 +185,8 @@ def _all_uneven(source: Source) -> bool:
 def _uneven(first: Array, last: Array) -> bool:
     """Whether a state `(*S, C)` is not uniform, in deviations of itself and of what becomes of it."""
     cells = tuple(range(first.ndim - 1))
+    if np.isnan(first).all(cells).any():
+        return True  # nobody knows
     size = np.nanstd(np.stack((first, last)).astype(np.float64), (0, *(axis + 1 for axis in cells)))
     deviation = np.nanstd(first.astype(np.float64), cells) / np.maximum(size, TINY)
     return bool(np.sqrt(np.mean(deviation**2)) > UNIFORM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ def glances(source: Source, every: int) -> list[Glance]:
     names, found = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        if len(times) <= every or not names or not all(isinstance(value, int | float) for value in params):
+        known = all(isinstance(value, int | float) and math.isfinite(value) for value in params)
+        if len(times) <= every or not names or not known:
             continue
         frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)
         numbers = tuple(float(value) for value in params)  # type: ignore[arg-type]

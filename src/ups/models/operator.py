@@ -13,7 +13,7 @@ from ups.models.config import OperatorConfig
 from ups.models.drift import Drift, carry, cells_of
 from ups.models.grids import Patch, Space
 from ups.models.layers import AXES, fourier_features
-from ups.models.part import Blueprint, NamedAxis
+from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.tokens import TokenNetwork
 from ups.physics.symmetries import winds_of
 from ups.tensors import Condition, table
@@ -119,10 +119,14 @@ class LatentOperator(TokenNetwork):
 
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
-        part, codec = super().build(config, blueprint), blueprint.parts["codec"]
-        assert isinstance(codec, Codec)
-        part.codec = (codec,) if config.carried_by == "cells" else ()
+        part = super().build(config, blueprint)
+        part.stand_beside(blueprint.parts)
         return part
+
+    def stand_beside(self, parts: Mapping[str, Part]) -> None:
+        codec = parts["codec"]
+        assert isinstance(codec, Codec)
+        self.codec = (codec,) if self.config.carried_by == "cells" else ()
 
     def fit_increments(self, task: str, std: Tensor | float) -> None:
         """Record the size of an increment of `task`: rms of z(t + dt) − z(t), one number or one per channel `(D,)`."""

@@ -63,6 +63,9 @@ class Part(nn.Module, ABC):
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         """The part with fresh weights."""
 
+    def stand_beside(self, parts: Mapping[str, Part]) -> None:
+        """Know the other parts of its simulator, of which one may have been replaced; nothing by default."""
+
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         """Record what it needs to know of a task's training data; nothing by default."""
 

@@ -105,6 +105,8 @@ class Simulator(Answers):
         self.trust = {}
         self.parts[name] = part
         self.add_module(name, part)
+        for each in self.parts.values():
+            each.stand_beside(self.parts)
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
