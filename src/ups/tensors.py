@@ -106,6 +106,12 @@ def numbers_of(task: TaskSpec) -> tuple[str, ...]:
     return tuple(p.name for p in task.parameters if p.encoded or not p.choices)
 
 
+NOT_TOLD = (
+    "has one frame of each sample, and neither inputs nor parameters that tell samples apart: there is nothing to "
+    "predict it from; give at least two frames, or `inputs`."
+)
+
+
 def told_apart(task: TaskSpec) -> bool:
     """Whether anything says which answer is asked for: a frame to go on from, or of a steady task an input that is no
     mask, or a parameter."""

@@ -440,6 +440,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("world", [1, 4])
+def test_any_number_of_ranks_gives_the_same_training(world: int) -> None:
+    (alone,) = values(run_ranks(flat_run, 1, "toy"))
+    ends = values(run_ranks(sharded_run, world, "toy"))
+    assert all(same(end, ends[0]) for end in ends), "all ranks see the same"
+    assert gap(ends[0], alone) <= 1e-6
+    assert ends[0].losses == pytest.approx(alone.losses, rel=1e-6)
+    assert ends[0].norms == pytest.approx(alone.norms, rel=1e-6)
+
+
 def every_option() -> dict[str, End]:
     return {name: sharded_run("toy", 2, steps=2, **options) for name, options in {"plain": {}, **OPTIONS}.items()}
 

@@ -19,7 +19,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
-from ups.tensors import told_apart
+from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted
 
 FRAMES = 41  # of a trajectory, about which are kept
@@ -133,10 +133,7 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
                 f"on and to test on; at least {FEW} can."
             )
         if not told_apart(holding.task):
-            raise DataError(
-                f"{holding.place}: has one frame of each sample, and neither inputs nor parameters that tell "
-                "samples apart: there is nothing to predict it from; give at least two frames, or `inputs`."
-            )
+            raise DataError(f"{holding.place}: {NOT_TOLD}")
     return [replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), seen=(), past=()) for h in tasks.values()]
 
 

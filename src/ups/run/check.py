@@ -31,7 +31,7 @@ from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
 from ups.run.params import Range
 from ups.stages import STAGES
-from ups.tensors import Window, numbers_of, told_apart
+from ups.tensors import NOT_TOLD, Window, numbers_of, told_apart
 from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
 
@@ -265,10 +265,7 @@ def _makeable(folder: Path) -> None:
 def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
     for data in sets:
         if not told_apart(data.task):
-            raise ConfigError(
-                f"{data.task.name}: has one frame of each sample, and neither inputs nor parameters that tell samples "
-                "apart: there is nothing to predict it from; give at least two frames, or `inputs`."
-            )
+            raise ConfigError(f"{data.task.name}: {NOT_TOLD}")
         for unroll in (config.stage(name).unroll for name in config.plan):
             if data.frames < config.context + unroll and not data.task.steady:
                 raise ConfigError(
