@@ -157,7 +157,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
     shape: tuple[int, ...], periodic: tuple[bool, ...], mixer: str
 ) -> None:
     torch.manual_seed(0)
-    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", 1)
+    space, size = Space(shape, periodic), BlockShape(48, 3, 20, 2.0, 5, "field", 1, ("burgers1d", "kdv1d"))
     block = Block(size, lambda: MIXERS[mixer](size), 0.0)
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
@@ -167,7 +167,7 @@ def test_a_block_of_fused_kernels_and_its_gradients_are_those_of_plain_torch(
         there = copy.deepcopy(block).to(device)
         entering, driven = (value.to(device, copy=True).requires_grad_() for value in (x, c))
         with torch.autocast(device, torch.bfloat16, enabled=mixed):
-            y = there(entering.bfloat16() if mixed else entering, driven, space)
+            y = there(entering.bfloat16() if mixed else entering, driven, space, "burgers1d")
         (y.float() * weight.to(device)).sum().backward()
         gradients = [entering.grad, driven.grad, *(p.grad for p in there.parameters())]
         return [value.detach().cpu().double() for value in (y, *gradients) if value is not None]
@@ -225,9 +225,9 @@ def test_a_compiled_block_gives_what_it_gives_uncompiled_whatever_tables_it_look
     block, x, c = Block(size, lambda: MIXERS[mixer](size), 0.0), torch.randn(2, 8, 12, 12), torch.randn(2, 4)
     for weight in block.parameters():
         nn.init.normal_(weight, std=0.3)
-    plain = block(x, c, space)
+    plain = block(x, c, space, "burgers1d")
     block.compile(backend="aot_eager")
-    torch.testing.assert_close(block(x, c, space), plain)
+    torch.testing.assert_close(block(x, c, space, "burgers1d"), plain)
 
 
 def test_shapes_gradients_and_flops_are_known_without_a_gpu() -> None:

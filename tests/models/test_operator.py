@@ -43,20 +43,22 @@ def test_an_untrained_operator_predicts_no_change_in_any_dimension(core: str, mi
 
 @pytest.mark.parametrize("gauge", ["auto", "task", "sample"])
 def test_of_a_task_without_memory_the_last_frame_says_all(gauge: str) -> None:
-    """It steps like an operator with one frame of context; other tasks look back."""
+    """It takes no other, and steps like an operator with one frame of context; other tasks look back."""
     tasks, names = [TASKS["burgers1d"], TASKS["advection1d"]], ("burgers1d", "advection1d")
     config = OperatorConfig(width=16, depth=1, heads=2, context=3, gauge=gauge, memoryless=("burgers1d",))
     operator = LatentOperator(config, 8, tasks)
     awaken(operator)
     z = torch.randn(2, 3, 4, 8)
-    other = torch.cat((torch.randn(2, 2, 4, 8), z[:, 2:]), 1)
-    same = [torch.equal(operator(z, condition(name)), operator(other, condition(name))) for name in names]
-    assert same == [True, False]
+    assert [config.looks_back(name) for name in names] == [1, 3]
+    assert operator(z, condition("advection1d")).shape == operator(z[:, 2:], condition("burgers1d")).shape
+    for name, taken in (("burgers1d", z), ("advection1d", z[:, 2:])):
+        with pytest.raises(ConfigError, match=f"of context of {name}, not {taken.shape[1]}"):
+            operator(taken, condition(name))
     one = LatentOperator(dataclasses.replace(config, context=1, memoryless=()), 8, tasks)
     weights = operator.state_dict()
     weights["enter.weight"] = weights["enter.weight"][:, :8]
     one.load_state_dict({name: weights[name] for name in one.state_dict()})
-    assert torch.allclose(one(z[:, 2:], condition("burgers1d")), operator(z, condition("burgers1d")), atol=1e-6)
+    assert torch.allclose(one(z[:, 2:], condition("burgers1d")), operator(z[:, 2:], condition("burgers1d")), atol=1e-6)
 
 
 def test_a_driven_task_moves_a_uniform_state_though_others_are_measured_by_the_sample() -> None:

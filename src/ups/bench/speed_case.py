@@ -98,7 +98,7 @@ class Case:
 
     def window(self, samples: int, device: torch.device, targets: int = 1) -> Window:
         with device:
-            return self.outline.window(samples, self.config.context, targets)
+            return self.outline.window(samples, self.config.looks_back(self.outline.task.name), targets)
 
     def stage(self, device: torch.device) -> OperatorStage:
         settings: Any = self.config.stage("operator")

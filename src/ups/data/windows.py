@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -84,7 +84,7 @@ class Windows:
     shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
     errors of all validations so far, as `Sampler` says. A validation window holds `batch` trajectories, or more up to
     `cells` cells, and begins after `given` frames where those are more than the context. `draws` are the samples to
-    take of each part of `train`, as `Places` says.
+    take of each part of `train`, as `Places` says. `fewer`: frames of context by task, of tasks that need not all.
     """
 
     def __init__(
@@ -102,21 +102,22 @@ class Windows:
         cells: int = 0,
         draws: Sequence[Array | None] = (),
         given: int = 0,
+        fewer: Mapping[str, int] | None = None,
     ) -> None:
         if batch < ranks.world:
             raise ConfigError(f"a batch of {batch} cannot be shared by {counted(ranks.world, 'rank')}; make it larger.")
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
-        self.given = max(context, given)
+        self.given, self.fewer = max(context, given), dict(fewer or {})
         for part in (*self.train, *self.valid):
-            if len(part.times) < context + targets and not part.task.steady:
+            if len(part.times) < (needed := self._back(part)) + targets and not part.task.steady:
                 raise DataError(
-                    f"{part.origin}: has {counted(len(part.times), 'frame')}, too few for {counted(context, 'frame')} "
+                    f"{part.origin}: has {counted(len(part.times), 'frame')}, too few for {counted(needed, 'frame')} "
                     f"of context and {targets} after them; reduce time less or ask for less context."
                 )
         chosen = draws or [None] * len(self.train)
-        self.places = [Places(p, context, targets, d) for p, d in zip(self.train, chosen, strict=True)]
+        self.places = [Places(p, self._back(p), targets, d) for p, d in zip(self.train, chosen, strict=True)]
         names, counts = [part.task.name for part in self.train], [len(places) for places in self.places]
         self.sampler = Sampler(names, counts, batch, mix, seed, validations)
         self.drawn = DrawChecksum()
@@ -143,7 +144,7 @@ class Windows:
         """The windows numbered `chosen` of a task."""
         part = self.train[which]
         targets = 1 if part.task.steady else self.targets
-        return part.window(*self.places[which].of(chosen), self.context, targets)
+        return part.window(*self.places[which].of(chosen), self._back(part), targets)
 
     def keep(self, device: torch.device, room: int, steps: int | None) -> int:
         """Keep what fits into `room` bytes of a GPU there, for so many steps to come, where these draw more frames than
@@ -177,7 +178,11 @@ class Windows:
 
     def _before(self, part: Samples) -> int:
         """True frames before those of a part that are validated: the context, where none would be left after more."""
-        return self.given if bool((part.lengths > self.given).any()) else self.context
+        return self.given if bool((part.lengths > self.given).any()) else self._back(part)
+
+    def _back(self, part: Samples) -> int:
+        """Frames of context of a part."""
+        return self.fewer.get(part.task.name, self.context)
 
 
 def at_once(batch: int, frames: int, shape: tuple[int, ...], cells: int) -> int:

@@ -159,10 +159,10 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     settings = config.stage(name)
     stage = config.stages[name](simulator, settings)
     sets = [data for data in sets if stage.learns(data.task)]
-    train, context, ranks = settings.train, config.context, config.dist
+    train, ranks = settings.train, config.dist
     share = -(-settings.batch // ranks.world)
     size = min(place.microbatch or train.microbatch or share, share)
-    windows = [data.window(share, context, settings.unroll) for data in sets]
+    windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in sets]
     steps = []
     with recomputed(stage.module, train):
         for window in windows:
@@ -185,7 +185,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     }
     simulator.eval()
     earlier = next((s for s in place.known.stages if s.name == name), None) if place.known else None
-    given = config.evaluation.given_to(context)
+    given = config.evaluation.given_to(config.context)
     checked, checking = (
         (earlier.checked, earlier.checking)
         if earlier

@@ -66,7 +66,7 @@ def certain_memory(config: RunConfig, sets: Sequence[Outline], device: str) -> i
             held = held_memory(stage.module, simulator, train, device, config.dist)
             share = -(-settings.batch // config.dist.world)
             learnt = [data for data in sets if stage.learns(data.task)]
-            windows = [data.window(share, config.context, settings.unroll) for data in learnt]
+            windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in learnt]
             batches = batches_memory(windows, train, device, captures(train, device, config.dist))
             stages.append(held.kept + held.gradients + batches)
     resident = sum(data.resident("train", "valid") for data in sets) if device == "cpu" else 0

@@ -119,7 +119,8 @@ def timed_stage(
     kind, settings = config.stages[name], config.stage(name)
     sets = outlines(config.data) if sets is None else sets
     share = batch or -(-settings.batch // config.dist.world)
-    windows = [data.window(share, config.context, settings.unroll) for data in sets if kind.learns(data.task)]
+    learnt = [data for data in sets if kind.learns(data.task)]
+    windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in learnt]
     stage, train = kind(new_simulator(config, sets).to(device), settings), settings.train
     if not captures(train, device.type, config.dist):
         train = dataclasses.replace(train, graph=False)

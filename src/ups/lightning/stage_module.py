@@ -86,7 +86,8 @@ class StageModule(LightningModule):
         self.simulator, self.learnt = simulator, kind(simulator, config.stage(self.name))
         inherited = parent.codec.tasks if parent is not None and kind.makes in learnt else ()
         for each in (each for each in sets if kind.learns(each.task)):
-            window = spread(each.parts("train")[0], config.context, config.stage(self.name).unroll)
+            back, ahead = config.looks_back(each.task.name), config.stage(self.name).unroll
+            window = spread(each.parts("train")[0], back, ahead)
             self.learnt.fit(window, each.task.name in inherited)
 
     def configure_optimizers(self) -> Any:

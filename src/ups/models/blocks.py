@@ -22,6 +22,8 @@ from ups.models.layers import (
     DropPath,
     FourierMixing,
     Mlp,
+    TaskLinears,
+    affine,
     draw_small,
     gated,
     modulated_beside,
@@ -46,6 +48,7 @@ class BlockShape:
     kernel: int  # reach of the local convolution, odd
     norm: Norm
     streams: int  # groups of channels that are mixed in space separately
+    tasks: tuple[str, ...] = ()  # those that have some layers for themselves
 
 
 @table
@@ -243,7 +246,8 @@ class Block(nn.Module):
     """x + gate · W((mixer(h) + conv(h)) ⊙ silu(G h)), then x + gate · MLP(h), h being the normalised, modulated x.
 
     The product with G h makes u ∂u one layer deep. Scale, shift and gate come from the condition; gates start at zero,
-    and the block as the identity. With streams, attention between them follows the mixing in space.
+    and the block as the identity. With streams, attention between them follows the mixing in space. Where `tasks` are
+    named, each has W, G and what the condition does for itself.
     """
 
     def __init__(self, shape: BlockShape, mixer: Callable[[], nn.Module], drop: float) -> None:
@@ -259,16 +263,21 @@ class Block(nn.Module):
         nn.init.zeros_(self.condition.bias)
         with torch.no_grad():
             torch.unflatten(self.condition.weight, 0, (-1, 3, width))[:, 2] = 0
+        if shape.tasks:
+            for name in ("open", "leave", "condition"):
+                setattr(self, name, TaskLinears(getattr(self, name), shape.tasks))
 
-    def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
-        parts = self.condition(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
+    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+        told = functional.linear(c, *affine(self.condition, task))
+        parts = told.reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
         local, h, again = self.local.beside(h, space)
-        mixed = gated(self.mixer(h, space), local, self.open, again)
-        gate, leave = self.drop(parts[2]), self.leave
+        mixed = gated(self.mixer(h, space), local, affine(self.open, task), again)
+        gate, leave = self.drop(parts[2]), affine(self.leave, task)
         for layer in self.streams:
+            assert isinstance(layer, StreamAttention)
             h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[6], parts[7])
-            gate, leave, mixed = self.drop(parts[8]), layer.leave, layer(h)  # type: ignore[assignment]
+            gate, leave, mixed = self.drop(parts[8]), (layer.leave.weight, layer.leave.bias), layer(h)
         h, x = residual_modulated(x, gate, leave, mixed, self.norm, parts[3], parts[4])
         y: Tensor = self.mlp(h, x, self.drop(parts[5]))
         return y

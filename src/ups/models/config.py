@@ -107,6 +107,11 @@ class NetworkConfig:
         "Sines and cosines of a parameter's value that are heard besides the value: more tell close values apart, none "
         "leads smoothly from one trained value to the next.",
     )
+    own_layers: bool = _explained(
+        False,
+        "Each task has the layers for itself that open and leave a block and say what its condition does there; all "
+        "else is shared. For tasks that disturb each other; one that is new begins with the mean of the others.",
+    )
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
 
@@ -154,7 +159,7 @@ class OperatorConfig(NetworkConfig):
     """Frames of context the operator sees."""
     memoryless: tuple[str, ...] = ()
     """Tasks of which it sees the last frame alone, though others are given more: where a frame says all of the next,
-    the errors of those before it do not go on."""
+    the errors of those before it do not go on, and it learns from the first frames of a trajectory too."""
     gauge: Literal["auto", "task", "sample"] = "auto"
     """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
     in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
@@ -173,6 +178,10 @@ class OperatorConfig(NetworkConfig):
         super().__post_init__()
         if self.context < 1:
             raise ConfigError(f"operator.context is {self.context}, but must be at least 1.")
+
+    def looks_back(self, task: str) -> int:
+        """Frames of context that it sees of a task."""
+        return 1 if task in self.memoryless else self.context
 
     @property
     def by_sample(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from ups.models.layers import TaskLinears
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.simulator import Simulator
 from ups.types import ConfigError, counted
@@ -21,7 +22,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     On the tasks of `old` both give the same bits. A task of the same name may have other fields, inputs or parameters:
     what belongs to a name that both know is copied, and a new name is not heard at first, so that the old fields are
     predicted as before; a field that never varied is measured by the data of `new`. Its grid
-    and its time step may be others too: then it has been trained on steps of both.
+    and its time step may be others too: then it has been trained on steps of both. Layers that each task has for itself
+    begin, for a new task, as the mean of those of the others.
     """
     same_networks(new, old)
     by_row = {*new.rows, *(f"{name}.{row}" for name, part in new.parts.items() for row in part.rows)}
@@ -29,6 +31,7 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     tasks = list(new.codec.tasks)
     rows = [tasks.index(name) for name in old.codec.tasks if name in tasks]
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
+    beside = _beside(new, old)
     ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
     steps = new.dt[rows].clone()
     fitted = {name: (s.mean.clone(), s.std.clone()) for name in tasks for s in (new.codec.statistics_of(name),)}
@@ -44,6 +47,8 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
         elif name in there and tensor.shape == there[name].shape:
             tensor.copy_(there[name])
         else:
+            if name in beside and (others := [there[n] for n in beside[name] if n in there]):
+                tensor.copy_(torch.stack(others).mean(0))
             fresh.append(name)
     for name, moments in fitted.items():
         new.codec.statistics_of(name).complete(*moments)
@@ -60,6 +65,18 @@ def _by_name(simulator: Simulator, tasks: Collection[str]) -> dict[str, NamedAxi
         for task in simulator.tasks
         if task.name in tasks
         for name, axis in part.by_name(task).items()
+    }
+
+
+def _beside(new: Simulator, old: Simulator) -> dict[str, list[str]]:
+    """Of each tensor that is a task's own: the names of those that the tasks of `old` have in its place."""
+    return {
+        f"{part}.{place}.{task}.{leaf}": [f"{part}.{place}.{other}.{leaf}" for other in old.codec.tasks]
+        for part, network in new.parts.items()
+        for place, layers in network.named_modules()
+        if isinstance(layers, TaskLinears)
+        for task in layers
+        for leaf in ("weight", "bias")
     }
 
 

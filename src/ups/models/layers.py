@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from ups.tensors import table
 Waves = tuple[Tensor, Tensor]
 AXES = 3
 EPS = 1e-6  # of a mean square
+Affine = tuple[Tensor, Tensor]  # weight and bias of a linear layer
 
 
 def drawn(*shape: int, over: float, around: float = 0.0) -> Tensor:
@@ -64,22 +66,40 @@ def modulated_beside(x: Tensor, over: str, scale: Tensor, shift: Tensor) -> tupl
     return torch.addcmul(shift, x, (1 + scale) * factor), x
 
 
-def gated(a: Tensor, b: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+class TaskLinears(nn.ModuleDict):
+    """A linear layer of each task's own; all begin as the same."""
+
+    def __init__(self, layer: nn.Linear, tasks: Sequence[str]) -> None:
+        super().__init__({task: nn.Linear(layer.in_features, layer.out_features) for task in tasks})
+        for own in self.values():
+            own.load_state_dict(layer.state_dict())
+
+
+def affine(layer: nn.Linear | TaskLinears, task: str) -> Affine:
+    """Weight and bias of a layer for a task."""
+    mine = layer if isinstance(layer, nn.Linear) else layer[task]
+    assert isinstance(mine, nn.Linear)
+    return mine.weight, mine.bias
+
+
+def gated(a: Tensor, b: Tensor, layer: Affine, h: Tensor) -> Tensor:
     """(a + b) · silu(layer(h))."""
+    weight, bias = layer
     if not usable(h):
-        return (a + b) * functional.silu(layer(h))
-    gate = functional.linear(h, layer.weight)
+        return (a + b) * functional.silu(functional.linear(h, weight, bias))
+    gate = functional.linear(h, weight)
     if a.dtype == b.dtype == gate.dtype:
-        return gpu_block_ops.gated(a, b, gate, layer.bias)
-    return (a + b) * functional.silu(gate + layer.bias.to(gate.dtype))
+        return gpu_block_ops.gated(a, b, gate, bias)
+    return (a + b) * functional.silu(gate + bias.to(gate.dtype))
 
 
-def residual(x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor) -> Tensor:
+def residual(x: Tensor, gate: Tensor, layer: Affine, h: Tensor) -> Tensor:
     """x + gate · layer(h), with one gate per sample and channel."""
+    weight, bias = layer
     if not usable(x):
-        plain: Tensor = x + gate * layer(h)
+        plain: Tensor = x + gate * functional.linear(h, weight, bias)
         return plain
-    return _added(x, gate, functional.linear(h, layer.weight), layer.bias)
+    return _added(x, gate, functional.linear(h, weight), bias)
 
 
 def _added(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
@@ -89,15 +109,16 @@ def _added(x: Tensor, gate: Tensor, branch: Tensor, bias: Tensor) -> Tensor:
 
 
 def residual_modulated(
-    x: Tensor, gate: Tensor, layer: nn.Linear, h: Tensor, over: str, scale: Tensor, shift: Tensor
+    x: Tensor, gate: Tensor, layer: Affine, h: Tensor, over: str, scale: Tensor, shift: Tensor
 ) -> tuple[Tensor, Tensor]:
     """What `modulated_beside` gives of `residual`: on a GPU the norm of a field begins where the sum is made."""
     if over == "token" or not usable(x):
         return modulated_beside(residual(x, gate, layer, h), over, scale, shift)
-    branch = functional.linear(h, layer.weight)
+    weight, bias = layer
+    branch = functional.linear(h, weight)
     if x.dtype == torch.promote_types(x.dtype, branch.dtype):
-        return gpu_block_ops.residual_norm(x, gate, branch, layer.bias, scale, shift, EPS)
-    return modulated_beside(_added(x, gate, branch, layer.bias), over, scale, shift)
+        return gpu_block_ops.residual_norm(x, gate, branch, bias, scale, shift, EPS)
+    return modulated_beside(_added(x, gate, branch, bias), over, scale, shift)
 
 
 @table
@@ -142,7 +163,7 @@ class Mlp(nn.Module):
         else:
             hidden = cpu_ops.gelu(self.enter(h))
         if x is not None and gate is not None:
-            return residual(x, gate, self.leave, hidden)
+            return residual(x, gate, (self.leave.weight, self.leave.bias), hidden)
         y: Tensor = self.leave(hidden)
         return y
 

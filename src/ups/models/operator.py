@@ -175,10 +175,12 @@ class LatentOperator(TokenNetwork):
         return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
 
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
-        """Tokens of the last frames `z (B, K, *G, D)` to those of the next, `(B, *G, D)`."""
-        if z.shape[1] != self.config.context:
+        """Tokens of the last frames `z (B, K, *G, D)`, as many as it looks back on of the task, to those of the next,
+        `(B, *G, D)`."""
+        task = condition.task
+        if z.shape[1] != (frames := self.config.looks_back(task)):
             raise ConfigError(
-                f"the operator was built for {counted(self.config.context, 'frame')} of context, not {z.shape[1]}."
+                f"the operator was built for {counted(frames, 'frame')} of context of {task}, not {z.shape[1]}."
             )
         c = self.conditioner(condition)
         if condition.task in self.drift:
@@ -191,11 +193,11 @@ class LatentOperator(TokenNetwork):
         scale, features = self.scale[self.row(condition.task)], None
         last, alone = z[:, -1], condition.task in self.memoryless
         if gauged := condition.task in self.gauged:
-            size, deviation = self.gauge.measure(z[:, -1:] if alone else z, scale)
+            size, deviation = self.gauge.measure(z, scale)
             c, scale = c + self.gauge.condition(size), scale * size.reshape(-1, *(1,) * (z.ndim - 2))
             features = self.gauge.features(deviation, size)
         if alone:
-            past = (torch.zeros_like(last),) * (z.shape[1] - 1)
+            past = (torch.zeros_like(last),) * (self.config.context - 1)
         else:
             past = (z.diff(dim=1) / (scale.unsqueeze(1) if gauged else scale)).unbind(1)
         delta = self.network((last, *past), c, condition, features)

@@ -70,7 +70,7 @@ class Simulator(Answers):
 
     @property
     def context(self) -> int:
-        """Frames that it looks back on."""
+        """Frames that it looks back on, of the task of which they are most."""
         return int(self.operator.config.context)
 
     @property
@@ -127,17 +127,18 @@ class Simulator(Answers):
         return found
 
     def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
-        """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the operator's K.
+        """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the K that the operator looks back on of the task.
 
         Of more frames than K the last count; where there are fewer, the first stands for those before it.
         """
-        context = context[:, -self.context :]
-        tokens = self.codec.encode(context.flatten(0, 1), task, periodic).z
-        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]))
+        spec = self.codec.task(task)
+        context = context[:, -self.operator.config.looks_back(spec.name) :]
+        tokens = self.codec.encode(context.flatten(0, 1), spec, periodic).z
+        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), spec.name)
 
-    def filled(self, z: Tensor) -> Tensor:
+    def filled(self, z: Tensor, task: str) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
-        missing = self.context - z.shape[1]
+        missing = self.operator.config.looks_back(task) - z.shape[1]
         return torch.cat((*[z[:, :1]] * max(0, missing), z[:, max(0, -missing) :]), 1)
 
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:

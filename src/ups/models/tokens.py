@@ -47,7 +47,8 @@ class TokenNetwork(Part):
         check_known("core", (config.core,), CORES)
         size, streams = config.shape, config.streams
         self.config, self.dim, self.norm, self.streams = config, dim, config.norm, streams
-        shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, streams)
+        own = tuple(task.name for task in tasks) if config.own_layers else ()
+        shape = BlockShape(size.width, size.heads, size.width, size.ratio, config.kernel, config.norm, streams, own)
         self.conditioner = Conditioner(size.width, tasks, config.param_waves)
         self.enter = nn.Linear(frames * dim, size.width * streams)
         self.walls = Walls(size.width * streams)
@@ -108,16 +109,19 @@ class TokenNetwork(Part):
             x = x + features
         if condition.task in self.inputs.tasks:
             x = x + self.inputs(condition.inputs, condition.task, space)
-        mixed = self._streams(x, c, space) if self.streams > 1 else self.core(x, c, space)
+        mixed = (
+            self._streams(x, c, space, condition.task) if self.streams > 1 else self.core(x, c, space, condition.task)
+        )
         gain, shift = self.modulation(c).reshape(len(x), *(1,) * space.ndim, -1).chunk(2, -1)
         answer: Tensor = self.head(modulated(mixed, self.norm, gain, shift))
         return answer
 
-    def _streams(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
+    def _streams(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
         """Streams go through the core as samples of their own, each with its own share of the condition."""
         apart = torch.unflatten(x, -1, (self.streams, -1)).movedim(-2, 1).flatten(0, 1)
         conditions = (c.unsqueeze(1) + self.stream).flatten(0, 1)
-        return torch.unflatten(self.core(apart, conditions, space), 0, (-1, self.streams)).movedim(1, -2).flatten(-2)
+        mixed = self.core(apart, conditions, space, task)
+        return torch.unflatten(mixed, 0, (-1, self.streams)).movedim(1, -2).flatten(-2)
 
 
 class StepNetwork(TokenNetwork):

@@ -18,7 +18,7 @@ class Transformer(nn.Module):
         rates = drop_rates(config.drop_path, config.shape.depth)
         self.blocks = nn.ModuleList(Block(shape, mixer, p) for p in rates)
 
-    def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
+    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
         for block in self.blocks:
-            x = block(x, c, space)
+            x = block(x, c, space, task)
         return x

@@ -74,16 +74,16 @@ class UNet(nn.Module):
         self.shrink = nn.ModuleList(Halve(a, b) for a, b in itertools.pairwise(widths))
         self.grow = nn.ModuleList(Double(b, a) for a, b in itertools.pairwise(widths))
 
-    def forward(self, x: Tensor, c: Tensor, space: Space) -> Tensor:
-        return self._level(0, x, c, space)
+    def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
+        return self._level(0, x, c, space, task)
 
-    def _level(self, level: int, x: Tensor, c: Tensor, space: Space) -> Tensor:
+    def _level(self, level: int, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
         for block in self.down[level]:  # type: ignore[attr-defined]
-            x = block(x, c, space)
+            x = block(x, c, space, task)
         if level < len(self.shrink) and all(n % 2 == 0 and n >= 4 for n in space.shape):
             below = space.over(*(2,) * space.ndim)
-            deeper = self._level(level + 1, self.shrink[level](x, space), c, below)
+            deeper = self._level(level + 1, self.shrink[level](x, space), c, below, task)
             x = x + self.grow[level](deeper, space)
         for block in self.up[level]:  # type: ignore[attr-defined]
-            x = block(x, c, space)
+            x = block(x, c, space, task)
         return x

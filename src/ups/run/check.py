@@ -267,10 +267,10 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
         if not told_apart(data.task):
             raise ConfigError(f"{data.task.name}: {NOT_TOLD}")
         for unroll in (config.stage(name).unroll for name in config.plan):
-            if data.frames < config.context + unroll and not data.task.steady:
+            if data.frames < (back := config.looks_back(data.task.name)) + unroll and not data.task.steady:
                 raise ConfigError(
                     f"{data.task.name}: has {counted(data.frames, 'frame')}, too few for "
-                    f"{counted(config.context, 'frame')} of context and {unroll} after them; reduce time less, or ask "
+                    f"{counted(back, 'frame')} of context and {unroll} after them; reduce time less, or ask "
                     "for less context or unroll."
                 )
         given = config.evaluation.given or 0

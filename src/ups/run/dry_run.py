@@ -118,7 +118,8 @@ def _stage(
     simulator.idle = frozenset(made[config.plan.index(name) + 1 :])
     learnt = [data for data in sets if stage.learns(data.task)]
     for data in learnt:
-        stage.fit(spread(data.parts("train")[0], config.context, settings.unroll).to(dist.device), False)
+        window = spread(data.parts("train")[0], config.looks_back(data.task.name), settings.unroll)
+        stage.fit(window.to(dist.device), False)
     batches = FirstBatches(windows_of(config, learnt, settings, dist))
 
     def follow(progress: Progress) -> None:

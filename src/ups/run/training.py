@@ -80,7 +80,7 @@ class Training:
         settings = config.stage(name)
         sets = [data for data in self.sets if stage.learns(data.task)]
         for data in sets:
-            window = spread(data.parts("train")[0], config.context, settings.unroll)
+            window = spread(data.parts("train")[0], config.looks_back(data.task.name), settings.unroll)
             stage.fit(window.to(dist.device), data.task.name in inherited)
         encoded = encoded_parts(config, self.folder, sets, stage, dist, self.screen, self.pulse)
         state, ahead = TrainingState(), settings.train.prefetch + AHEAD * settings.workers + 1

@@ -34,7 +34,8 @@ class BehindOperator(Stage):
         a `flow` draws where it begins."""
         from ups.models.copies import advanced
 
-        steps, context, count = [], self.operator.config.context, window.targets.shape[1]
+        steps, count = [], window.targets.shape[1]
+        context = self.operator.config.looks_back(window.task.name)
         with torch.no_grad():
             tokens = self._tokens(window)
             before = tokens[:, :context]
@@ -60,7 +61,7 @@ class BehindOperator(Stage):
             self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic), 0, frames.shape[:2]
         )
         count = window.context.shape[1]
-        return torch.cat((self.simulator.filled(z[:, :count]), z[:, count:]), 1)
+        return torch.cat((self.simulator.filled(z[:, :count], window.task.name), z[:, count:]), 1)
 
     @staticmethod
     def _sizes(task: str, missed: list[Tensor], changes: list[Tensor]) -> tuple[Tensor, Tensor]:
