@@ -25,8 +25,9 @@ def simulator(
     width: int = 16,
     grids: dict[str, tuple[int, ...]] = GRIDS,
     memoryless: tuple[str, ...] = (),
+    own_layers: bool = False,
 ) -> Simulator:
-    operator = OperatorConfig(width=width, depth=1, heads=2, memoryless=memoryless)
+    operator = OperatorConfig(width=width, depth=1, heads=2, memoryless=memoryless, own_layers=own_layers)
     tasks = [TASKS[name] for name in names]
     return build(tasks, CodecConfig(dim=16), operator, grids={n: grids[n] for n in names}, seed=seed).eval()
 
@@ -50,9 +51,10 @@ def forecast(sim: Simulator, name: str) -> torch.Tensor:
     return sim.simulate(window(frames, condition), 3)
 
 
-def test_tasks_that_are_added_change_no_bit_of_those_known() -> None:
-    old = shaken(simulator("reacdiff2d", "burgers1d"))
-    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9)
+@pytest.mark.parametrize("own_layers", [False, True])
+def test_tasks_that_are_added_change_no_bit_of_those_known(own_layers: bool) -> None:
+    old = shaken(simulator("reacdiff2d", "burgers1d", own_layers=own_layers))
+    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9, own_layers=own_layers)
     fresh = inherit(new, old)
     for name in ("burgers1d", "reacdiff2d"):
         assert torch.equal(forecast(new, name), forecast(old, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -59,6 +60,27 @@ def test_of_a_task_without_memory_the_last_frame_says_all(gauge: str) -> None:
     weights["enter.weight"] = weights["enter.weight"][:, :8]
     one.load_state_dict({name: weights[name] for name in one.state_dict()})
     assert torch.allclose(one(z[:, 2:], condition("burgers1d")), operator(z[:, 2:], condition("burgers1d")), atol=1e-6)
+
+
+def test_tasks_with_layers_of_their_own_begin_as_one_network_and_are_trained_apart() -> None:
+    """The layers of one task are not touched by a step of another; all else is."""
+    tasks = [TASKS["burgers1d"], TASKS["advection1d"]]
+    config = OperatorConfig(width=16, depth=2, heads=2)
+    shared = LatentOperator(config, 8, tasks)
+    awaken(shared)
+    apart = LatentOperator(dataclasses.replace(config, own_layers=True), 8, tasks)
+    known = shared.state_dict()
+    own = {name: re.sub(r"\.(burgers1d|advection1d)\.(weight|bias)$", r".\2", name) for name in apart.state_dict()}
+    apart.load_state_dict({name: known[name if name in known else there] for name, there in own.items()})
+    z = torch.randn(2, 1, 4, 8)
+    for task in tasks:
+        assert torch.equal(apart(z, condition(task.name)), shared(z, condition(task.name)))
+    apart(z, condition("burgers1d")).square().sum().backward()
+    moved = {name for name, p in apart.named_parameters() if p.grad is not None and name.startswith("core.")}
+    still = {name for name, _ in apart.named_parameters() if name.startswith("core.")} - moved
+    assert len(still) == 12
+    assert all(".advection1d." in name for name in still)
+    assert not any(".advection1d." in name for name in moved)
 
 
 def test_a_driven_task_moves_a_uniform_state_though_others_are_measured_by_the_sample() -> None:

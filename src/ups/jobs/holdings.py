@@ -148,6 +148,7 @@ def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, 
     if any(h.hidden for h in sets):
         told |= {"context": 2}
         told |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
+    told |= {"own_layers": True} if len(sets) > 1 else {}
     return {
         "model": {
             "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
