@@ -136,6 +136,17 @@ def test_the_demo_config_states_its_command_and_loads() -> None:
     assert set(load(run_config(), path).data) == set(yaml.safe_load(path.read_text())["data"])
 
 
+def test_what_goes_on_from_the_demo_has_its_networks(tmp_path: Path) -> None:
+    """The demo's second part, and the example of docs/howto-finetune.md."""
+    root = Path(__file__).parent.parent
+    demo = load(run_config(), root / "src/ups/configs/demo.yaml").model
+    example = (root / "docs/howto-finetune.md").read_text().split("```yaml\n")[1].split("```")[0]
+    for path in (root / "src/ups/configs/demo-ensemble.yaml", written(tmp_path, "further.yaml", example)):
+        config = load(run_config(), path)
+        assert config.start_from == "runs/demo"
+        assert (config.model.codec, config.model.operator) == (demo.codec, demo.operator)
+
+
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
