@@ -80,6 +80,12 @@ def _downwards(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, 0, -1, dtype=torch.float32, device=device)
 
 
+def _carried(z: Tensor, ways: Tensor, condition: Condition, patch: Patch | None) -> Tensor:
+    """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
+    space = Space(tuple(z.shape[2:-1]), condition.periodic)
+    return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
+
+
 class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
@@ -153,7 +159,7 @@ class LatentOperator(TokenNetwork):
         known = {name: value for name, value in found.state_dict().items() if name != "told"}
         self.drift[condition.task].load_state_dict(known, strict=False)
         ways = [found.way(params, step) / self._stretched(condition, z.device) for step in dt.unbind(1)]
-        return z[:, 1:] - self._carried(z[:, :-1], torch.stack(ways, 1), condition) if ways else z.diff(dim=1)
+        return z[:, 1:] - _carried(z[:, :-1], torch.stack(ways, 1), condition, patch) if ways else z.diff(dim=1)
 
     def _winds(self, condition: Condition) -> Tensor:
         """The parameters `(B, P)` that carry the states of a batch."""
@@ -169,11 +175,6 @@ class LatentOperator(TokenNetwork):
         """How tokens hold the cells of a task; None where they hold less than those, or the codec is not known."""
         return self.codec[0].patch_of(task) if self.codec else None
 
-    def _carried(self, z: Tensor, ways: Tensor, condition: Condition) -> Tensor:
-        """Frames `(B, K, *G, D)`, each moved by `ways (B, K, 3)` boxes."""
-        space, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
-        return torch.unflatten(carry(z.flatten(0, 1), ways.flatten(0, 1), space, patch), 0, (-1, z.shape[1]))
-
     def forward(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens of the last frames `z (B, K, *G, D)`, as many as it looks back on of the task, to those of the next,
         `(B, *G, D)`."""
@@ -187,8 +188,8 @@ class LatentOperator(TokenNetwork):
             drift = self.drift[condition.task]
             assert isinstance(drift, Drift)
             way = drift.way(self._winds(condition), condition.dt) / self._stretched(condition, z.device)
-            z = self._carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition)
             tokens, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
+            z = _carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition, patch)
             c = c + drift.condition(way, tokens if patch is None else patch.space(tokens))
         scale, features = self.scale[self.row(condition.task)], None
         last, alone = z[:, -1], condition.task in self.memoryless
