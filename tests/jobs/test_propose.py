@@ -146,6 +146,26 @@ def test_frames_that_hide_what_moves_them_are_proposed_with_the_ones_before(tmp_
     assert "context: frames that are looked back on" in (tmp_path / "run.yaml").read_text()
 
 
+def test_states_that_become_uniform_and_still_move_are_proposed_to_be_measured_by_their_task(tmp_path: Path) -> None:
+    """Bumps that are flattened while their level rises like a logistic curve; and bumps that are flattened, or moved,
+    at whatever level."""
+    draw = np.random.default_rng(3)
+    t, x = 0.1 * np.arange(20)[:, None], np.arange(32) / 32
+    height, level, phase = draw.uniform(0.2, 1, (3, 24, 1, 1))
+    flat = height * np.exp(-8 * t) * np.sin(2 * np.pi * (x + phase))
+    moved = height * np.sin(2 * np.pi * (x - 0.4 * t + phase))
+    rising = level / (level + (1 - level) * np.exp(-t))
+    kinds = {"reaction": rising + flat, "decay": 50 * level + flat, "waves": 50 * level + moved}
+    for name, values in kinds.items():
+        np.savez(tmp_path / f"{name}.npz", u=np.float32(values))
+        (tmp_path / f"{name}.yaml").write_text(f"name: {name}\ndims: [sample, time, x]\nfields: {{u: [u]}}\ndt: 0.1\n")
+    found = {n: holdings([tmp_path / f"{n}.npz"], str(tmp_path / f"{n}.yaml"))[0].driven for n in kinds}
+    assert found == {"reaction": True, "decay": False, "waves": False}
+    config = written(tmp_path / "run.yaml", tmp_path / "reaction.npz", task=str(tmp_path / "reaction.yaml"))
+    assert (config.model.part("operator").gauge, config.model.part("operator").driven) == ("sample", ("reaction",))
+    assert written(tmp_path / "made.yaml", task="reacdiff1d").model.part("operator").driven == ("reacdiff1d",)
+
+
 def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
     k, t, x = np.arange(1, 5), 0.05 * np.arange(12), (np.arange(32) + 0.5) / 32
     a, b = np.random.default_rng(4).normal(size=(2, 24, 1, 4)) / k

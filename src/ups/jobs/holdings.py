@@ -14,6 +14,7 @@ from ups.data import Source, open_source
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
 from ups.jobs.seams import seamless
+from ups.jobs.settled import driven
 from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
@@ -46,6 +47,7 @@ class Holding:
     winds: tuple[str, ...] = ()  # parameters that carry its states along
     past: tuple[Triple, ...] = ()  # more frames of a few samples
     hidden: bool = False  # what comes next is in the frame before the last too
+    driven: bool = False  # states become uniform, and still move
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
 
     @property
@@ -134,7 +136,10 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             )
         if not told_apart(holding.task):
             raise DataError(f"{holding.place}: {NOT_TOLD}")
-    return [replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), seen=(), past=()) for h in tasks.values()]
+    return [
+        replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), driven=driven(h.past), seen=(), past=())
+        for h in tasks.values()
+    ]
 
 
 def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, Any]:
@@ -148,6 +153,8 @@ def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, 
     if any(h.hidden for h in sets):
         told |= {"context": 2}
         told |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
+    if gauge == "sample" and (names := [h.task.name for h in sets if h.driven]):
+        told |= {"driven": names}
     told |= {"own_layers": True} if len(sets) > 1 else {}
     return {
         "model": {
@@ -169,7 +176,8 @@ def _made(task: str) -> Holding:
     frames = 1 if spec.steady else len(equation.times())
     starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
     uneven = spec.steady or all(_uneven(state, state) for state in starts)
-    return Holding(spec, (), 128, frames, (cells,) * spec.ndim, "", uneven, winds=winds_of(spec))
+    facts = (128, frames, (cells,) * spec.ndim, "", uneven)
+    return Holding(spec, (), *facts, winds=winds_of(spec), driven=type(equation).driven)
 
 
 def _all_uneven(source: Source) -> bool:

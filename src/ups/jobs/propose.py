@@ -115,6 +115,7 @@ NOTES = {
     "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
     "context": "frames that are looked back on: one was seen to leave half of what comes next open, and two to tell it",
     "memoryless": "tasks of which one frame says all",
+    "driven": "tasks whose states were seen to become uniform and still move: measured by the task all the same",
     "own_layers": "each task has some layers for itself, so that they do not disturb each other",
     "batch": "windows in a step",
     "seconds": "of training, and more is better; also as a flag, `--operator.train.seconds 3600`",

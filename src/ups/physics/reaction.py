@@ -41,6 +41,7 @@ class ReacDiff1D(Equation):
     per_sample: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(("pdebench", "accurate"), ("nu", "rho"))
     schemes: ClassVar[tuple[str, ...]] = ("pdebench", "accurate")
     isotropic: ClassVar[bool] = True
+    driven: ClassVar[bool] = True
     task: ClassVar[TaskSpec] = TaskSpec(
         name="reacdiff1d",
         title="1D diffusion-reaction (Fisher–KPP)",

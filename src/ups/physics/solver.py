@@ -94,6 +94,8 @@ class Equation(ABC):
     vectors: ClassVar[tuple[tuple[str, ...], ...]] = ()
     #: Parameters that carry a state along in proportion to their size, as a wind does, and do nothing else.
     winds: ClassVar[tuple[str, ...]] = ()
+    #: Whether states become uniform and still move.
+    driven: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for p in self.parameters():
