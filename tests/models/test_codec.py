@@ -197,3 +197,10 @@ def test_the_unit_of_a_field_is_a_factor_of_its_statistics_and_nothing_else(unit
         encoded.append(codec.encode(x * size, "burgers1d", (True,)))
     assert torch.allclose(encoded[0].z, encoded[1].z, atol=1e-5)
     assert torch.allclose(codec.decode(encoded[1], "burgers1d") / unit, x, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["heat.2", "keys", "forward"])
+def test_a_task_whose_name_torch_has_a_use_for_is_refused_with_a_sentence(name: str) -> None:
+    task = dataclasses.replace(TASKS["burgers1d"], name=name)
+    with pytest.raises(ConfigError, match=f"'{name}' cannot be the name of a task"):
+        Codec(CodecConfig(), [task], {name: (32,)})

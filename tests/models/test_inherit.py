@@ -51,10 +51,11 @@ def forecast(sim: Simulator, name: str) -> torch.Tensor:
     return sim.simulate(window(frames, condition), 3)
 
 
-@pytest.mark.parametrize("own_layers", [False, True])
-def test_tasks_that_are_added_change_no_bit_of_those_known(own_layers: bool) -> None:
-    old = shaken(simulator("reacdiff2d", "burgers1d", own_layers=own_layers))
-    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9, own_layers=own_layers)
+@pytest.mark.parametrize("own_layers", [(False, False), (False, True), (True, True)])
+def test_tasks_that_are_added_change_no_bit_of_those_known(own_layers: tuple[bool, bool]) -> None:
+    """Nor does it that what they shared becomes their own."""
+    old = shaken(simulator("reacdiff2d", "burgers1d", own_layers=own_layers[0]))
+    new = simulator("advection1d", "burgers1d", "darcy2d", "reacdiff2d", seed=9, own_layers=own_layers[1])
     fresh = inherit(new, old)
     for name in ("burgers1d", "reacdiff2d"):
         assert torch.equal(forecast(new, name), forecast(old, name))
@@ -88,6 +89,10 @@ def test_another_network_or_number_of_axes_is_refused_with_the_key_to_change() -
         inherit(simulator("burgers1d", width=32), old)
     with pytest.raises(ConfigError, match=r"model\.operator\.memoryless is \['burgers1d'\], but .* has \[\]"):
         inherit(simulator("burgers1d", memoryless=("burgers1d",)), old)
+    with pytest.raises(ConfigError, match=r"has \[\]; set it to \['advection1d'\]\."):  # all of what it should be
+        inherit(simulator("burgers1d", "advection1d", memoryless=("burgers1d", "advection1d")), old)
+    with pytest.raises(ConfigError, match=r"own_layers is False, but .* has True; set it to True"):
+        inherit(old, simulator("burgers1d", own_layers=True))
     both = simulator("burgers1d", "advection1d", memoryless=("advection1d",))
     inherit(both, old)  # of a new task it may be said
     inherit(simulator("burgers1d", memoryless=()), both)  # and of one that is left out it need not be

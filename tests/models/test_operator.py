@@ -66,12 +66,17 @@ def test_tasks_with_layers_of_their_own_begin_as_one_network_and_are_trained_apa
     """The layers of one task are not touched by a step of another; all else is."""
     tasks = [TASKS["burgers1d"], TASKS["advection1d"]]
     config = OperatorConfig(width=16, depth=2, heads=2)
-    shared = LatentOperator(config, 8, tasks)
-    awaken(shared)
-    apart = LatentOperator(dataclasses.replace(config, own_layers=True), 8, tasks)
-    known = shared.state_dict()
+    built = []
+    for own_layers in (False, True):
+        torch.manual_seed(0)
+        built.append(LatentOperator(dataclasses.replace(config, own_layers=own_layers), 8, tasks))
+    shared, apart = built
     own = {name: re.sub(r"\.(burgers1d|advection1d)\.(weight|bias)$", r".\2", name) for name in apart.state_dict()}
-    apart.load_state_dict({name: known[name if name in known else there] for name, there in own.items()})
+    known = shared.state_dict()
+    sources = {name: known[name if name in known else there] for name, there in own.items()}
+    assert all(torch.equal(tensor, sources[name]) for name, tensor in apart.state_dict().items())
+    awaken(shared)  # in place: the sources too
+    apart.load_state_dict(sources)
     z = torch.randn(2, 1, 4, 8)
     for task in tasks:
         assert torch.equal(apart(z, condition(task.name)), shared(z, condition(task.name)))

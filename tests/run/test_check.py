@@ -74,6 +74,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             {"model__operator__memoryless": "[kdv1d]"},
             "memoryless names kdv1d, which no data set holds; they hold burgers",
         ),
+        (  # learnt from one frame, it is judged on those after the context all the same
+            {"model__operator__context": 300, "model__operator__memoryless": "[burgers1d]"},
+            "too few for 300 frames of context and 1 after them",
+        ),
         (
             {"operator__loss__divergence": 1},
             r"operator\.loss\.divergence is for laws that no task here \(burgers1d\) has; leave it 0",

@@ -44,7 +44,6 @@ def rollout(
     if out.exists() and not overwrite:
         raise ConfigError(f"{out}: is there already; choose another --out, or replace it with --overwrite.")
     simulator = load(run, device)
-    context = simulator.context
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)
     with open_for(simulator, source_path, task) as stored:
@@ -60,6 +59,8 @@ def rollout(
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
         if part.clock.steps is not None:
             say(f"{source_path}: its times are not uniform; all steps of a trajectory are as long as its first.")
+        back = simulator.operator.config.looks_back(spec.name)
+        context = max(back, min(simulator.context, int(part.lengths.min())))
         window = part.window(list(range(len(part))), [0] * len(part), context, 0)
         for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
             if not bool(values.isfinite().all()):

@@ -49,6 +49,8 @@ class Codec(Part):
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
         for task in tasks:
+            if "." in task.name or hasattr(nn.ModuleDict, task.name):
+                raise ConfigError(f"'{task.name}' cannot be the name of a task, for torch has a use for it; rename it.")
             if len(self.grids[task.name]) != task.ndim:
                 raise ConfigError(
                     f"{task.name} has {counted(task.ndim, 'axis')}, but its grid is {self.grids[task.name]}."

@@ -31,7 +31,7 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
     tasks = list(new.codec.tasks)
     rows = [tasks.index(name) for name in old.codec.tasks if name in tasks]
     known = [i for i, name in enumerate(old.codec.tasks) if name in tasks]
-    beside = _beside(new, old)
+    shared = _shared(new)
     ours, theirs = (_by_name(simulator, {tasks[row] for row in rows}) for simulator in (new, old))
     steps = new.dt[rows].clone()
     fitted = {name: (s.mean.clone(), s.std.clone()) for name in tasks for s in (new.codec.statistics_of(name),)}
@@ -46,9 +46,11 @@ def inherit(new: Simulator, old: Simulator) -> list[str]:
                 fresh.append(name)
         elif name in there and tensor.shape == there[name].shape:
             tensor.copy_(there[name])
+        elif name in shared and shared[name] in there:
+            tensor.copy_(there[shared[name]])
         else:
-            if name in beside and (others := [there[n] for n in beside[name] if n in there]):
-                tensor.copy_(torch.stack(others).mean(0))
+            if name in shared:
+                tensor.copy_(torch.stack([there[other] for other in _others(shared[name], old)]).mean(0))
             fresh.append(name)
     for name, moments in fitted.items():
         new.codec.statistics_of(name).complete(*moments)
@@ -68,16 +70,22 @@ def _by_name(simulator: Simulator, tasks: Collection[str]) -> dict[str, NamedAxi
     }
 
 
-def _beside(new: Simulator, old: Simulator) -> dict[str, list[str]]:
-    """Of each tensor that is a task's own: the names of those that the tasks of `old` have in its place."""
+def _shared(simulator: Simulator) -> dict[str, str]:
+    """The tensors that are a task's own, each with the name it has where all tasks share it."""
     return {
-        f"{part}.{place}.{task}.{leaf}": [f"{part}.{place}.{other}.{leaf}" for other in old.codec.tasks]
-        for part, network in new.parts.items()
+        f"{part}.{place}.{task}.{leaf}": f"{part}.{place}.{leaf}"
+        for part, network in simulator.parts.items()
         for place, layers in network.named_modules()
         if isinstance(layers, TaskLinears)
         for task in layers
         for leaf in ("weight", "bias")
     }
+
+
+def _others(shared: str, old: Simulator) -> list[str]:
+    """The names of what the tasks of `old` have in the place of a tensor that is shared elsewhere."""
+    place, _, leaf = shared.rpartition(".")
+    return [f"{place}.{task}.{leaf}" for task in old.codec.tasks]
 
 
 def _take(tensor: Tensor, ours: NamedAxis, old: Tensor | None, theirs: NamedAxis | None) -> bool:
@@ -107,11 +115,15 @@ def same_networks(new: Simulator, old: Simulator) -> None:
         ours, theirs = new.parts[part].config, old.parts[part].config
         for field in dataclasses.fields(ours):
             a, b = getattr(ours, field.name), getattr(theirs, field.name)
+            wanted = b
             if field.name in new.parts[part].by_task:
+                named = new.parts[part].by_task[field.name]
                 a, b = (_of_both(simulator.parts[part].by_task[field.name], new, old) for simulator in (new, old))
-            if a != b:
+                wanted = b if isinstance(b, dict) else [*b, *(name for name in named if name not in old.codec.tasks)]
+            # What all tasks share, each may go on with for itself.
+            if a != b and (field.name, a, b) != ("own_layers", True, False):
                 raise ConfigError(
-                    f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {b}."
+                    f"model.{part}.{field.name} is {a}, but the simulator to start from has {b}; set it to {wanted}."
                 )
     for name, task in new.codec.tasks.items():
         if name in old.codec.tasks and task.ndim != (before := old.codec.tasks[name].ndim):

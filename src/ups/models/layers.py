@@ -70,7 +70,8 @@ class TaskLinears(nn.ModuleDict):
     """A linear layer of each task's own; all begin as the same."""
 
     def __init__(self, layer: nn.Linear, tasks: Sequence[str]) -> None:
-        super().__init__({task: nn.Linear(layer.in_features, layer.out_features) for task in tasks})
+        with torch.random.fork_rng(devices=[]):  # all other layers begin as they would without
+            super().__init__({task: nn.Linear(layer.in_features, layer.out_features) for task in tasks})
         for own in self.values():
             own.load_state_dict(layer.state_dict())
 

@@ -58,7 +58,9 @@ def trust_of(
         if few < FEW and drawing_part(simulator, data.task) is not None:
             say(f"{data.task.name}: only {few} of its trajectories calibrated its ensembles; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
-            say(f"{data.task.name}: no rollout on validation data stays finite; its errors cannot be estimated.")
+            long = any(bool((part.lengths > simulator.context).any()) for part in data.parts("valid"))
+            why = "no rollout on validation data stays finite" if long else "no validation data follow the context"
+            say(f"{data.task.name}: {why}; its errors cannot be estimated.")
     following(Progress(len(sets), len(sets), "calibrating tasks"))
     return trust
 
@@ -176,6 +178,8 @@ def _lasting(simulator: Simulator, data: DataSet, device: torch.device) -> float
             score = crps(_members(simulator, window, TRIED, lasting) / std, window.targets / std, fair=True)
             cells = None if window.mask is None else window.mask.unsqueeze(1).expand(score.shape[:-1])
             scores.append(score.mean() if cells is None else score[cells].mean())
+        if not scores:
+            break
         total = float(torch.stack(scores).mean())
         if not total < least:
             break

@@ -266,11 +266,15 @@ def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:
     for data in sets:
         if not told_apart(data.task):
             raise ConfigError(f"{data.task.name}: {NOT_TOLD}")
-        for unroll in (config.stage(name).unroll for name in config.plan):
-            if data.frames < (back := config.looks_back(data.task.name)) + unroll and not data.task.steady:
+        # Judged are the frames after the context, also of a task that is learnt from fewer.
+        needed = {(config.context, 1)}.union(
+            (config.looks_back(data.task.name), config.stage(s).unroll) for s in config.plan
+        )
+        for back, ahead in sorted(needed):
+            if data.frames < back + ahead and not data.task.steady:
                 raise ConfigError(
                     f"{data.task.name}: has {counted(data.frames, 'frame')}, too few for "
-                    f"{counted(back, 'frame')} of context and {unroll} after them; reduce time less, or ask "
+                    f"{counted(back, 'frame')} of context and {ahead} after them; reduce time less, or ask "
                     "for less context or unroll."
                 )
         given = config.evaluation.given or 0

@@ -70,7 +70,7 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
         if short := len(lengths) - len(long):
             notes.append(
                 f"{name}: {short} of {counted(len(lengths), 'trajectory')} ({split}) not judged: no frame follows the "
-                "context."
+                f"{context} given."
             )
         counts = dict(zip(*np.unique(long, return_counts=True), strict=True))
         if len(counts) > LENGTHS:

@@ -59,7 +59,9 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
     if spec.steady:
         return source
     every = spaced(source, simulator.ranges()[name]["dt"][0], None).time
-    frames, needed = len(source.times[::every]), simulator.context + ahead
+    # What is judged comes after as many frames of each task; what is continued needs those alone that are looked at.
+    needed = simulator.context + ahead if ahead else simulator.operator.config.looks_back(name)
+    frames = len(source.times[::every])
     if frames < needed:
         raise DataError(
             f"{source.path}: has {counted(frames, 'frame')} at the trained spacing in time, and {needed} are needed; "
