@@ -61,6 +61,10 @@ def test_tasks_that_are_added_change_no_bit_of_those_known(own_layers: tuple[boo
         assert torch.equal(forecast(new, name), forecast(old, name))
     assert fresh
     assert all("darcy2d" in name or "advection1d" in name for name in fresh)
+    if own_layers[1]:  # a new task begins with what the others have, or with their mean
+        layers, before = (sim.operator.core.blocks[0].leave for sim in (new, old))
+        kin = [before["reacdiff2d"].weight, before["burgers1d"].weight] if own_layers[0] else [before.weight]
+        assert torch.equal(layers["darcy2d"].weight, torch.stack(kin).mean(0))
     ours, theirs = new.ranges()["burgers1d"], old.ranges()["burgers1d"]
     assert ours["nu"] == theirs["nu"]
     assert ours["dt"] == (pytest.approx(0.01), theirs["dt"][1])  # its own steps, and those it knew

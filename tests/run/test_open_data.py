@@ -19,6 +19,7 @@ from ups.engine.preemption import Preempted
 from ups.eval.rollout import evaluate, protocol
 from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
+from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
@@ -475,3 +476,25 @@ def test_an_axis_of_uneven_cells_is_refused_whatever_it_is_called(tmp_path: Path
     task = {"name": "uneven", "dims": ["sample", "time", "lat"], "fields": {"h": ["h"]}}
     with pytest.raises(DataError, match="the cells along lat are not equally wide"):
         check(config(tmp_path, {"w": {"file": str(tmp_path / "a.npz"), "task": task}}))
+
+
+@pytest.mark.parametrize(("frames", "given"), [(1, 1), (2, 2), (5, 3)])
+def test_one_frame_is_continued_of_a_task_that_looks_back_on_no_more(tmp_path: Path, frames: int, given: int) -> None:
+    """Other tasks of the simulator look back on three, and are refused fewer."""
+    names = ("burgers1d", "advection1d")
+    config = OperatorConfig(width=16, depth=1, heads=2, context=3, memoryless=("burgers1d",))
+    grids = dict.fromkeys(names, (32,))
+    sim = build([TASKS[name] for name in names], CodecConfig(dim=8), config, grids=grids)
+    saved = sim.save(tmp_path / "simulator.safetensors")
+    for name in ("1D_Burgers_Sols_Nu0.01.hdf5", "1D_Advection_Sols_beta0.4.hdf5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["tensor"] = np.random.default_rng(0).normal(size=(2, frames, 32)).astype("f4")
+            file["x-coordinate"] = ((np.arange(32) + 0.5) / 32).astype("f4")
+            file["t-coordinate"] = (np.arange(frames + 1) * 0.01).astype("f4")
+    out = rollout(saved, tmp_path / "1D_Burgers_Sols_Nu0.01.hdf5", 4, tmp_path / "out.h5", 2, None)
+    with h5py.File(out) as file:
+        assert file.attrs["ups_given_frames"] == given
+        assert file["t0_fields/u"].shape == (2, given + 4, 32)
+    if frames < 3:
+        with pytest.raises(DataError, match="and 3 are needed"):
+            rollout(saved, tmp_path / "1D_Advection_Sols_beta0.4.hdf5", 4, tmp_path / "no.h5", 2, None)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import torch
 
+from ups.config import load
 from ups.data.sampler import LEAD, Mix, Sampler
 from ups.data.windows import Windows
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.physics import TASKS
-from ups.run.order import Proven, drawn
+from ups.run.config import run_config
+from ups.run.order import Proven, drawn, windows_of
 
 
 class Numbers:
@@ -65,6 +68,19 @@ def prove(made: list[Windows], proven: list[Proven], dist: Together, step: int) 
     dist.rows = [(*w.drawn.until(step), step) for w in made]
     for rank in proven:
         rank.prove(step)
+
+
+@pytest.mark.parametrize(("memoryless", "each"), [("[burgers1d]", 5), ("[]", 3)])
+def test_a_task_is_drawn_with_as_many_frames_as_are_looked_back_on(memoryless: str, each: int) -> None:
+    """Of six frames, all but the last are a context of one; three of them in a row are one of three."""
+    keys = {"data.b.task": "burgers1d", "model.operator.context": 3, "model.operator.memoryless": memoryless}
+    config, part = load(run_config(), None, keys), Numbers()
+    part.params = torch.zeros(9, 1)  # type: ignore[attr-defined]
+    data: Any = SimpleNamespace(task=TASKS["burgers1d"], parts=lambda _: [part])
+    dist: Any = SimpleNamespace(rank=0, world=1, device=torch.device("cpu"))
+    windows = windows_of(config, [data], config.stage("operator"), dist)
+    assert [len(places) for places in windows.places] == [9 * each]
+    assert [len(p) for p in windows_of(config, [data], config.stage("operator"), dist, context=4).places] == [9 * 2]
 
 
 def test_what_all_ranks_were_given_is_proven_at_each_validation_and_its_digest_is_that_of_one_process() -> None:
