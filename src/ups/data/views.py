@@ -1,8 +1,13 @@
-"""Other views of a source: each trajectory cut in time, so that the past is for training and the future for testing."""
+"""Other views of a source: each trajectory cut in time, into past and future; some with their mirror images."""
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from ups.data.source import Source, View
 from ups.data.splits import PARTS
@@ -52,3 +57,73 @@ class CutInTime(View):
 
     def _inputs(self, index: int) -> Array:
         return self.source.inputs(self._span(index)[0])
+
+
+class Mirrored(View):
+    """A source and, after its samples, the mirror images of some of them: `<id>@mirrored-x`, `<id>@mirrored-x-y`, …
+
+    `rows` are those with images; `odd` says of each axis which channels change their sign in a mirror across it. What
+    is given are scalars. `images` names the sample of each image.
+    """
+
+    def __init__(self, source: Source, rows: Sequence[int], odd: Sequence[Sequence[int]]) -> None:
+        axes = range(len(odd))
+        self._mirrors = [chosen for n in axes for chosen in itertools.combinations(axes, n + 1)]
+        self._rows, self._odd, self._count = tuple(rows), tuple(map(list, odd)), len(source)
+        breaks = [at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1]
+        self._runs = (0, *breaks, len(rows))  # between two of them, rows follow each other
+        names = ["-".join(source.task.axes[axis] for axis in chosen) for chosen in self._mirrors]
+        self.images = {f"{source.ids[row]}@mirrored-{name}": source.ids[row] for name in names for row in rows}
+        super().__init__(source, ids=(*source.ids, *self.images))
+
+    def _place(self, index: int) -> tuple[int, tuple[int, ...]]:
+        """The row of a sample in the source, and the axes across which it is mirrored."""
+        at = self._position(index)
+        if at < self._count:
+            return at, ()
+        which, among = divmod(at - self._count, len(self._rows))
+        return self._rows[among], self._mirrors[which]
+
+    def _moved(self, values: Array, axes: tuple[int, ...], vectors: bool = True) -> Array:
+        """`(…, *S, C)` mirrored across some axes; without `vectors` all channels are scalars."""
+        if not axes:
+            return values
+        values = np.flip(values, tuple(axis - self.task.ndim - 1 for axis in axes)).copy()
+        for axis in axes if vectors else ():
+            values[..., self._odd[axis]] *= -1
+        return values
+
+    def times_of(self, index: int) -> Array:
+        return self.source.times_of(self._place(index)[0])
+
+    def params_of(self, index: int) -> Params:
+        return self.source.params_of(self._place(index)[0])
+
+    def domain_of(self, index: int) -> Domain:
+        return self.source.domain_of(self._place(index)[0])
+
+    def beside(self, index: int) -> range:
+        row, axes = self._place(index)
+        there, shift = self.source.beside(row), self._position(index) - row
+        if axes:
+            among = (self._position(index) - self._count) % len(self._rows)
+            run = bisect.bisect_right(self._runs, among)
+            first, last = (self._rows[self._runs[run - 1]], self._rows[self._runs[run] - 1])
+            there = range(max(there.start, first), min(there.stop, last + 1))
+        return range(there.start + shift, there.stop + shift)
+
+    def _values(self, index: int, frames: slice) -> Array:
+        row, axes = self._place(index)
+        return self._moved(self.source.read(row, frames), axes)
+
+    def _values_of(self, samples: range, frames: slice) -> Array:
+        row, axes = self._place(samples[0])
+        return self._moved(self.source.read_several(range(row, row + len(samples)), frames), axes)
+
+    def _inputs(self, index: int) -> Array:
+        row, axes = self._place(index)
+        return self._moved(self.source.inputs(row), axes, vectors=False)
+
+    def _inputs_of(self, samples: range) -> Array:
+        row, axes = self._place(samples[0])
+        return self._moved(self.source.inputs_of(range(row, row + len(samples))), axes, vectors=False)

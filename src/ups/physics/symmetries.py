@@ -62,17 +62,29 @@ def turns_of(
     task: TaskSpec, cells: tuple[int, ...], box: tuple[float, ...], periodic: tuple[bool, ...], which: Which = True
 ) -> Turns | None:
     """The moves of a task on a grid of so many cells in a box; None where there are none, or none is asked for."""
-    kind = EQUATIONS[task.equation] if which and task.equation else None
-    if kind is None or not kind.isotropic:
+    vectors = _vectors_of(task) if which else None
+    if vectors is None:
         return None
     alike = task.ndim == 2 and len(set(cells)) == len(set(box)) == len(set(periodic)) == 1
     moves = (*(range(task.ndim) if which is True else ()), *((2,) if alike else ()))
-    if not moves:
+    return Turns(task.ndim, moves, vectors) if moves else None
+
+
+def mirrors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
+    """Of a mirror across each axis of a task, the channels whose sign it changes; None where the equation knows a
+    direction."""
+    vectors = _vectors_of(task)
+    return None if vectors is None else tuple(tuple(v[axis] for v in vectors) for axis in range(task.ndim))
+
+
+def _vectors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
+    """The channels of each vector of a task; None where its equation knows a direction, or is not known."""
+    kind = EQUATIONS[task.equation] if task.equation else None
+    if kind is None or not kind.isotropic:
         return None
     # By the equation's own names: foreign data have its channels in the same order, and may call them otherwise.
     named = (*(f.channels for f in kind.task.fields if f.rank), *kind.vectors)
-    vectors = tuple(tuple(map(kind.task.channels.index, channels)) for channels in named)
-    return Turns(task.ndim, moves, vectors)
+    return tuple(tuple(map(kind.task.channels.index, channels)) for channels in named)
 
 
 def winds_of(task: TaskSpec) -> tuple[str, ...]:

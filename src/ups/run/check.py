@@ -25,7 +25,8 @@ from ups.models.simulator import Simulator, assemble
 from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig
-from ups.run.datasets import DataSet, check_held, open_sets
+from ups.run.datasets import DataSet, open_sets
+from ups.run.divide import check_held
 from ups.run.gates_check import champion_folder, require_measurable
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds

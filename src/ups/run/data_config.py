@@ -163,6 +163,9 @@ class DataConfig(GenerateConfig):
     or hf://…, fetched on first use; or a list of them, all of one task; made from the other keys if there is none."""
     reduce: Reduction = Field(default_factory=Reduction)
     """Every n-th frame from `start` on, and every n-th cell of each axis."""
+    mirrored: bool = False
+    """Train on mirror images of the trajectories too, taken before `reduce`: behind walls, every n-th cell of a grid
+    has no mirror image of its own. For equations that know no direction."""
     split: SplitConfig = Field(default_factory=SplitConfig)
     """Train, valid and test."""
 

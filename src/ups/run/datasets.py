@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,25 +15,23 @@ import numpy as np
 from ups.data import Joined, Source, open_source, open_together, renamed, same_task
 from ups.data.axes import uneven_axes
 from ups.data.checksums import Digest, Memory, content
-from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
+from ups.data.splits import PARTS, Split
 from ups.data.trajectories import Trajectories, alike
-from ups.data.views import CutInTime
 from ups.definition import Definition
 from ups.engine.train import Progress
 from ups.eval.results import DataFact
 from ups.fetch.downloads import provide, there
 from ups.fetch.fetch import is_elsewhere
 from ups.physics import TASKS
-from ups.run.data_config import Between, DataConfig, SplitConfig
+from ups.run.data_config import DataConfig
+from ups.run.divide import divided
 from ups.run.generate import Report as Following
 from ups.run.generate import generate
 from ups.rundir import RunDir
-from ups.types import ConfigError, DataError, TaskSpec, UpsError, check_known
+from ups.types import ConfigError, DataError, TaskSpec, UpsError
 
 Say = Callable[[str], None]
 Watch = Callable[[Progress], None]
-# Parameter sets up to which each of them is in every part of a split.
-STRATA = 64
 # Remarks of a reader that a run passes on; `ups data info` has all of them.
 REMARKS = 6
 
@@ -112,6 +109,7 @@ class DataSet:
         sources = [entry.source for entry in self.entries]
         splits = [entry.split for entry in self.entries]
         counts = " / ".join(str(sum(len(getattr(split, part)) for split in splits)) for part in PARTS)
+        counts += ", mirror images included" if any(entry.config.mirrored for entry in self.entries) else ""
         grids = dict.fromkeys(part.shape for part in self.parts("train"))
         names = ", ".join(dict.fromkeys(source.path.name for source in sources))
         values = {name: f"{min(v):g} … {max(v):g}" for name, v in self.values().items() if len(v) > 1}
@@ -178,8 +176,7 @@ def opened(data: DataConfig, folder: Path, following: Following, known: Path | N
         source = open_files([str(path) for path in paths], data.definition)
     with source:
         check_axes(source)
-        cut, split = divided(data, source)
-        yield Entry(data, cut, split)
+        yield Entry(data, *divided(data, source))
 
 
 def check_axes(source: Source) -> None:
@@ -189,76 +186,6 @@ def check_axes(source: Source) -> None:
             f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "
             "data import --resample`, and train on what it writes."
         )
-
-
-def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
-    """The parts of a source as its config asks for them, and the source in which they are."""
-    settings, seed = data.split, data.seed
-    if settings.time is not None:
-        cut = CutInTime(source, settings.time)
-        return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
-    if settings.hold_out:
-        out = held_aside(settings, source)
-        return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
-    if settings.record is not None:
-        return source, Split.load(Path(settings.record), source.ids)
-    own = parts_of(source.ids)
-    if own is not None and (settings.files or settings == SplitConfig()):
-        return source, given_split(source.ids, own, "as given")
-    return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata_of(source))
-
-
-def strata_of(source: Source) -> list[object]:
-    """A label per sample: its grid, and its parameters where there are few sets of them."""
-    params: list[tuple[tuple[str, float | str], ...]] = []
-    distinct = set(params)
-    for i in range(len(source)):
-        params.append(tuple(source.params_of(i).items()))
-        distinct.add(params[-1])
-        if len(distinct) > STRATA:
-            params = [()] * len(source)
-            break
-    domains = [source.domain_of(i) for i in range(len(source))]
-    shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
-    return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
-
-
-def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
-    """Which samples have the parameters that are for testing alone; ConfigError for a value that none has."""
-    aside = [True] * len(source)
-    for name, wanted in settings.hold_out.items():
-        check_known("parameter", (name,), [p.name for p in source.task.parameters])
-        values = [source.params_of(i).get(name) for i in range(len(source))]
-        if isinstance(wanted, Between):
-            fits = [isinstance(v, float | int) and wanted.low <= v <= wanted.high for v in values]
-        else:
-            check_held(name, wanted, values)
-            fits = [any(_agree(v, w) for w in wanted) for v in values]
-        aside = [a and b for a, b in zip(aside, fits, strict=True)]
-    return aside
-
-
-def check_held(name: str, wanted: Sequence[float | str], values: Sequence[float | str | None]) -> None:
-    """ConfigError for the first value to hold out that no sample has, or will have."""
-    for value in wanted:
-        if not any(_agree(there, value) for there in values):
-            raise ConfigError(f"split.hold_out: no sample has {name} = {value}; {_nearest(value, values)}.")
-
-
-def _agree(value: float | str | None, wanted: float | str) -> bool:
-    """Equal words, or numbers that agree to five digits."""
-    if isinstance(value, str) or isinstance(wanted, str) or value is None:
-        return value == wanted
-    return abs(value - wanted) <= 1e-5 * max(abs(value), abs(wanted))
-
-
-def _nearest(wanted: float | str, values: Sequence[float | str | None]) -> str:
-    """The values there are, the nearest first, for a sentence."""
-    there = list(dict.fromkeys(v for v in values if v is not None))
-    if not isinstance(wanted, str):
-        there.sort(key=lambda v: abs(v - wanted) if not isinstance(v, str) else math.inf)
-    words = ", ".join(f"{v:.6g}" if not isinstance(v, str) else v for v in there[:4])
-    return f"the nearest are {words}" if len(there) > 4 else f"there are {words}"
 
 
 def _check_apart(sources: Mapping[str, Source]) -> None:

@@ -1,0 +1,105 @@
+"""Which trajectories of a source are for what: its split, as a config asks for it, and mirror images for training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from ups.data import Source
+from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
+from ups.data.views import CutInTime, Mirrored
+from ups.physics.symmetries import mirrors_of
+from ups.run.data_config import Between, DataConfig, SplitConfig
+from ups.types import ConfigError, check_known
+
+# Parameter sets up to which each of them is in every part of a split.
+STRATA = 64
+
+
+def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
+    """The parts of a source as its config asks for them, and the source in which they are."""
+    own, split = _cut(data, source)
+    return with_images(own, split) if data.mirrored else (own, split)
+
+
+def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
+    settings, seed = data.split, data.seed
+    if settings.time is not None:
+        cut = CutInTime(source, settings.time)
+        return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
+    if settings.hold_out:
+        out = held_aside(settings, source)
+        return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
+    if settings.record is not None:
+        return source, Split.load(Path(settings.record), source.ids)
+    own = parts_of(source.ids)
+    if own is not None and (settings.files or settings == SplitConfig()):
+        return source, given_split(source.ids, own, "as given")
+    return source, make_split(source.ids, settings.convention, settings.fractions, seed, strata_of(source))
+
+
+def with_images(source: Source, split: Split) -> tuple[Source, Split]:
+    """A source and its split with mirror images of all that is for training, which are for training too."""
+    odd, training = mirrors_of(source.task), set(split.train)
+    if odd is None:
+        raise ConfigError(
+            f"{source.task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
+            "(`task: {equation: …}`); leave `mirrored` out."
+        )
+    both = Mirrored(source, [row for row, name in enumerate(source.ids) if name in training], odd)
+    where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
+    return both, given_split(both.ids, where, split.convention, split.fractions, split.seed)
+
+
+def strata_of(source: Source) -> list[object]:
+    """A label per sample: its grid, and its parameters where there are few sets of them."""
+    params: list[tuple[tuple[str, float | str], ...]] = []
+    distinct = set(params)
+    for i in range(len(source)):
+        params.append(tuple(source.params_of(i).items()))
+        distinct.add(params[-1])
+        if len(distinct) > STRATA:
+            params = [()] * len(source)
+            break
+    domains = [source.domain_of(i) for i in range(len(source))]
+    shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
+    return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
+
+
+def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
+    """Which samples have the parameters that are for testing alone; ConfigError for a value that none has."""
+    aside = [True] * len(source)
+    for name, wanted in settings.hold_out.items():
+        check_known("parameter", (name,), [p.name for p in source.task.parameters])
+        values = [source.params_of(i).get(name) for i in range(len(source))]
+        if isinstance(wanted, Between):
+            fits = [isinstance(v, float | int) and wanted.low <= v <= wanted.high for v in values]
+        else:
+            check_held(name, wanted, values)
+            fits = [any(_agree(v, w) for w in wanted) for v in values]
+        aside = [a and b for a, b in zip(aside, fits, strict=True)]
+    return aside
+
+
+def check_held(name: str, wanted: Sequence[float | str], values: Sequence[float | str | None]) -> None:
+    """ConfigError for the first value to hold out that no sample has, or will have."""
+    for value in wanted:
+        if not any(_agree(there, value) for there in values):
+            raise ConfigError(f"split.hold_out: no sample has {name} = {value}; {_nearest(value, values)}.")
+
+
+def _agree(value: float | str | None, wanted: float | str) -> bool:
+    """Equal words, or numbers that agree to five digits."""
+    if isinstance(value, str) or isinstance(wanted, str) or value is None:
+        return value == wanted
+    return abs(value - wanted) <= 1e-5 * max(abs(value), abs(wanted))
+
+
+def _nearest(wanted: float | str, values: Sequence[float | str | None]) -> str:
+    """The values there are, the nearest first, for a sentence."""
+    there = list(dict.fromkeys(v for v in values if v is not None))
+    if not isinstance(wanted, str):
+        there.sort(key=lambda v: abs(v - wanted) if not isinstance(v, str) else math.inf)
+    words = ", ".join(f"{v:.6g}" if not isinstance(v, str) else v for v in there[:4])
+    return f"the nearest are {words}" if len(there) > 4 else f"there are {words}"
