@@ -17,6 +17,7 @@ from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
 from ups.physics import EQUATIONS
+from ups.physics.solver import Equation
 from ups.run.exams import labels_of
 from ups.run.params import files_of
 
@@ -164,9 +165,9 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         sets = sets_of(row)
         share = runs[0].minutes / len(sets)
-        for task, split, params in sets:
+        for task, split, solved in sets:
             scores = _found(runs, task, split, "nrmse")
-            name, known = alone(rows, entries, task, params, share)
+            name, known = alone(rows, entries, solved, share)
             own = [score for entry in known if (score := entry.score()) is not None]
             ratio = "–"
             if own and scores:
@@ -184,26 +185,26 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
     return _table(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
 
 
-def sets_of(row: Row) -> list[tuple[str, str, dict[str, float | str]]]:
-    """Task, split and parameters of each set of parameters of a row, as `evaluation.apart` judges them."""
-    found: dict[str, list[dict[str, float | str]]] = {}
+def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
+    """Task, split and equation of each set of parameters of a row, as `evaluation.apart` judges them."""
+    found: dict[str, list[Equation]] = {}
     for data in row.config.data.values():
-        task = data.equation or ""
-        found.setdefault(task, []).extend(f.equation(EQUATIONS[task]).params() for f in files_of(data.params))
+        kind = EQUATIONS[data.equation or ""]
+        found.setdefault(data.definition.name, []).extend(f.equation(kind) for f in files_of(data.params))
     return [
-        (task, label, params)
+        (task, label, solved)
         for task, sets in found.items()
-        for params, label in zip(sets, labels_of(sets) if len(sets) > 1 else ["test"], strict=True)
+        for solved, label in zip(sets, labels_of([s.params() for s in sets]) if sets[1:] else ["test"], strict=True)
     ]
 
 
 def alone(
-    rows: Mapping[str, Row], entries: Sequence[Entry], task: str, params: Mapping[str, float | str], minutes: float
+    rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
 ) -> tuple[str, list[Entry]]:
-    """The name of the row of the table with these parameters, and of its runs by the newest recipe those of about so
+    """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
     many minutes."""
     for row in rows.values():
-        if [(t, p) for t, _, p in sets_of(row)] == [(task, params)]:
+        if [own for _, _, own in sets_of(row)] == [solved]:
             known = _by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
             near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
             return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
