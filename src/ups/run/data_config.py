@@ -15,7 +15,7 @@ from ups.definition import Definition, definition_from, is_file_name
 from ups.fetch.downloads import require_nameable
 from ups.fetch.fetch import is_elsewhere
 from ups.run.params import Value, files_of, parsed, single
-from ups.types import UpsError, check_known, counted
+from ups.types import ConfigError, TaskSpec, UpsError, check_known, counted
 
 
 def known(kind: str, names: Iterable[str], there: Iterable[str]) -> None:
@@ -111,6 +111,19 @@ class GenerateConfig(Config):
         except UpsError as error:
             raise ValueError(str(error)) from None
         return self
+
+
+def odd_channels(task: TaskSpec) -> tuple[tuple[int, ...], ...]:
+    """Of a mirror across each axis, the channels whose sign it changes; ConfigError where an image is no sample."""
+    from ups.physics.symmetries import mirrors_of
+
+    odd = mirrors_of(task)
+    if odd is None:
+        raise ConfigError(
+            f"{task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
+            "(`task: {equation: …}`); leave `mirrored` out."
+        )
+    return odd
 
 
 class Between(Config):
@@ -218,6 +231,10 @@ class DataConfig(GenerateConfig):
         try:
             for word in self.words:
                 require_nameable(word)
+            if self.mirrored and self.equation:
+                from ups.physics import TASKS
+
+                odd_channels(TASKS[self.equation])
         except UpsError as error:
             raise ValueError(str(error)) from None
         if self.there:

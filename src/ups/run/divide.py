@@ -9,8 +9,7 @@ from pathlib import Path
 from ups.data import Source
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
-from ups.physics.symmetries import mirrors_of
-from ups.run.data_config import Between, DataConfig, SplitConfig
+from ups.run.data_config import Between, DataConfig, SplitConfig, odd_channels
 from ups.types import ConfigError, check_known
 
 # Parameter sets up to which each of them is in every part of a split.
@@ -41,12 +40,7 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
 
 def with_images(source: Source, split: Split) -> tuple[Source, Split]:
     """A source and its split with mirror images of all that is for training, which are for training too."""
-    odd, training = mirrors_of(source.task), set(split.train)
-    if odd is None:
-        raise ConfigError(
-            f"{source.task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
-            "(`task: {equation: …}`); leave `mirrored` out."
-        )
+    odd, training = odd_channels(source.task), set(split.train)
     both = Mirrored(source, [row for row, name in enumerate(source.ids) if name in training], odd)
     where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
     return both, given_split(both.ids, where, split.convention, split.fractions, split.seed)
