@@ -38,7 +38,7 @@ data:
   b: {{task: burgers1d, samples: 20, resolution: 32, device: cpu, reduce: {{time: 40}}}}
 model: {{codec: {{dim: 2}}, operator: {{width: 16, depth: 1, heads: 2}}}}
 codec: {{batch: 5, train: {{steps: {STEPS}, validate_every: 0, log_every: 1}}}}
-operator: {{batch: 5, train: {{steps: {STEPS}, validate_every: 0, log_every: 1}}}}
+operator: {{batch: 5, batches: {{burgers1d: 4}}, train: {{steps: {STEPS}, validate_every: 0, log_every: 1}}}}
 """
 
 

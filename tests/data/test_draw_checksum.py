@@ -8,7 +8,7 @@ import pytest
 from ups.data.draw_checksum import KEPT, WRAP, DrawChecksum, expected, share
 from ups.data.sampler import Mix, Sampler
 
-SAMPLER = Sampler(("burgers", "darcy"), (50, 7), 6, Mix(policy="proportional"), seed=4)
+SAMPLER = Sampler(("burgers", "darcy"), (50, 7), 6, Mix(policy="proportional"), seed=4, batches={"darcy": 5})
 
 
 def kept(rank: int, world: int, steps: range) -> DrawChecksum:

@@ -56,15 +56,15 @@ def test_neighbours_in_an_epoch_are_not_neighbours_in_the_data() -> None:
 def test_recorded_sequences_hold_every_window_exactly_once_in_each_of_two_epochs(world: int, policy: str) -> None:
     """An independent reading of what ranks recorded: it knows counts and batch, and nothing of how they are drawn."""
     weights = {"burgers": 3.0, "darcy": 1.0, "advection": 1.5} if policy == "weights" else {}
-    mix, batch, counts = Mix(policy=policy, weights=weights), 7, (300, 12, 100)  # type: ignore[arg-type]
-    sampler = Sampler(NAMES, counts, batch, mix, seed=3)
+    mix, batches, counts = Mix(policy=policy, weights=weights), (7, 4, 7), (300, 12, 100)  # type: ignore[arg-type]
+    sampler = Sampler(NAMES, counts, 7, mix, seed=3, batches={"darcy": 4})
     recorded = drawn(sampler, range(450), world)
     streams: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for step in range(450):
         shares = [recorded[rank][step][0] for rank in range(world)]
         assert len({task for task, _ in shares}) == 1, "all ranks draw the same task"
         sizes = [len(windows) for _, windows in shares]
-        assert sum(sizes) == batch
+        assert sum(sizes) == batches[shares[0][0]]
         assert max(sizes) - min(sizes) <= 1
         streams[shares[0][0]] += [w for _, windows in shares for w in windows]
     for task, count in enumerate(counts):
@@ -172,6 +172,7 @@ def test_all_that_ranks_must_agree_on_differs_where_anything_does() -> None:
     base = Sampler(NAMES, COUNTS, 4).facts()
     assert base == Sampler(NAMES, COUNTS, 4).facts()
     others = [Sampler(NAMES, COUNTS, 4, seed=1), Sampler(NAMES, (1000, 41, 333), 4), Sampler(NAMES, COUNTS, 5)]
+    others += [Sampler(NAMES, COUNTS, 4, batches={"darcy": 5})]
     assert all(base["order"] != other.facts()["order"] for other in others)
 
 

@@ -127,7 +127,7 @@ def test_ranks_at_other_steps_are_named() -> None:
 def test_shares_epochs_and_repeated_samples_are_those_of_a_count_of_what_was_drawn() -> None:
     names, counts = ("burgers", "darcy", "advection"), (1000, 40, 333)
     mix = Mix(policy="weights", weights={"burgers": 0.5, "darcy": 0.2, "advection": 0.3})
-    sampler = Sampler(names, counts, 7, mix)
+    sampler = Sampler(names, counts, 7, mix, batches={"advection": 3})
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
     for step in range(300):
         task, windows = sampler.indices(step)

@@ -25,6 +25,7 @@ SMALL = {
     "codec.train.steps": "6",
     "codec.train.log_every": "1",
     "operator.batch": "8",
+    "operator.batches.darcy2d": "5",
     "operator.train.steps": "12",
     "operator.train.log_every": "1",
 }

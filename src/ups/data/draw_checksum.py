@@ -46,7 +46,7 @@ def expected(sampler: Sampler, first: int, last: int) -> int:
     """The sum of all that steps `first` … `last` − 1 draw by the order, over all ranks."""
     total = 0
     for task, turns in enumerate(zip(sampler.turns(first), sampler.turns(last), strict=True)):
-        begin, end = (turn * sampler.batch for turn in turns)
+        begin, end = (turn * sampler.sizes[task] for turn in turns)
         for at in range(begin, end, CHUNK):
             total += number(task, at, sampler.sequence(task, at, min(at + CHUNK, end)))
     return total & WRAP

@@ -87,7 +87,7 @@ class _Period:
 
 
 class Sampler:
-    """Step n draws one task and its next `batch` windows.
+    """Step n draws one task and its next `batch` windows, or as many as `batches` says of that task.
 
     Where several entries have the name of one task (its data on several grids), they share its part of the steps by
     their windows.
@@ -109,9 +109,11 @@ class Sampler:
         mix: Mix | None = None,
         seed: int = 0,
         validations: Callable[[], Validations] = _no_validations,
+        batches: Mapping[str, int] | None = None,
     ) -> None:
         self.tasks, self.names = tuple(names), _labels(names)
-        self.counts, self.batch, self.seed = tuple(counts), batch, seed
+        self.counts, self.seed = tuple(counts), seed
+        self.sizes = tuple((batches or {}).get(name, batch) for name in names)  # windows in a step of each task
         self.mix, self.validations = mix or Mix(), validations
         for name, count in zip(names, counts, strict=True):
             if count < 1:
@@ -174,12 +176,14 @@ class Sampler:
         The shares of all ranks, one after the other, are what one process would take.
         """
         task, turn = self.draw(step)
-        first, last = (turn * self.batch + self.batch * r // world for r in (rank, rank + 1))
+        size = self.sizes[task]
+        first, last = (turn * size + size * r // world for r in (rank, rank + 1))
         return task, self.sequence(task, first, last)
 
     def place(self, step: int, rank: int = 0, world: int = 1) -> int:
         """Where the share of `rank` begins in the endless sequence of the step's task."""
-        return self.draw(step).turn * self.batch + self.batch * rank // world
+        task, turn = self.draw(step)
+        return turn * self.sizes[task] + self.sizes[task] * rank // world
 
     def sequence(self, task: int, first: int, last: int) -> Array:
         """Windows `first` … `last` − 1 of a task's endless sequence of epochs."""
@@ -192,7 +196,7 @@ class Sampler:
 
     def epochs(self, step: int) -> tuple[int, ...]:
         """Whole epochs of each task that the steps before `step` have drawn."""
-        return tuple(t * self.batch // n for t, n in zip(self.turns(step), self.counts, strict=True))
+        return tuple(t * b // n for t, b, n in zip(self.turns(step), self.sizes, self.counts, strict=True))
 
     def digest(self, task: int, epoch: int) -> str:
         """SHA-256 of the windows of one epoch in the order they are drawn, as little-endian 64-bit numbers."""
@@ -207,13 +211,13 @@ class Sampler:
         picks = [self.draw(step) for step in range(steps)]
         # The turns of a task follow each other: all its windows at once, which takes a tenth of the time.
         ends = {pick.task: pick.turn + 1 for pick in picks}
-        windows = {task: self.sequence(task, 0, end * self.batch).astype("<i8") for task, end in ends.items()}
+        windows = {task: self.sequence(task, 0, end * self.sizes[task]).astype("<i8") for task, end in ends.items()}
         hashed = hashlib.sha256()
         for task, turn in picks:
-            drawn = windows[task][turn * self.batch : (turn + 1) * self.batch]
+            drawn = windows[task][turn * self.sizes[task] : (turn + 1) * self.sizes[task]]
             hashed.update(task.to_bytes(8, "little") + drawn.tobytes())
-        sizes = dict(zip(self.names, self.counts, strict=True))
-        return {"windows": sizes, "batch": self.batch, "mix": self.mix, "order": hashed.hexdigest()}
+        counts, sizes = (dict(zip(self.names, each, strict=True)) for each in (self.counts, self.sizes))
+        return {"windows": counts, "batch": sizes, "mix": self.mix, "order": hashed.hexdigest()}
 
     def _period(self, step: int) -> _Period:
         """The period a step lies in, after taking in the validations since the last call."""

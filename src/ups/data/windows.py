@@ -84,7 +84,8 @@ class Windows:
     shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
     errors of all validations so far, as `Sampler` says. A validation window holds `batch` trajectories, or more up to
     `cells` cells, and begins after `given` frames where those are more than the context. `draws` are the samples to
-    take of each part of `train`, as `Places` says. `fewer`: frames of context by task, of tasks that need not all.
+    take of each part of `train`, as `Places` says. `fewer`: frames of context by task, of tasks that need not all;
+    `batches`: windows in a step by task, of tasks that have others than `batch`.
     """
 
     def __init__(
@@ -103,13 +104,15 @@ class Windows:
         draws: Sequence[Array | None] = (),
         given: int = 0,
         fewer: Mapping[str, int] | None = None,
+        batches: Mapping[str, int] | None = None,
     ) -> None:
-        if batch < ranks.world:
-            raise ConfigError(f"a batch of {batch} cannot be shared by {counted(ranks.world, 'rank')}; make it larger.")
+        least = min([batch, *(batches or {}).values()])
+        if least < ranks.world:
+            raise ConfigError(f"a batch of {least} cannot be shared by {counted(ranks.world, 'rank')}; make it larger.")
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
-        self.given, self.fewer = max(context, given), dict(fewer or {})
+        self.given, self.fewer, self.batches = max(context, given), dict(fewer or {}), dict(batches or {})
         for part in (*self.train, *self.valid):
             if len(part.times) < (needed := self._back(part)) + targets and not part.task.steady:
                 raise DataError(
@@ -119,7 +122,7 @@ class Windows:
         chosen = draws or [None] * len(self.train)
         self.places = [Places(p, self._back(p), targets, d) for p, d in zip(self.train, chosen, strict=True)]
         names, counts = [part.task.name for part in self.train], [len(places) for places in self.places]
-        self.sampler = Sampler(names, counts, batch, mix, seed, validations)
+        self.sampler = Sampler(names, counts, batch, mix, seed, validations, self.batches)
         self.drawn = DrawChecksum()
 
     def batch(self, step: int) -> Window:
@@ -150,7 +153,8 @@ class Windows:
         """Keep what fits into `room` bytes of a GPU there, for so many steps to come, where these draw more frames than
         there are: windows are then made where they are used, of the same numbers. The bytes that are kept."""
         taken, parts = 0, dict[int, Samples]()
-        drawn = math.inf if steps is None else steps * self.size * (self.context + self.targets) // self.world
+        size = sum(self.sampler.sizes) / len(self.train)
+        drawn = math.inf if steps is None else steps * size * (self.context + self.targets) / self.world
         if drawn < sum(len(part) * len(part.times) for part in self.train):
             return 0
         for part in (*self.train, *self.valid):
@@ -159,13 +163,14 @@ class Windows:
         self.train, self.valid = (tuple(parts.get(id(p), p) for p in some) for some in (self.train, self.valid))
         return taken
 
-    def count(self, step: int) -> int:  # noqa: ARG002
+    def count(self, step: int) -> int:
         """Samples of all ranks in batch `step`."""
-        return self.size
+        return self.sampler.sizes[self.sampler.draw(step).task]
 
     def frames(self) -> tuple[int, int]:
         """Target frames of all samples in a step, on average over the tasks, and in a validation."""
-        of_step = self.size * sum(1 if part.task.steady else self.targets for part in self.train) // len(self.train)
+        pairs = zip(self.sampler.sizes, self.train, strict=True)
+        of_step = sum(n * (1 if part.task.steady else self.targets) for n, part in pairs) // len(self.train)
         of_each = (
             len(p) if p.task.steady else int(np.maximum(p.lengths - self._before(p), 0).sum()) for p in self.valid
         )
@@ -174,7 +179,7 @@ class Windows:
     def validation(self, step: int) -> Iterator[Window]:  # noqa: ARG002
         """Whole trajectories of each task: the given frames, and every one after them; the same at every step."""
         for part in self.valid:
-            yield from whole([part], self._before(part), self.size, self.cells)
+            yield from whole([part], self._before(part), self.batches.get(part.task.name, self.size), self.cells)
 
     def _before(self, part: Samples) -> int:
         """True frames before those of a part that are validated: the context, where none would be left after more."""

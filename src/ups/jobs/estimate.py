@@ -24,8 +24,9 @@ from ups.engine.memory import (
 )
 from ups.eval.rollout import protocol
 from ups.models import Simulator
-from ups.run.check import Outline, check, new_simulator
+from ups.run.check import Outline, check, new_simulator, shares_of
 from ups.run.config import RunConfig
+from ups.stages.stage import Stage, StageConfig
 from ups.tensors import Window
 
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written
@@ -42,6 +43,7 @@ class StageCost:
     name: str
     part: str  # the network it trains
     batch: int
+    batches: dict[str, int]  # of tasks that have another
     microbatch: int
     memory: dict[str, int]  # by part; the parts add up to the peak
     gradients: int  # of all trained weights; among the temporaries above
@@ -160,14 +162,14 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     stage = config.stages[name](simulator, settings)
     sets = [data for data in sets if stage.learns(data.task)]
     train, ranks = settings.train, config.dist
-    share = -(-settings.batch // ranks.world)
+    windows = shares_of(config, name, sets)
+    share = max(map(len, windows))
     size = min(place.microbatch or train.microbatch or share, share)
-    windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in sets]
     steps = []
     with recomputed(stage.module, train):
         for window in windows:
             with gathered(stage.module, train, ranks):
-                steps.append(training_work(stage.loss, window, place.stand_in, train, size))
+                steps.append(training_work(stage.loss, window, place.stand_in, train, min(size, len(window))))
             stage.module.zero_grad(set_to_none=True)
     held, work = held_memory(stage.module, simulator, train, device, ranks), total(steps, 1 / len(steps))
     captured = place.captured(name)
@@ -184,13 +186,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
         "CUDA workspaces": workspace,
     }
     simulator.eval()
-    earlier = next((s for s in place.known.stages if s.name == name), None) if place.known else None
-    given = config.evaluation.given_to(config.context)
-    checked, checking = (
-        (earlier.checked, earlier.checking)
-        if earlier
-        else _together([_evaluated(stage.evaluate, d, settings.batch, given, "valid", place) for d in sets])
-    )
+    checked, checking = _checked(stage, settings, sets, place)
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
     validation = held.kept + held.gradients + held.best + batches + workspace + checked
     reserved = max(sum(memory.values()), validation)
@@ -203,6 +199,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
         name=name,
         part=stage.makes,
         batch=settings.batch,
+        batches=settings.batches,
         microbatch=size,
         memory={part: value for part, value in memory.items() if value},
         gradients=held.gradients,
@@ -214,6 +211,16 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
         checking=checking,
         saved=bytes_of((*stage.module.parameters(), *stage.module.buffers()), "cpu") + held.moments + 2 * held.best,
     )
+
+
+def _checked(stage: Stage, settings: StageConfig, sets: Sequence[Outline], place: Place) -> tuple[int, Work]:
+    """Bytes and work of a validation, as they were found before where they were."""
+    known = next((s for s in place.known.stages if s.name == stage.name), None) if place.known else None
+    if known is not None:
+        return known.checked, known.checking
+    given = place.config.evaluation.given_to(place.config.context)
+    pairs = [(data, settings.batch_of(data.task.name)) for data in sets]
+    return _together([_evaluated(stage.evaluate, data, size, given, "valid", place) for data, size in pairs])
 
 
 def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:

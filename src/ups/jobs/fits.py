@@ -13,7 +13,7 @@ from ups.engine.ranks.dist import device_of
 from ups.host_memory import available
 from ups.jobs.estimate import KEPT, costs
 from ups.jobs.forecast import size
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import Outline, new_simulator, outlines, shares_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.rundir import RunDir
@@ -64,9 +64,7 @@ def certain_memory(config: RunConfig, sets: Sequence[Outline], device: str) -> i
             settings, simulator = config.stage(name), new_simulator(config, sets)
             stage, train = config.stages[name](simulator, settings), settings.train
             held = held_memory(stage.module, simulator, train, device, config.dist)
-            share = -(-settings.batch // config.dist.world)
-            learnt = [data for data in sets if stage.learns(data.task)]
-            windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in learnt]
+            windows = shares_of(config, name, [data for data in sets if stage.learns(data.task)])
             batches = batches_memory(windows, train, device, captures(train, device, config.dist))
             stages.append(held.kept + held.gradients + batches)
     resident = sum(data.resident("train", "valid") for data in sets) if device == "cpu" else 0

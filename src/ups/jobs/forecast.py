@@ -95,7 +95,8 @@ class Forecast:
             rows.append([title, *values])
 
         row("parameters", [number(self.costs.parameters[s.part]) for s in stages])
-        row("batch (microbatch)", [f"{s.batch} ({s.microbatch})" for s in stages])
+        sizes = (", ".join(map(str, dict.fromkeys((s.batch, *s.batches.values())))) for s in stages)
+        row("batch (microbatch)", [f"{each} ({s.microbatch})" for each, s in zip(sizes, stages, strict=True)])
         row("FLOPs of a step", [number(s.work.flops) for s in stages])
         for part in dict.fromkeys(part for s in stages for part in s.memory):
             row(part, [size(s.memory.get(part, 0)) for s in stages])
@@ -184,7 +185,7 @@ def forecast(
     if ranks is not None and (ranks < 2 or here is None):
         why = f"there is no {kind} device here to time steps on" if here is None else "it asks for more than one"
         raise ConfigError(f"--ranks is {ranks}, but {why}; leave it out, or change it.")
-    least = min(config.stage(name).batch for name in config.plan)
+    least = min(config.stage(name).least_batch for name in config.plan)
     if ranks is not None and ranks > least:
         raise ConfigError(f"--ranks is {ranks}, and so many cannot share a batch of {least}; ask for fewer.")
     activity(f"{config.name}: counting memory and FLOPs")

@@ -157,10 +157,11 @@ def scaling(
     units = len(units_of(module))
     numbers, gathered = bytes_of_weights(module, config.dist, settings.train.precision)
 
-    def compute(dist: DistConfig, cost: StageCost, batch: int) -> float:
+    def compute(dist: DistConfig, cost: StageCost, ranks: int) -> float:
+        """Seconds of a step of one of `dist`, given what one of so many ranks has of a batch."""
         if measured:
-            return timed_stage(config.model_copy(update={"dist": dist}), stage, device, seconds, batch).seconds
-        share = batch / max(1, -(-settings.batch // dist.world))
+            return timed_stage(config.model_copy(update={"dist": dist}), stage, device, seconds, ranks).seconds
+        share = -(-settings.batch // ranks) / -(-settings.batch // dist.world)
         return roof.seconds(cost.work, cost.captured) * share
 
     rows: list[Scaled] = []
@@ -171,9 +172,9 @@ def scaling(
         known = bill if count == config.dist.world else costs(here, device.type, None, bill)
         cost = next(s for s in known.stages if s.name == stage)
         share = -(-settings.batch // count)
-        step = compute(dist, cost, share)
+        step = compute(dist, cost, count)
         if count > 1 and whole is None:
-            whole = compute(dist, cost, settings.batch)
+            whole = compute(dist, cost, 1)
         talk = talk_of(dist, numbers, units, max(1, -(-share // cost.microbatch)), gathered)
         rows.append(Scaled(count, share, step, step if whole is None else whole, talk, cost.reserved))
     return Scaling(stage, tuple(rows))

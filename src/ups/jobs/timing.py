@@ -17,7 +17,7 @@ from ups.engine.memory import Work, captures
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Stage
 from ups.engine.train import Progress, TrainConfig
-from ups.run.check import Outline, new_simulator, outlines
+from ups.run.check import Outline, new_simulator, outlines, shares_of
 from ups.run.config import RunConfig
 from ups.tensors import Window
 
@@ -111,16 +111,14 @@ def timed_stage(
     name: str,
     device: torch.device,
     most: float,
-    batch: int | None = None,
+    ranks: int | None = None,
     sets: Sequence[Outline] | None = None,
 ) -> Timed:
-    """Some real steps of one stage as a rank of the run would take them, with its share of the batch or with `batch`
-    samples; nothing is sent."""
+    """Some real steps of one stage as a rank of the run would take them, with its share of each batch or with that of
+    one of so many `ranks`; nothing is sent."""
     kind, settings = config.stages[name], config.stage(name)
     sets = outlines(config.data) if sets is None else sets
-    share = batch or -(-settings.batch // config.dist.world)
-    learnt = [data for data in sets if kind.learns(data.task)]
-    windows = [data.window(share, config.looks_back(data.task.name), settings.unroll) for data in learnt]
+    windows = shares_of(config, name, [data for data in sets if kind.learns(data.task)], ranks)
     stage, train = kind(new_simulator(config, sets).to(device), settings), settings.train
     if not captures(train, device.type, config.dist):
         train = dataclasses.replace(train, graph=False)

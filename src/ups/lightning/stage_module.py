@@ -123,7 +123,7 @@ class StageModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:  # noqa: ARG002
         """The mean loss over the samples of all ranks, once Lightning has averaged what each has made of its own."""
-        world, count = self.trainer.world_size, self.config.stage(self.name).batch
+        world, count = self.trainer.world_size, self.config.stage(self.name).batch_of(batch.window.task.name)
         window = self.stage.view(batch.window, self.trainer.global_step / (self.train_config.steps or 1))
         weight = len(window) * world / count
         terms = {f"term/{name}": weight * value.float() for name, value in self.stage.loss(window).items()}

@@ -92,6 +92,17 @@ class Outline:
         return sum(size for size in sizes if size <= RESIDENT)
 
 
+def shares_of(config: RunConfig, stage: str, sets: Sequence[Outline], ranks: int | None = None) -> list[Window]:
+    """What one of so many ranks (the config's by default) is given of a batch of each data set."""
+    settings, world = config.stage(stage), ranks or config.dist.world
+
+    def share(data: Outline) -> Window:
+        task = data.task.name
+        return data.window(-(-settings.batch_of(task) // world), config.looks_back(task), settings.unroll)
+
+    return [share(data) for data in sets]
+
+
 def outlines(configs: Mapping[str, DataConfig], opened: Sequence[DataSet] = ()) -> list[Outline]:
     """The data sets of a run, one for each task: from their equations, or from the headers of their files, which are
     not read again where the run has `opened` them."""
@@ -147,6 +158,7 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
     frames = len(times[data.reduce.frames])
     if split.time is not None:
         frames, counts = min(int(frames * share) for share in split.time), dict.fromkeys(PARTS, len(ids))
+    counts["train"] *= 2**task.ndim if data.mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
     return Outline(task, grid, frames, counts, domain.periodic, disk, True)
 
@@ -200,6 +212,8 @@ def check(config: RunConfig) -> list[Outline]:
                 "(docs/howto-steady.md)."
             )
         stage.check_tasks(config.stage(name), [data.task for data in sets])
+        for task in (task for task in config.stage(name).batches if task not in known):
+            raise ConfigError(f"{name}.batches names {task}, which no data set holds; they hold {', '.join(known)}.")
     _long_enough(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)

@@ -299,8 +299,9 @@ class RunConfig(Config):
             if self.dist.strategy == "fsdp" and stage.train.optimizer == "muon":
                 cut = "which needs whole matrices, and fsdp cuts them; use adamw, or dist.strategy ddp"
                 raise ValueError(f"{name}.train.optimizer is muon, {cut}.")
-            if stage.batch < self.dist.world:
-                raise ValueError(f"{name}.batch is {stage.batch}, which {self.dist.world} ranks cannot share.")
+            for key, size in {"batch": stage.batch, **{f"batches.{t}": n for t, n in stage.batches.items()}}.items():
+                if size < self.dist.world:
+                    raise ValueError(f"{name}.{key} is {size}, which {self.dist.world} ranks cannot share.")
         return self
 
 

@@ -105,7 +105,8 @@ def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
     for name, n, wanted, count in zip(sampler.tasks, turns, asked, sampler.counts, strict=True):
         before = totals.get(name, (0, 0.0, 0))
         totals[name] = (before[0] + n, before[1] + wanted, before[2] + count)
-    return [Drawn(stage, name, n, steps, part, n * sampler.batch, count) for name, (n, part, count) in totals.items()]
+    sizes = dict(zip(sampler.tasks, sampler.sizes, strict=True))
+    return [Drawn(stage, name, n, steps, part, n * sizes[name], count) for name, (n, part, count) in totals.items()]
 
 
 def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
@@ -161,4 +162,5 @@ def windows_of(
         draws=[balanced(part.params) for part in train],
         given=config.evaluation.given_to(context or config.context),
         fewer=None if context else {name: config.looks_back(name) for name in names},
+        batches=settings.batches,
     )

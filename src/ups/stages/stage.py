@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -33,10 +33,21 @@ class StageConfig(Config):
     """Budget and optimizer."""
     batch: int = Field(default=32, ge=1)
     """Windows per step."""
+    batches: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    """Windows per step of some tasks, by name, in the place of `batch`: fewer where a sample is large."""
     unroll: int = Field(default=1, ge=1)
     """Steps ahead that are trained through."""
     workers: int = Field(default=0, ge=0)
     """Processes of each rank that build its windows; 0: a thread of its own does."""
+
+    def batch_of(self, task: str) -> int:
+        """Windows in a step of a task."""
+        return self.batches.get(task, self.batch)
+
+    @property
+    def least_batch(self) -> int:
+        """Of all tasks."""
+        return min([self.batch, *self.batches.values()])
 
     @model_validator(mode="before")
     @classmethod
