@@ -26,7 +26,6 @@ from ups.eval.rollout import protocol
 from ups.models import Simulator
 from ups.run.check import Outline, check, new_simulator, shares_of
 from ups.run.config import RunConfig
-from ups.stages.stage import Stage, StageConfig
 from ups.tensors import Window
 
 KEPT = 2  # checkpoints of a stage on disk; a third while it is written
@@ -186,7 +185,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
         "CUDA workspaces": workspace,
     }
     simulator.eval()
-    checked, checking = _checked(stage, settings, sets, place)
+    checked, checking = _checked(name, stage.evaluate, sets, place)
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
     validation = held.kept + held.gradients + held.best + batches + workspace + checked
     reserved = max(sum(memory.values()), validation)
@@ -213,14 +212,16 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     )
 
 
-def _checked(stage: Stage, settings: StageConfig, sets: Sequence[Outline], place: Place) -> tuple[int, Work]:
-    """Bytes and work of a validation, as they were found before where they were."""
-    known = next((s for s in place.known.stages if s.name == stage.name), None) if place.known else None
+def _checked(
+    name: str, evaluate: Callable[[Window], object], sets: Sequence[Outline], place: Place
+) -> tuple[int, Work]:
+    """Bytes and work of a validation of a stage, as they were found before where they were."""
+    known = next((s for s in place.known.stages if s.name == name), None) if place.known else None
     if known is not None:
         return known.checked, known.checking
     given = place.config.evaluation.given_to(place.config.context)
-    pairs = [(data, settings.batch_of(data.task.name)) for data in sets]
-    return _together([_evaluated(stage.evaluate, data, size, given, "valid", place) for data, size in pairs])
+    pairs = [(data, place.config.stage(name).batch_of(data.task.name)) for data in sets]
+    return _together([_evaluated(evaluate, data, size, given, "valid", place) for data, size in pairs])
 
 
 def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
