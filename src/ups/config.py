@@ -267,10 +267,21 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def fingerprint(config: Config) -> str:
-    """A short hash of every value, defaults included; the order of keys and the files they came from do not matter."""
-    text = json.dumps(config.model_dump(mode="json", exclude=_incidental(config)), sort_keys=True, ensure_ascii=False)
+def fingerprint(config: Config, path: Path | None = None) -> str:
+    """A short hash of every value, defaults included; the order of keys and the files they came from do not matter.
+    With the `path` of its file, of the keys alone that this (and its bases) sets: the same when others are added."""
+    values = config.model_dump(mode="json", exclude=_incidental(config))
+    if path is not None:
+        values = _picked(values, _laid(path, {})[0])
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _picked(values: Any, keys: Any) -> Any:
+    """What `values` has under the same keys as `keys`."""
+    if not isinstance(values, dict) or not isinstance(keys, dict):
+        return values
+    return {key: _picked(values[key], inner) for key, inner in keys.items() if key in values}
 
 
 def _incidental(config: Config) -> dict[str, Any]:

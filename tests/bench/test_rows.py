@@ -51,7 +51,9 @@ def test_every_row_is_of_pdebenchs_sizes_and_says_its_command(rows: dict[str, Ro
         if key not in known:
             (known[key],) = outlines(config.data)
         outline, given = known[key], config.evaluation.given_to(config.context)
-        sizes = (outline.grid, outline.frames, given, sum(outline.counts.values()))
+        images = 2**outline.task.ndim if data.mirrored else 1
+        sizes = (outline.grid, outline.frames, given, data.samples)
+        assert outline.counts["train"] == images * (data.samples - 2 * outline.counts["test"]), name
         assert sizes == OTHERS.get(name, SIZES[task]), name
         assert outline.counts["test"] == outline.counts["valid"] == sizes[-1] // 10, name
         assert data.scheme in (None, "pdebench"), f"{name}: is compared with others' data"
@@ -97,7 +99,14 @@ def test_minutes_are_shared_among_the_stages_as_the_row_shares_them(tmp_path: Pa
     assert (short.data["row"].samples, short.evaluation.baselines) == (400, ("fno",))
     again = row.run(Budget(short=True, steps={"operator": 11}), tmp_path).stage("operator").train
     assert (again.steps, again.seconds) == (11, None)
-    assert row.recipe == rows_in(tmp_path)["twice"].recipe
+    text, recipe = row.path.read_text(), row.recipe
+    assert recipe == rows_in(tmp_path)["twice"].recipe
+    for same, changed in ((False, text.replace("30", "31")), (True, text.replace("seconds: 30", "seconds: 3.0e1"))):
+        row.path.write_text(changed)
+        assert (rows_in(tmp_path)["twice"].recipe == recipe) == same
+    row.path.write_text(text.replace("30}}", "30, lr: 2.0e-3}}"))  # as it is by default, but said
+    assert rows_in(tmp_path)["twice"].recipe != recipe, "what a file says holds when a default changes"
+    row.path.write_text(text)
     (tmp_path / "twice.yaml").write_text(row.path.read_text().replace("seconds", "steps"))
     with pytest.raises(ConfigError, match="no stage has a budget in seconds"):
         rows_in(tmp_path)["twice"].run(Budget(minutes=1), tmp_path)

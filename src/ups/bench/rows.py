@@ -84,8 +84,9 @@ class Row:
 
     @property
     def recipe(self) -> str:
-        """The fingerprint of the config as its file says, the same whatever the seed, the minutes and the machine."""
-        return fingerprint(self.config)
+        """The fingerprint of what its file says, the same whatever the seed, the minutes and the machine, and whatever
+        keys a config may have that it does not name."""
+        return fingerprint(self.config, self.path)
 
     @property
     def minutes(self) -> float:
