@@ -52,7 +52,8 @@ def fit(
     """A simulator trained on trajectories in memory: `ups.fit(values, minutes=5).rollout(u0, steps=100)`.
 
     `data` is a `ups.Data`, or what its `values` may be: an array `(sample, time, x[, y[, z]], channel)` of numpy or
-    torch, a dict of arrays by channel, an `xarray.Dataset`; or the path of files. The run's folder, with its report, is
+    torch, a dict of arrays by channel, an `xarray.Dataset`; or the path of files. One simulator for several tasks: a
+    dict of `ups.Data` by their names. The run's folder, with its report, is
     `<out>/<name>`, and the data lie beside it. `settings` are keys of a run's config, with `__` for the dot:
     `model__operator__size="small"`.
     """

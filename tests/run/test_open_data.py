@@ -428,6 +428,23 @@ def test_fit_refuses_data_before_it_writes_them(tmp_path: Path, what: str) -> No
     assert not list(tmp_path.iterdir())
 
 
+def test_fit_trains_one_simulator_for_several_tasks(tmp_path: Path) -> None:
+    speeds = np.linspace(0.2, 1, 12)
+    one, two = ups.Data(waves(16, 8, speeds)), ups.Data(waves(32, 6, speeds), task=ups.Definition(periodic=["x"]))
+    few = {"model__operator__width": 32, "model__operator__depth": 1, "model__operator__heads": 2}
+    simulator = ups.fit({"a": one, "b": two}, minutes=0.02, out=tmp_path, device="cpu", quiet=True, **few)
+    assert [(task.name, task.periodic) for task in simulator.tasks] == [("a", (False,)), ("b", (True,))]
+    frames = simulator.rollout(waves(32, 6, speeds)[0, 0, :, None], steps=2, task="b")
+    assert frames.shape[-2:] == (32, 1)
+    for wrong in ([one, two], {"a": one, "b": waves(16, 8, speeds)}):
+        with pytest.raises(ConfigError, match="several tasks are a dict of ups.Data by their names"):
+            ups.fit(wrong, out=tmp_path, name="other", quiet=True)
+    same = {"a": dataclasses.replace(one, task="mine"), "b": dataclasses.replace(one, task="mine")}
+    with pytest.raises(ConfigError, match="two sets of data are called mine"):
+        ups.fit(same, out=tmp_path, name="other", quiet=True)
+    assert not (tmp_path / "other-data").exists()
+
+
 def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -> None:
     speeds = np.linspace(0.2, 1, 12)
     values = np.moveaxis(waves(16, 8, speeds)[:, None], 2, 0)  # (time, sample, channel, x)

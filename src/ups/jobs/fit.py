@@ -171,6 +171,36 @@ def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[st
     return found
 
 
+def _given(data: Any) -> list[Data]:
+    """The trajectories of one task, or of several, which a dict has by their names."""
+    inside = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else []
+    several = [isinstance(each, Data) for each in inside]
+    if not any(several):
+        return [data if isinstance(data, Data) else Data(data)]
+    if not isinstance(data, Mapping) or not all(several):
+        raise ConfigError("several tasks are a dict of ups.Data by their names: ups.fit({'waves': …, 'heat': …}).")
+    tasks = [Definition.of(each.task) for each in inside]
+    named = [task if task.name else replace(task, name=str(key)) for key, task in zip(data, tasks, strict=True)]
+    return [replace(each, task=task) for each, task in zip(inside, named, strict=True)]
+
+
+def _places(sources: Sequence[Source], folder: Path) -> dict[str, Path]:
+    """Where the data of each task are written."""
+    places: dict[str, Path] = {}
+    for task in (source.task.name for source in sources):
+        if task in places:
+            raise ConfigError(f"two sets of data are called {task}; give each a task of its own, or join their arrays.")
+        places[task] = folder / task
+    return places
+
+
+def _split(source: Source) -> dict[str, Sequence[str]]:
+    """The samples of each part; refused are parameters and masks that say nothing."""
+    alike(source, source.ids, Reduction())
+    split = make_split(source.ids)
+    return {part: split.part(part) for part in PARTS}
+
+
 def fit(
     data: Any,
     minutes: float,
@@ -181,7 +211,7 @@ def fit(
     screen: Screen,
     overwrite: bool = False,
 ) -> tuple[Simulator, RunDir, Report]:
-    """Write `data` as a data set beside the run's folder, train on it for `minutes`, and judge what was learnt.
+    """Write `data` as data sets beside the run's folder, train on them for `minutes`, and judge what was learnt.
 
     A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data, but for the
     size of the network; every frame and cell is kept.
@@ -201,19 +231,18 @@ def fit(
             config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
         folder, report = run_alone(config, screen, overwrite=overwrite)
         return load_simulator(folder.folder, device), folder, report
-    given = data if isinstance(data, Data) else Data(data)
-    with given.source() as source:
-        for note in source.notes:
-            screen.say(f"note: {note}")
-        task = source.task.name
-        beside = out / f"{name}-data"
-        file = {f"data.{task}.file": str(beside / task)}
-        config = config_of(file, [source])  # before anything is written
-        alike(source, source.ids, Reduction())  # which refuses parameters and masks that say nothing
-        if not overwrite and ((out / name).exists() or (beside / task).exists()):
+    with ExitStack() as stack:
+        sources = [stack.enter_context(each.source()) for each in _given(data)]
+        places = _places(sources, out / f"{name}-data")
+        for source in sources:
+            for note in source.notes:
+                screen.say(f"note: {source.task.name}: {note}" if len(sources) > 1 else f"note: {note}")
+        # Before anything is written.
+        splits = [_split(source) for source in sources]
+        config = config_of({f"data.{task}.file": str(path) for task, path in places.items()}, sources)
+        if not overwrite and any(path.exists() for path in (out / name, *places.values())):
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
-        split = make_split(source.ids)
-        parts: dict[str, Sequence[str]] = {part: split.part(part) for part in PARTS}
-        write_data_set(source, beside, task, parts, overwrite=overwrite)
+        for source, there, parts in zip(sources, places.values(), splits, strict=True):
+            write_data_set(source, there.parent, there.name, parts, overwrite=overwrite)
     folder, report = run_alone(config, screen, overwrite=overwrite)
     return load_simulator(folder.folder, device), folder, report
