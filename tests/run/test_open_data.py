@@ -437,7 +437,7 @@ def test_fit_trains_one_simulator_for_several_tasks(tmp_path: Path) -> None:
     frames = simulator.rollout(waves(32, 6, speeds)[0, 0, :, None], steps=2, task="b")
     assert frames.shape[-2:] == (32, 1)
     for wrong in ([one, two], {"a": one, "b": waves(16, 8, speeds)}):
-        with pytest.raises(ConfigError, match="several tasks are a dict of ups.Data by their names"):
+        with pytest.raises(ConfigError, match=r"several tasks are a dict of ups\.Data by their names"):
             ups.fit(wrong, out=tmp_path, name="other", quiet=True)
     same = {"a": dataclasses.replace(one, task="mine"), "b": dataclasses.replace(one, task="mine")}
     with pytest.raises(ConfigError, match="two sets of data are called mine"):
