@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -120,6 +120,9 @@ class Definition:
                     f"{where}: holds {', '.join(spec.channels)} on {counted(spec.ndim, 'axis')}, but {equation} has "
                     f"{', '.join(known.channels)} on {known.ndim}; give the task another name."
                 )
+        fields = fields_of(self.fields, spec.ndim) if self.fields else spec.fields
+        if self.fields or equation:
+            _check_order(fields, spec.axes[: spec.ndim], tasks.get(equation), where)
         self._check_names(spec, where)
         periodic = spec.periodic if self.periodic is None else tuple(a in self.periodic for a in spec.axes[: spec.ndim])
         declared: dict[str, Any] = {
@@ -137,7 +140,7 @@ class Definition:
             if getattr(self, key) is not None:
                 declared[key] = getattr(self, key)
         if self.fields and {f.name: f.channels for f in spec.fields} != self.fields:
-            declared["fields"] = fields_of(self.fields, spec.ndim)
+            declared["fields"] = fields
         return dataclasses.replace(spec, **declared)
 
     def _by_name(self, spec: TaskSpec, tasks: Mapping[str, TaskSpec]) -> str:
@@ -212,6 +215,44 @@ def definition_of(spec: TaskSpec) -> Definition:
         equation=spec.equation,
         mask=spec.mask,
     )
+
+
+def _check_order(fields: tuple[Field, ...], axes: tuple[str, ...], equation: TaskSpec | None, where: str) -> None:
+    """ConfigError where names say that fields are not in the order of their equation, or components of a vector not in
+    that of the axes: both are told by their places."""
+    if equation is not None:
+        for names, own in (
+            ([f.name for f in fields], [f.name for f in equation.fields]),
+            ([c for f in fields for c in f.channels], list(equation.channels)),
+        ):
+            small, theirs = ([name.lower() for name in each] for each in (names, own))
+            if sorted(small) == sorted(theirs) and small != theirs:
+                _refuse_order(names, own, equation, where)
+        vectors = _vectors(equation.fields)
+        if len(axes) > 1 and vectors and not _vectors(fields) <= vectors:
+            _refuse_order([f.name for f in fields], [f.name for f in equation.fields], equation, where)
+    for f in fields if len(axes) > 1 else ():
+        ends = [channel[-1].lower() for channel in f.channels if channel]
+        if f.rank == 1 and ends != list(axes) and sorted(ends) == sorted(axes):
+            order = [f.channels[ends.index(axis)] for axis in axes]
+            raise ConfigError(
+                f"{where}: the components of {f.name} are {', '.join(f.channels)}, and the axes {', '.join(axes)}; say "
+                f"them in the order of the axes, `{f.name}: [{', '.join(order)}]`."
+            )
+
+
+def _refuse_order(names: Sequence[str], own: Sequence[str], equation: TaskSpec, where: str) -> None:
+    raise ConfigError(
+        f"{where}: its fields are {', '.join(names)}, and those of {equation.name} {', '.join(own)}, which are told by "
+        "their order; say them in this order (`fields`)."
+    )
+
+
+def _vectors(fields: tuple[Field, ...]) -> set[tuple[int, ...]]:
+    """The places of the channels of each vector."""
+    places = iter(range(sum(len(f.channels) for f in fields)))
+    spans = [(f.rank, tuple(next(places) for _ in f.channels)) for f in fields]
+    return {span for rank, span in spans if rank == 1}
 
 
 def fields_of(groups: Mapping[str, tuple[str, ...]], ndim: int) -> tuple[Field, ...]:

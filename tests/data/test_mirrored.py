@@ -1,5 +1,6 @@
 """Mirror images of the whole grid: samples again, for training alone, and read in blocks as one by one."""
 
+import dataclasses
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -8,11 +9,13 @@ import numpy as np
 import pytest
 
 from ups.config import load
-from ups.data import Source, open_source
+from ups.data import Source, defined, open_source
+from ups.data.readers.memory import open_memory
 from ups.data.sample_blocks import blocks_of, read_block
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction, Trajectories
 from ups.data.views import Mirrored
+from ups.definition import Definition
 from ups.later import torch
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.elliptic import SOLVED
@@ -21,7 +24,7 @@ from ups.run.config import run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Screen, open_sets
 from ups.run.generate import generate
-from ups.types import ConfigError
+from ups.types import ConfigError, Field, Param, TaskSpec
 
 SILENT = Screen.silent().following
 
@@ -116,3 +119,38 @@ def test_what_knows_a_direction_has_no_images_and_is_refused_before_anything_is_
     file = made(tmp_path, "advection1d", resolution=32, frames=4).path
     with pytest.raises(ConfigError, match=f"advection1d: {words}"):
         opened(tmp_path, {"file": str(file), "mirrored": True})
+
+
+def gas_like(axes: str, **fields: list[str]) -> TaskSpec:
+    """The task of arrays of four channels on such axes that are said to be a gas."""
+    arrays = {name: np.zeros((4, 3, 8, 8), np.float32) for names in fields.values() for name in names}
+    dims = ("sample", "time", *axes)
+    definition = Definition(name="mine", equation="cfd2d", dims=dims, fields={k: tuple(v) for k, v in fields.items()})
+    return defined(open_memory(arrays, definition, {}), definition, TASKS).task
+
+
+def test_names_that_contradict_the_places_of_fields_and_components_are_refused() -> None:
+    known = {"density": ["rho"], "pressure": ["p"], "velocity": ["vel_x", "vel_y"]}
+    assert mirrors_of(gas_like("xy", **known)) == ((2,), (3,))
+    assert gas_like("xy", a=["rho"], b=["p"], c=["one"], d=["two"]).channels == ("rho", "p", "one", "two")
+    told = "which are told by their order; say them in this order"
+    with pytest.raises(ConfigError, match=f"density, pressure, velocity, {told}"):
+        gas_like("xy", velocity=["vel_x", "vel_y"], density=["rho"], pressure=["p"])
+    with pytest.raises(ConfigError, match=told):
+        gas_like("xy", rho=["rho"], flow=["a", "b"], p=["p"])
+    with pytest.raises(ConfigError, match=f"vx, density, vy, pressure, and those of cfd2d density.*{told}"):
+        gas_like("xy", a=["vx"], b=["density"], c=["vy"], d=["pressure"])
+    with pytest.raises(
+        ConfigError, match=r"the axes y, x; say them in the order of the axes, `velocity: \[vel_y, vel_x"
+    ):
+        gas_like("yx", **known)
+    assert mirrors_of(gas_like("yx", **{**known, "velocity": ["vel_y", "vel_x"]})) == ((2,), (3,))
+
+
+def test_parameters_and_inputs_that_an_equation_does_not_have_may_belong_to_a_side() -> None:
+    flow, field = TASKS["burgers1d"], TASKS["poisson2d"]
+    assert (mirrors_of(flow), mirrors_of(field)) == (((0,),), ((), ()))
+    sides = dataclasses.replace(flow, parameters=(*flow.parameters, Param("left", 1.0, "of the left end")))
+    forces = dataclasses.replace(field, inputs=(Field("force", ("fx", "fy"), 1),))
+    masked = dataclasses.replace(field, inputs=(*field.inputs, Field.scalar("mask")), mask="mask")
+    assert (mirrors_of(sides), mirrors_of(forces), mirrors_of(masked)) == (None, None, ((), ()))

@@ -78,9 +78,13 @@ def mirrors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _vectors_of(task: TaskSpec) -> tuple[tuple[int, ...], ...] | None:
-    """The channels of each vector of a task; None where its equation knows a direction, or is not known."""
+    """The channels of each vector of a task; None where its equation knows a direction, or is not known, or where the
+    task has parameters or inputs beside those of the equation: one may belong to a side, or turn with space."""
     kind = EQUATIONS[task.equation] if task.equation else None
     if kind is None or not kind.isotropic:
+        return None
+    given = [name for name in task.given if name != task.mask]
+    if {p.name for p in task.parameters} - {p.name for p in kind.parameters()} or len(given) != len(kind.task.given):
         return None
     # By the equation's own names: foreign data have its channels in the same order, and may call them otherwise.
     named = (*(f.channels for f in kind.task.fields if f.rank), *kind.vectors)

@@ -121,7 +121,8 @@ def odd_channels(task: TaskSpec) -> tuple[tuple[int, ...], ...]:
     if odd is None:
         raise ConfigError(
             f"{task.name}: a mirror image of it is no sample, for its equation knows a direction or is not said "
-            "(`task: {equation: …}`); leave `mirrored` out."
+            "(`task: {equation: …}`), or it has parameters or inputs that the equation does not have; leave "
+            "`mirrored` out."
         )
     return odd
 
