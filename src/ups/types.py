@@ -52,6 +52,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun.removesuffix(end)}{plural}"
 
 
+def counted_from(numbers: Iterable[int], noun: str) -> str:
+    """Numbers and their noun, from the least to the greatest: 3 frames, 3 to 12 frames."""
+    least, most = min(known := list(numbers)), max(known)
+    return counted(most, noun) if least == most else f"{least} to {counted(most, noun)}"
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that a mistyped one may have meant, as a question; where none is near, `otherwise`."""
     near = difflib.get_close_matches(name, [*known], n=1)

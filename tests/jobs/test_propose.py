@@ -307,3 +307,26 @@ def test_every_remark_is_a_comment_and_the_rest_is_yaml(tmp_path: Path) -> None:
         written(tmp_path / "darcy2d.yaml", task="darcy2d")
     with pytest.raises(DataError):
         holdings([tmp_path / "darcy2d.yaml"], "")
+
+
+def test_frames_are_left_out_by_what_most_trajectories_have_and_the_shortest_allows(tmp_path: Path) -> None:
+    """Whatever file comes first."""
+
+    def proposed(*lengths: int) -> tuple[int, str]:
+        place = tmp_path / "-".join(map(str, lengths))
+        place.mkdir()
+        for i, frames in enumerate(lengths):
+            wave = np.sin(np.linspace(0, 6, 16) + 0.1 * np.arange(frames)[:, None])
+            np.savez(place / f"{i}.npz", u=wave.astype(np.float32))
+        text = "name: un\ndims: [time, x]\nfields: {u: [u]}\n"
+        (task := tmp_path / "un.yaml").write_text(text)
+        (held,) = holdings([place], str(task))
+        return held.section("cpu").get("reduce", {}).get("time", 1), held.words + "".join(held.remarks)
+
+    assert proposed(400, 400, 400)[0] == 9
+    for order in ((10, 400, 400), (400, 10, 400)):
+        every, words = proposed(*order)
+        assert every == 4
+        assert "3 trajectories × 10 to 400 frames" in words
+        assert "the shortest trajectory has 10 frames, so frames are kept 4 apart; without it 9 would do" in words
+    assert proposed(400, 2, 400)[0] == 1

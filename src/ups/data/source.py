@@ -123,6 +123,10 @@ class Source(AbstractContextManager["Source"], ABC):
         """Times of one sample, `(T,)`."""
         return self.times
 
+    def lengths(self) -> tuple[int, ...]:
+        """Frames of each sample."""
+        return tuple(len(self.times_of(i)) for i in range(len(self)))
+
     def domain_of(self, index: int) -> Domain:  # noqa: ARG002
         """The grid of one sample; the same object for samples that share one."""
         return self.domain

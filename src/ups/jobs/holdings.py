@@ -13,7 +13,7 @@ import numpy as np
 from ups.data import Source, open_source
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
-from ups.jobs.seams import seamless
+from ups.jobs.seams import seamless, wrapping
 from ups.jobs.settled import driven
 from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
@@ -21,7 +21,7 @@ from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
 from ups.tensors import NOT_TOLD, told_apart
-from ups.types import Array, ConfigError, DataError, TaskSpec, counted
+from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
 
 FRAMES = 41  # of a trajectory, about which are kept
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
@@ -38,8 +38,7 @@ class Holding:
 
     task: TaskSpec
     files: tuple[str, ...]
-    samples: int
-    frames: int
+    lengths: tuple[int, ...]  # frames of each sample
     cells: tuple[int, ...]
     definition: str  # the name or the YAML file that the user gave
     uneven: bool  # no first frame is uniform, or there is none: a change can be measured by the sample
@@ -51,6 +50,29 @@ class Holding:
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
 
     @property
+    def samples(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def usual(self) -> int:
+        """Every so many frames would be kept if all samples were as long as most."""
+        return every_of(sorted(self.lengths)[self.samples // 2], FRAMES)
+
+    @property
+    def every(self) -> int:
+        """Every so many frames are kept: of the shortest sample three are left."""
+        return max(1, min(self.usual, (min(self.lengths) - 1) // 2))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What there is to say of it."""
+        short = (
+            f"the shortest trajectory has {counted(min(self.lengths), 'frame')}, so frames are kept {self.every} apart"
+        )
+        fewer = [f"{short}; without it {self.usual} would do"] if self.every < self.usual else []
+        return [*wrapping(self.seamless), *fewer]
+
+    @property
     def place(self) -> str:
         """Where it lies."""
         return self.files[0] if self.files else self.task.name
@@ -60,7 +82,7 @@ class Holding:
         spec, cells = self.task, " × ".join(map(str, self.cells))
         what = counted(self.samples, "sample")
         if not spec.steady:
-            what = f"{counted(self.samples, 'trajectory')} × {counted(self.frames, 'frame')}"
+            what = f"{counted(self.samples, 'trajectory')} × {counted_from(self.lengths, 'frame')}"
         title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
         return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
 
@@ -73,7 +95,7 @@ class Holding:
         elif self.definition:
             entry["task"] = self.definition
         thin = {"space": every_of(max(self.cells), CELLS[kind][self.task.ndim])} if self.files else {}
-        thin |= {} if self.task.steady else {"time": every_of(self.frames, FRAMES)}
+        thin |= {} if self.task.steady else {"time": self.every}
         thin = {name: every for name, every in thin.items() if every > 1}
         cut: dict[str, Any] = {}
         if self.samples < FEW:
@@ -105,11 +127,11 @@ def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
 
 def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thin: int = 0) -> Holding:
     """What a source holds, with frames of a few samples, as far apart as they will be."""
-    facts = (files, len(source), len(source.times), source.domain.shape, task)
+    facts = (files, source.lengths(), source.domain.shape, task)
     here = Holding(source.task, *facts, source.task.steady or _all_uneven(source))
     if source.task.steady:
         return here
-    every = every or every_of(here.frames, FRAMES)
+    every = every or here.every
     thin = thin or every_of(max(here.cells), CELLS["cpu"][here.task.ndim])
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
     return replace(here, seen=seen, past=past, seamless=seamless(source))
@@ -124,9 +146,10 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             names, others = (", ".join(h.task.channels) for h in (here, earlier))
             raise DataError(f"{here.place}: {name} has the fields {names}, and in {earlier.place} {others}.")
         if earlier is not None:
-            together = (earlier.files + here.files, earlier.samples + here.samples)
             uneven, seen, past = earlier.uneven and here.uneven, earlier.seen + here.seen, earlier.past + here.past
-            here = replace(here, files=together[0], samples=together[1], uneven=uneven, seen=seen, past=past)
+            wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
+            files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
+            here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:
@@ -176,7 +199,7 @@ def _made(task: str) -> Holding:
     frames = 1 if spec.steady else len(equation.times())
     starts = initial_states(equation, Draw(0, range(LOOKED_AT)), equation.domain(cells)).numpy()
     uneven = spec.steady or all(_uneven(state, state) for state in starts)
-    facts = (128, frames, (cells,) * spec.ndim, "", uneven)
+    facts = ((frames,) * 128, (cells,) * spec.ndim, "", uneven)
     return Holding(spec, (), *facts, winds=winds_of(spec), driven=type(equation).driven)
 
 

@@ -22,7 +22,7 @@ from ups.physics.balances import UNFITTABLE
 from ups.physics.fit import Fitted, contradicts, fit
 from ups.physics.laws import laws_of
 from ups.tensors import mask_of
-from ups.types import Array, DataError, Params, Trajectory, counted
+from ups.types import Array, DataError, Params, Trajectory, counted, counted_from
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
@@ -225,7 +225,7 @@ def _headline(source: Source) -> list[str]:
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
-        f"  {counted(len(source), 'trajectory')} × {counted(len(t), 'frame')} × {cells} cells × "
+        f"  {counted(len(source), 'trajectory')} × {counted_from(source.lengths(), 'frame')} × {cells} cells × "
         f"{counted(len(task.channels), 'channel')} ({', '.join(task.channels)})",
     ]
     if task.inputs:

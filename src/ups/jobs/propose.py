@@ -15,7 +15,6 @@ from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
 from ups.jobs.holdings import RATE, Holding, holdings, recipe
-from ups.jobs.seams import wrapping
 from ups.jobs.timing import ceilings
 from ups.run.config import run_config
 from ups.types import ConfigError, counted
@@ -93,7 +92,7 @@ def _header(
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
         *(f"# Data: {holding.words}." for holding in sets),
-        *(f"# Note: {holding.task.name}: {note}." for holding in sets for note in wrapping(holding.seamless)),
+        *(f"# Note: {holding.task.name}: {note}." for holding in sets for note in holding.remarks),
         f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
         f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
