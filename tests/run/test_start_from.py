@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import torch
 
 import ups
-from ups.config import load
+from ups.config import dump, load
+from ups.run.ancestors import seen_before
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import Screen
+from ups.run.datasets import Screen, open_sets
 from ups.run.run import run_alone as run
 from ups.types import ConfigError, DataError
 
@@ -91,3 +93,34 @@ def test_a_known_task_goes_on_from_another_grid_and_another_step(folder: Path) -
     assert old.ranges()["advection1d"]["dt"] == pytest.approx((0.2, 0.2))
     records = json.loads((folder / "other" / "results.json").read_text())
     assert {"ups", "before", "persistence"} <= {r["predictor"] for r in records if r["metric"] == "nrmse"}
+
+
+def test_trajectories_that_an_earlier_simulator_was_trained_on_are_not_called_unseen(folder: Path) -> None:
+    first, home = folder / "first", folder / "elsewhere"
+    home.mkdir()
+    (made,) = (first / "cache" / "data").iterdir()
+
+    def said(start: Path, **data: object) -> tuple[str, list[str], set[str]]:
+        entry = f"  a: {data}\n".replace("'", '"') if data else FIRST.splitlines(True)[3]
+        text = FIRST.replace(FIRST.splitlines(True)[3], entry)
+        config = settings(home, text, start_from=str(start))
+        with ExitStack() as stack:
+            sets = open_sets(config.data, first / "cache" / "data", Screen.silent().following, stack)
+            ids = {name for entry in sets[0].entries for name in entry.split.test}
+            return *seen_before(config, sets, "test", Screen.silent().following), ids
+
+    assert said(first)[:2] == ("on trajectories not seen in training", []), "the same data are cut into the same parts"
+    on, (words,), ids = said(first, file=str(made), reduce={"time": 20}, seed=5)
+    twice = ids - said(first)[2]
+    assert twice
+    assert on == "on trajectories partly SEEN IN TRAINING"
+    assert words.startswith(
+        f"advection1d: {len(twice)} of {len(ids)} trajectories were trained or validated on by {first}"
+    )
+    assert said(first, file=str(made), seed=5)[1] == [words], "in whatever way they are thinned out"
+    (second := home / "second").mkdir()
+    (second / "config.yaml").write_text(dump(settings(home, FIRST, start_from=str(first))))
+    _, found, _ = said(second, file=str(made), reduce={"time": 20}, seed=5)
+    assert [f"{second}, from which this run goes on, are gone" in found[0], found[1]] == [True, words]
+    (alone,) = said(first / "artifacts" / "simulator.safetensors")[1]
+    assert "is a file alone: nobody can tell" in alone

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from ups.data.source import Source
 
 
-def fingerprints(source: Source) -> dict[str, str]:
-    """A hash per sample id, from its first, middle and last frame, in the numbers that training sees: a trajectory has
-    one hash in whatever format, precision and byte order it is stored."""
+def fingerprints(source: Source, ids: Collection[str] | None = None) -> dict[str, str]:
+    """A hash per sample id (of `ids` alone where they are given), from its first, middle and last frame, in the numbers
+    that training sees: a trajectory has one hash in whatever format, precision and byte order it is stored."""
     result = {}
     for index, name in enumerate(source.ids):
+        if ids is not None and name not in ids:
+            continue
         last = len(source.times_of(index)) - 1
         digest = hashlib.sha256()
         for t in sorted({0, last // 2, last}):

@@ -168,7 +168,8 @@ def opened(data: DataConfig, folder: Path, following: Following, known: Path | N
     if data.split.files:
         parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
         _check_apart({f"split.files.{part}": source for part, source in parts.items()})
-        source: Source = Joined(folder, [parts[part] for part in PARTS], list(PARTS))
+        paths = [path for source in parts.values() for path in source.files()]
+        source: Source = Joined(_common(paths), [parts[part] for part in PARTS], list(PARTS))
     elif data.file:
         source = open_files(data.file, data.definition)
     else:

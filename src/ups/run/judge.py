@@ -37,6 +37,7 @@ from ups.models.search import Search, calls_of, searched
 from ups.models.solving import steady_system, unrefinable
 from ups.models.trust import WATCHERS, Trust, rollout_with_signs
 from ups.physics.solver import watched
+from ups.run.ancestors import seen_before
 from ups.run.calibrate import AT_ONCE
 from ups.run.champion import Champion, digest_of
 from ups.run.config import RunConfig
@@ -323,10 +324,8 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
             (main, *others), notes = by_length(data.parts(split), split, asked.asked.context)
             asked.warnings += notes
             results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
-    seen = split == "train"
-    on = "on trajectories SEEN IN TRAINING" if seen else "on trajectories not seen in training"
-    if seen:
-        asked.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
+    on, seen = seen_before(config, sets, split, asked.screen.following)
+    asked.warnings += seen
     digests = Identity(folder, asked.screen.say).by_path()
     report = asked.report(config.name, results, [data.fact(digests) for data in sets], on=on)
     simulators = {OURS: digest_of(folder), CHAMPION: asked.champion.simulator if asked.champion is not None else ""}

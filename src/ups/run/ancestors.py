@@ -1,0 +1,92 @@
+"""Whether the simulators that a run has started from were trained on what it is judged on: then that is no test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ups.config import load
+from ups.data.duplicates import fingerprints
+from ups.run.config import RunConfig, run_config
+from ups.run.data_identity import Identity
+from ups.run.datasets import DataSet, Entry, open_sets
+from ups.run.generate import Report as Following
+from ups.rundir import RunDir
+from ups.types import UpsError
+
+MOST = 16  # generations that are looked at
+UNSEEN = "they are NOT unseen."
+
+
+def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> tuple[str, list[str]]:
+    """What trajectories of a part of a run's data are to its simulator, in words, and what a reader must know of it."""
+    if split == "train":
+        said = "These trajectories were trained on: the numbers say nothing about unseen ones."
+        return "on trajectories SEEN IN TRAINING", [said]
+    warnings = trained_before(config, sets, split, following)
+    if any(warning.endswith(UNSEEN) for warning in warnings):
+        return "on trajectories partly SEEN IN TRAINING", warnings
+    return "on trajectories not seen in training", warnings
+
+
+def trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> list[str]:
+    """A sentence for each task of which some trajectories of a part were trained or validated on before, and for each
+    simulator of which nobody can tell."""
+    sentences = []
+    for place, parent in _line(config.start_from):
+        doubtful = {data.task.name: _others(data, parent) for data in sets}
+        if parent is None:
+            sentences.append(f"{place} is a file alone: nobody can tell whether it was trained on these trajectories.")
+        elif any(doubtful.values()):
+            try:
+                used = _used(RunDir.at(place), parent, following)
+            except (UpsError, OSError):
+                sentences.append(
+                    f"The data of {place}, from which this run goes on, are gone: nobody can tell whether it was "
+                    "trained on these trajectories."
+                )
+                continue
+            sentences += [_said(task, entries, split, used, place) for task, entries in doubtful.items()]
+    return [sentence for sentence in sentences if sentence]
+
+
+def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
+    """The runs that a run goes back to, the nearest first; of a simulator that is a file alone no config is known."""
+    for _ in range(MOST):
+        if start is None:
+            return
+        place = Path(start)
+        parent = load(run_config(), place / "config.yaml") if (place / "config.yaml").is_file() else None
+        yield place, parent
+        start = parent.start_from if parent is not None else None
+
+
+def _others(data: DataSet, parent: RunConfig | None) -> list[Entry]:
+    """The entries that the parent has not just so: the same entry is cut into the same parts."""
+    known = parent.data.values() if parent is not None else ()
+    return [entry for entry in data.entries if entry.config not in known]
+
+
+def _used(folder: RunDir, config: RunConfig, following: Following) -> set[str]:
+    """What a run was trained and validated on, as hashes; DataError where its data are gone. None are made."""
+    files = Identity(folder, lambda _: None).by_path()
+    if not files or not all(path.exists() for path in files):
+        raise FileNotFoundError(folder.data)
+    used = set[str]()
+    with ExitStack() as stack:
+        for data in open_sets(config.data, folder.cache("data"), following, stack):
+            for entry in data.entries:
+                used |= set(fingerprints(entry.source, {*entry.split.train, *entry.split.valid}).values())
+    return used
+
+
+def _said(task: str, entries: Sequence[Entry], split: str, used: set[str], place: Path) -> str:
+    """A sentence where a part of some entries is among what was used."""
+    found = [h in used for entry in entries for h in fingerprints(entry.source, set(entry.split.part(split))).values()]
+    if not any(found):
+        return ""
+    return (
+        f"{task}: {sum(found)} of {len(found)} trajectories were trained or validated on by {place}, from which this "
+        f"run goes on: {UNSEEN}"
+    )
