@@ -17,7 +17,15 @@ from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import drawn_section, learning_section, losses_of_old, number, spectrum_remark
+from ups.eval.sections import (
+    codec_complaints,
+    drawn_section,
+    learning_section,
+    losses_of_old,
+    means_of_few,
+    number,
+    spectrum_remark,
+)
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -330,6 +338,28 @@ def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error
     verdict, good = TaskResult(Entry(ours, TRAINED), Entry(worse)).verdict
     assert good is learnt
     assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
+
+
+def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_the_codec() -> None:
+    """A field that dies out in one of six trajectories: any error is large beside it."""
+    w = window(TASKS["burgers1d"])
+    dying = w.targets.clone()
+    dying[2, 1:] *= 1e-30
+    w = replace(w, targets=dying)
+    noise = 0.1 * torch.as_tensor(np.random.default_rng(0).normal(size=w.targets.shape))
+    ours, codec, still = (
+        evaluate(Fixed(w.targets + size * noise, name), [w], P)
+        for size, name in ((1, "ups"), (0.001, "codec"), (9, "persistence"))
+    )
+    task = TaskResult(Entry(ours, TRAINED), Entry(still), reconstruction=Entry(codec))
+    assert ours.score > 1e20
+    assert codec_complaints(task) == []
+    (words,) = means_of_few(task)
+    usual = number(float(np.median(ours.per_sample())))
+    assert f"burgers1d: a few trajectories make its mean error: half of them have {usual} or less" in words
+    assert f"{ours.ids[2] if ours.ids else 2} has {number(ours.per_sample()[2])}" in words
+    assert words in report(task).said()
+    assert means_of_few(result("burgers1d")) == []
 
 
 def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_worse() -> None:

@@ -82,6 +82,10 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             {"operator__loss__divergence": 1},
             r"operator\.loss\.divergence is for laws that no task here \(burgers1d\) has; leave it 0",
         ),
+        (
+            {"operator__symmetries": True, "data__b__task": "advection1d"},
+            r"symmetries is for equations that know no direction, and of advection1d no such is known",
+        ),
         ({"operator__loss__boundary": 1}, r"is for bounded axes that no task here \(burgers1d\) has; leave it 0"),
     ],
 )

@@ -17,7 +17,7 @@ from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.rollout import Evaluation
-from ups.eval.sections import Rows, codec_complaints, losses_of_old, number, with_interval
+from ups.eval.sections import Rows, codec_complaints, losses_of_old, means_of_few, number, with_interval
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.types import DataError
@@ -117,7 +117,8 @@ class Report:
         complaints = (s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
-        return (*complaints, *self.warnings, *unseen, *self.notes, *drawn, *last)
+        few = (s for task in self.tasks for s in means_of_few(task))
+        return (*complaints, *self.warnings, *few, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
         """`report.html`, `results.json` and `trajectories.json` in `folder`, each replaced in one step."""
@@ -184,7 +185,7 @@ class Report:
         judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
         judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
-        text = " ".join((text, *self.notes))
+        text = " ".join((text, *self.notes, *(s for task in self.tasks for s in means_of_few(task))))
         return Section("Result", text, self.headline(), verdict=verdict, good=not judged)
 
     def _version(self, task: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
@@ -18,6 +19,7 @@ from ups.eval.rollout import Evaluation, Example
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, counted
 
+FEW_MAKE_IT = 4  # times the median error, from which the mean is one of a few trajectories
 DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
 FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
 Rows = tuple[tuple[str, ...], ...]
@@ -42,12 +44,34 @@ def codec_complaints(task: TaskResult) -> list[str]:
     """A sentence where the codec alone errs more than the first predicted frame."""
     if task.reconstruction is None or task.ours.cost.steps == 0:
         return []
-    codec, step = task.reconstruction.evaluation.score, task.ours.evaluation.one_step.value
+    alone = task.reconstruction.evaluation
+    codec = float(np.median(alone.per_sample())) if made_by_few(alone) else alone.score
+    step = task.ours.evaluation.one_step.value
     name = task.ours.evaluation.task.name
     sentence = (
         f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
     )
     return [sentence] if codec > step else []
+
+
+def made_by_few(e: Evaluation) -> bool:
+    """Whether a few trajectories make the mean what it is: it is many times that which half of them do not exceed."""
+    return math.isfinite(e.score) and e.score > FEW_MAKE_IT * float(np.median(e.per_sample()))
+
+
+def means_of_few(task: TaskResult) -> list[str]:
+    """A sentence where the mean says little of most trajectories."""
+    e = task.ours.evaluation
+    if not made_by_few(e):
+        return []
+    errors = e.per_sample()
+    worst, middle = int(np.argmax(errors)), number(float(np.median(errors)))
+    name = e.ids[worst] if len(e.ids) == len(e) else str(worst)
+    return [
+        f"{e.task.name}: a few trajectories make its mean error: half of them have {middle} or less, and {name} has "
+        f"{number(float(errors[worst]))}. Where a true field is next to nothing, any error is large beside it; "
+        "trajectories.json has all of them."
+    ]
 
 
 def losses_of_old(task: TaskResult) -> list[str]:

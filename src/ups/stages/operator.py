@@ -13,7 +13,7 @@ from pydantic import Field
 from ups.engine.train import TrainConfig
 from ups.later import Tensor, torch
 from ups.models.config import OperatorConfig
-from ups.physics.symmetries import turned
+from ups.physics.symmetries import mirrors_of, turned
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import edges, has_term, lawless, raised, share, spectral, unbalanced
 from ups.tensors import Condition, LatentState, Losses, Window
@@ -127,6 +127,12 @@ class OperatorStage(Stage):
             if getattr(config.loss, term) and not any(has_term(term, task) for task in tasks):
                 names, what = ", ".join(task.name for task in tasks), "laws" if term in LAWFUL else "bounded axes"
                 raise ConfigError(f"operator.loss.{term} is for {what} that no task here ({names}) has; leave it 0.")
+        if config.symmetries and all(mirrors_of(task) is None for task in tasks):
+            names = ", ".join(task.name for task in tasks)
+            raise ConfigError(
+                f"operator.symmetries is for equations that know no direction, and of {names} no such is known (`task: "
+                "{equation: …}`); leave it out."
+            )
 
     @property
     def sees(self) -> Literal["frames", "tokens", "both"]:
