@@ -13,7 +13,7 @@ from ups.config import load
 from ups.jobs.demo import demo
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
-from ups.run.check import check
+from ups.run.check import check, shares_of
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import GenerateConfig
 from ups.run.datasets import Screen
@@ -45,6 +45,16 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
     (data,) = check(settings(tmp_path))
     assert (data.grid, data.frames, data.counts) == ((32,), 11, {"train": 10, "valid": 1, "test": 1})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path) -> None:
+    config = settings(tmp_path, operator__batches__burgers1d=6, dist__ranks=2)
+    (share,) = shares_of(config, "operator", check(config))
+    (whole,) = shares_of(config, "operator", check(config), ranks=1)
+    (other,) = shares_of(config, "codec", check(config), ranks=1)
+    assert (len(share), len(whole), len(other)) == (3, 6, config.stage("codec").batch)
+    with pytest.raises(ConfigError, match=r"operator\.batches\.burgers1d is 1, which 2 ranks cannot share"):
+        settings(tmp_path, operator__batches__burgers1d=1, dist__ranks=2)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +96,7 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
             {"operator__symmetries": True, "data__b__task": "advection1d"},
             r"symmetries is for equations that know no direction, and of advection1d no such is known",
         ),
+        ({"operator__batches__kdv1d": 4}, "operator.batches names kdv1d, which no data set holds; they hold burgers1d"),
         ({"operator__loss__boundary": 1}, r"is for bounded axes that no task here \(burgers1d\) has; leave it 0"),
     ],
 )

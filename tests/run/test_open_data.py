@@ -370,6 +370,7 @@ def test_parts_may_be_given_by_files(tmp_path: Path) -> None:
     files = dict(zip(("train", "valid", "test"), paths.values(), strict=True))
     (data,) = sets_of(config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}}), tmp_path)
     assert [len(data.parts(part)[0]) for part in ("train", "valid", "test")] == [3, 4, 5]
+    assert data.first.source.path == tmp_path, "errors name the folder that the files are in"
     path, counts = record_split(Path(paths["c"]), None, "seeded", (0.4, 0.2, 0.4), 3, ups.Definition(**WAVES))
     recorded = {"w": {"file": paths["c"], "task": WAVES, "split": {"record": str(path)}}}
     (data,) = sets_of(config(tmp_path, recorded), tmp_path)

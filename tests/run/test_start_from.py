@@ -122,5 +122,7 @@ def test_trajectories_that_an_earlier_simulator_was_trained_on_are_not_called_un
     (second / "config.yaml").write_text(dump(settings(home, FIRST, start_from=str(first))))
     _, found, _ = said(second, file=str(made), reduce={"time": 20}, seed=5)
     assert [f"{second}, from which this run goes on, are gone" in found[0], found[1]] == [True, words]
-    (alone,) = said(first / "artifacts" / "simulator.safetensors")[1]
-    assert "is a file alone: nobody can tell" in alone
+    (second / "config.yaml").write_text("a_key_of_another_version: 1\n")
+    for unknown in (first / "artifacts" / "simulator.safetensors", second):
+        (alone,) = said(unknown)[1]
+        assert alone.startswith(f"{unknown}, from which this run goes on, is no run that can be read here: nobody can")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ups.config import load
@@ -37,14 +37,17 @@ def trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, follo
     for place, parent in _line(config.start_from):
         doubtful = {data.task.name: _others(data, parent) for data in sets}
         if parent is None:
-            sentences.append(f"{place} is a file alone: nobody can tell whether it was trained on these trajectories.")
+            sentences.append(
+                f"{place}, from which this run goes on, is no run that can be read here: nobody can tell whether it "
+                "was trained on these trajectories."
+            )
         elif any(doubtful.values()):
             try:
                 used = _used(RunDir.at(place), parent, following)
             except (UpsError, OSError):
                 sentences.append(
-                    f"The data of {place}, from which this run goes on, are gone: nobody can tell whether it was "
-                    "trained on these trajectories."
+                    f"The data of {place}, from which this run goes on, are gone or cannot be read: nobody can tell "
+                    "whether it was trained on these trajectories."
                 )
                 continue
             sentences += [_said(task, entries, split, used, place) for task, entries in doubtful.items()]
@@ -52,12 +55,16 @@ def trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, follo
 
 
 def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
-    """The runs that a run goes back to, the nearest first; of a simulator that is a file alone no config is known."""
+    """The runs that a run goes back to, the nearest first. No config is known of a simulator that is a file alone, and
+    of a run that another version wrote."""
     for _ in range(MOST):
         if start is None:
             return
         place = Path(start)
-        parent = load(run_config(), place / "config.yaml") if (place / "config.yaml").is_file() else None
+        parent = None
+        if (place / "config.yaml").is_file():
+            with suppress(UpsError):
+                parent = load(run_config(), place / "config.yaml")
         yield place, parent
         start = parent.start_from if parent is not None else None
 
