@@ -49,7 +49,7 @@ def window(task: TaskSpec, samples: int = 6, cells: int = 16, ahead: int = 5) ->
 class Oracle:
     """The truth, disturbed: a fake of known quality."""
 
-    def __init__(self, truth: Window, error: float, name: str = "ups") -> None:
+    def __init__(self, truth: Window, error: float | Tensor, name: str = "ups") -> None:
         self.truth, self.error, self.name = truth, error, name
 
     def predict(self, _: Window, steps: int) -> Tensor:
@@ -362,9 +362,14 @@ def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_
     assert means_of_few(result("burgers1d")) == []
 
 
-def test_a_forecast_worse_than_zero_is_not_learnt_even_where_persistence_is_worse() -> None:
+@pytest.mark.parametrize(
+    "errors", [[1.5] * 6, [0.97] * 6, [0.6, 0.6, 0.6, 0.6, 1.5, 1.5]], ids=["worse", "as_good", "worse_on_some"]
+)
+def test_a_forecast_not_surely_better_than_zero_is_not_learnt_even_where_persistence_is_worse(
+    errors: list[float],
+) -> None:
     w = window(TASKS["burgers1d"])
-    bad = evaluate(Oracle(w, 1.5), [w], P)
+    bad = evaluate(Oracle(w, torch.tensor(errors)[:, None, None, None]), [w], P)
     worse = evaluate(Oracle(w, 3.0, "persistence"), [w], P)
     verdict, good = TaskResult(Entry(bad, TRAINED), Entry(worse)).verdict
     assert verdict == "NOT LEARNT: no better than predicting zero after 2000 training steps"

@@ -179,9 +179,10 @@ class TaskResult:
         after = f" after {counted(steps, 'training step')}" if steps > 0 else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
         tail += how_few(len(mine))
-        if not surely_lower(mine.per_sample(), theirs.per_sample()) or mine.score > 0.95 * theirs.score:
+        errors = mine.per_sample()
+        if not surely_lower(errors, theirs.per_sample()) or mine.score > 0.95 * theirs.score:
             return f"NOT LEARNT: no better than persistence{after}{tail}", False
-        if mine.score >= 1:
+        if not surely_lower(errors, np.ones_like(errors)) or mine.score > 0.95:  # a forecast of zero has 1
             return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
         if missed := missed_beside_mean(mine):
             return f"NOT LEARNT: {missed}{after}{tail}", False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from ups.config import load
 from ups.data.duplicates import fingerprints
@@ -16,7 +17,13 @@ from ups.rundir import RunDir
 from ups.types import UpsError
 
 MOST = 16  # generations that are looked at
-UNSEEN = "they are NOT unseen."
+
+
+class Warned(NamedTuple):
+    """A sentence on a simulator from before, and whether trajectories are known to have been seen by it."""
+
+    words: str
+    seen: bool = False
 
 
 def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> tuple[str, list[str]]:
@@ -24,20 +31,18 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
     if split == "train":
         said = "These trajectories were trained on: the numbers say nothing about unseen ones."
         return "on trajectories SEEN IN TRAINING", [said]
-    warnings = trained_before(config, sets, split, following)
-    if any(warning.endswith(UNSEEN) for warning in warnings):
-        return "on trajectories partly SEEN IN TRAINING", warnings
-    return "on trajectories not seen in training", warnings
+    warned = list(_trained_before(config, sets, split, following))
+    which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"
+    return f"on trajectories {which}", [each.words for each in warned]
 
 
-def trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> list[str]:
-    """A sentence for each task of which some trajectories of a part were trained or validated on before, and for each
-    simulator of which nobody can tell."""
-    sentences = []
+def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> Iterator[Warned]:
+    """For each task of which some trajectories of a part were trained or validated on before, and for each simulator of
+    which nobody can tell."""
     for place, parent in _line(config.start_from):
         doubtful = {data.task.name: _others(data, parent) for data in sets}
         if parent is None:
-            sentences.append(
+            yield Warned(
                 f"{place}, from which this run goes on, is no run that can be read here: nobody can tell whether it "
                 "was trained on these trajectories."
             )
@@ -45,13 +50,13 @@ def trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, follo
             try:
                 used = _used(RunDir.at(place), parent, following)
             except (UpsError, OSError):
-                sentences.append(
+                yield Warned(
                     f"The data of {place}, from which this run goes on, are gone or cannot be read: nobody can tell "
                     "whether it was trained on these trajectories."
                 )
                 continue
-            sentences += [_said(task, entries, split, used, place) for task, entries in doubtful.items()]
-    return [sentence for sentence in sentences if sentence]
+            for task, entries in doubtful.items():
+                yield from _seen(task, entries, split, used, place)
 
 
 def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
@@ -88,12 +93,12 @@ def _used(folder: RunDir, config: RunConfig, following: Following) -> set[str]:
     return used
 
 
-def _said(task: str, entries: Sequence[Entry], split: str, used: set[str], place: Path) -> str:
-    """A sentence where a part of some entries is among what was used."""
+def _seen(task: str, entries: Sequence[Entry], split: str, used: set[str], place: Path) -> Iterator[Warned]:
+    """A warning where a part of some entries is among what was used."""
     found = [h in used for entry in entries for h in fingerprints(entry.source, set(entry.split.part(split))).values()]
-    if not any(found):
-        return ""
-    return (
-        f"{task}: {sum(found)} of {len(found)} trajectories were trained or validated on by {place}, from which this "
-        f"run goes on: {UNSEEN}"
-    )
+    if any(found):
+        yield Warned(
+            f"{task}: {sum(found)} of {len(found)} trajectories were trained or validated on by {place}, from which "
+            "this run goes on: they are NOT unseen.",
+            seen=True,
+        )
