@@ -68,13 +68,13 @@ def test_a_document_or_a_number_that_was_changed_is_found(copy: Path) -> None:
     assert "**2.00**" in tables_of(copy)["growth"], "what misses its bar is bold"
 
 
-def test_a_measured_row_is_in_both_documents_with_its_command(copy: Path) -> None:
+def test_a_measured_row_is_in_the_readme_and_the_table_with_its_command(copy: Path) -> None:
     rows = rows_in(copy / ROWS, copy / PUBLISHED)
     row = rows["darcy2d/beta1"]
     seeds = [measured(row, value, seed=seed, started=f"2099-01-0{seed + 1}") for seed, value in enumerate((1e-2, 2e-2))]
     append(copy / LEDGER, seeds)
     bench_tables(copy, False, str)
-    for name in DOCUMENTS:
+    for name in DOCUMENTS[:2]:
         assert "1.50e-02 (9.00e-03 – 2.20e-02, 2 seeds)" in (copy / name).read_text()
     line = next(li for li in (copy / DOCUMENTS[1]).read_text().splitlines() if li.startswith("| `darcy2d/beta1`"))
     assert "| 2.77e-02 | 0.54 |" in line, "of the re-tuned FNO's error"

@@ -1,4 +1,4 @@
-"""`ups bench tables`: the tables of README.md and docs/benchmarks.md, written from what was measured between marks."""
+"""`ups bench tables`: the tables of the README and of docs/, written from what was measured between marks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ups.parsing import read_record, read_text
 from ups.types import DataError, counted
 
 ENGINE, GROWTH, SPEED = (Path(f"benchmarks/{name}.json") for name in ("engine", "growth", "speed"))
-DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"))
+DOCUMENTS = (Path("README.md"), Path("docs/benchmarks.md"), Path("docs/speed.md"))
 MARK = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end of table -->\n", re.DOTALL)
 COMMANDS = {
     "engine": "ups bench engine --json benchmarks/engine.json",

@@ -326,8 +326,8 @@ def bench_merge(*files: Annotated[Path, Parameter(name="FILE")], ledger: Path | 
 
 @bench.command(name="tables")
 def bench_tables(*, check: bool = False) -> int:
-    """Write the tables of README.md and docs/benchmarks.md anew, from the ledger and from benchmarks/engine.json,
-    growth.json and speed.json.
+    """Write the tables of README.md, docs/benchmarks.md and docs/speed.md anew, from the ledger and from
+    benchmarks/engine.json, growth.json and speed.json.
 
     Parameters
     ----------
