@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiny_rows import FACTS
+from ups.bench.beyond_tables import circumstances
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
 from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, newest, shown, tables_of
@@ -119,6 +120,18 @@ def test_the_newest_is_shown_and_not_the_best() -> None:
     hasty = measured(row, 1e-1, started="2099-05-01", minutes=0.4 * row.minutes)  # for a plot
     assert shown([again, hasty], row) == [again]
     assert newest([again, hasty], row) == [hasty]
+
+
+def test_seeds_belong_together_where_the_program_is_the_same_whatever_ran_beside_them() -> None:
+    row = rows_in(HOME / ROWS)["swe2d"]
+    facts = ("aaa", "one", "alone"), ("bbb", "one", "beside two"), ("bbb", "two", "alone")
+    runs = [
+        measured(row, seed=seed, started=f"2099-01-0{seed + 1}", commit=commit, source=source, note=note)
+        for seed, (commit, source, note) in enumerate(facts)
+    ]
+    assert newest(runs[:2], row) == runs[:2], "another commit of the same files"
+    assert circumstances(runs) == "alone, beside two"
+    assert newest(runs, row) == runs[2:], "other files"
 
 
 def test_a_mark_that_cannot_be_filled_is_named() -> None:

@@ -49,18 +49,24 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
     """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
-    else; the newest of each seed. What is shown is the newest and not the best: who picks by the test error deceives
-    himself."""
+    else but what ran beside them; the newest of each seed. What is shown is the newest and not the best: who picks by
+    the test error deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     if not known:
         return []
 
     def kin(entry: Entry) -> tuple[Any, ...]:
-        return entry.recipe, entry.minutes, entry.commit, entry.hardware, entry.note, "fno" in entry.predictors
+        program = entry.source or entry.commit  # a commit that changes documents alone is the same program
+        return entry.recipe, entry.minutes, program, entry.hardware, "fno" in entry.predictors
 
     last = max(known, key=lambda entry: entry.started)
     alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
     return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+
+
+def circumstances(runs: Sequence[Entry]) -> str:
+    """What else is to know of runs, each thing once."""
+    return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
 
 
 def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
@@ -246,7 +252,7 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
                 plain = _mean([entry for entry in runs["fp32"] if entry.minutes == known[0].minutes])
                 ratio = f"{_mean(known) / plain:.2f}" if plain else "–"
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
-                spent = f"{known[0].minutes:g} min{', ' + known[0].note if known[0].note else ''}"
+                spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 command = f"`{row.command(known[0].minutes, len(known))} --precision {precision}`"
                 scores = [score for entry in known if (score := entry.score()) is not None]
                 lines.append((f"`{row.name}`", precision, cell(scores), ratio, f"{steps:.0f}", spent, command))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.bench import ledger
-from ups.bench.beyond_tables import PICTURE, cell, command_of, draw, markdown, newest, tables_beyond
+from ups.bench.beyond_tables import PICTURE, cell, circumstances, command_of, draw, markdown, newest, tables_beyond
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -139,7 +139,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         if runs := shown(entries, row):
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
-            spent = f"{runs[0].minutes:g} min" + (f", {runs[0].note}" if runs[0].note else "")
+            spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs))))
             words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
@@ -283,5 +283,5 @@ def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
     """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which version."""
     training = runs[0].predictors[predictor]
     words = f"{training.seconds:.0f} s, {counted(training.steps, 'step')}, {training.params / 1e6:.2f} M parameters"
-    about = (runs[0].note, runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
+    about = (circumstances(runs), runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
     return "; ".join(filter(None, (words, *about)))
