@@ -60,6 +60,15 @@ def written(out: Path, *files: Path, task: str = "", minutes: float = 5.0) -> Ru
     return load(run_config(), path)
 
 
+@pytest.mark.parametrize(("minutes", "size", "rate"), [(5000.0, "small", 4e-3), (5.0, "tiny", 8e-3)])
+def test_a_narrower_network_is_trained_at_a_higher_rate(
+    folder: Path, tmp_path: Path, minutes: float, size: str, rate: float
+) -> None:
+    config = written(tmp_path / "config.yaml", *folder.glob("*.hdf5"), minutes=minutes)
+    assert config.model.part("operator").size == size
+    assert config.operator.train.lr == rate  # type: ignore[attr-defined]
+
+
 def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path) -> None:
     (file,) = folder.glob("*.hdf5")
     config = written(tmp_path / "config.yaml", file)
@@ -180,6 +189,7 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
         found = [_proposed([source], "cpu", 1.0, settings) for settings in told]
     assert found[0]["model.operator.context"] == 2, "a displacement hides its velocity"
     assert (found[0]["codec.train.steps"], found[0]["operator.train.seconds"]) == (0, 60), "the codec loses nothing"
+    assert found[0]["operator.train.lr"] == 8e-3, "that of a tiny network"
     assert not [key for key in found[0] if key.startswith("data")], "every frame is kept"
     assert {"codec.train.steps", "model.codec.patch"}.isdisjoint(found[1]), "a codec that compresses is trained"
     assert (found[1]["codec.train.seconds"], found[1]["operator.train.seconds"]) == (9, 51)

@@ -125,7 +125,8 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
     that may have to learn; one that names its optimizer has its own rate."""
-    sections = recipe(held_as_they_are(sources), device_of(device).type) if sources else {}
+    size = str(settings.get("model.operator.size", "small" if settings.get("start_from") else "tiny"))
+    sections = recipe(held_as_they_are(sources), device_of(device).type, size) if sources else {}
     found = dotted(sections)
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sources or settings.get("start_from"):

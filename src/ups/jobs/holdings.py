@@ -29,7 +29,7 @@ FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
 UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
 MANY = 60  # trajectories, below which a larger part of them is for testing
-RATE = 4e-3  # the highest learning rate of a small network
+RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
 
 
 @dataclass(frozen=True)
@@ -165,9 +165,9 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
     ]
 
 
-def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, Any]:
-    """How a simulator of some tasks is made and trained on a kind of device, whatever its size: the sections of a
-    config."""
+def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
+    """How a simulator of some tasks, with a network of a named size, is made and trained on a kind of device: the
+    sections of a config, without the size."""
     patch = [4, 2 if kind == "cpu" else 4, 2]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
@@ -185,7 +185,10 @@ def recipe(sets: Sequence[Holding], kind: str, rate: float = RATE) -> dict[str, 
             "operator": {"gauge": gauge, **told},
         },
         "codec": {"train": {"steps": 0}},
-        "operator": {"loss": {"increment": 0.0}, "train": {"lr": rate, "optimizer": "muon", "ema": 0.99}},
+        "operator": {
+            "loss": {"increment": 0.0},
+            "train": {"lr": RATES.get(size, RATES["small"]), "optimizer": "muon", "ema": 0.99},
+        },
     }
 
 

@@ -14,7 +14,7 @@ from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
 from ups.jobs.forecast import duration, free_memory, number, size
-from ups.jobs.holdings import RATE, Holding, holdings, recipe
+from ups.jobs.holdings import Holding, holdings, recipe
 from ups.jobs.timing import ceilings
 from ups.run.config import run_config
 from ups.types import ConfigError, counted
@@ -63,7 +63,7 @@ def propose(
 
 
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
-    found = recipe(sets, kind, RATE / 2 if model == "base" else RATE)
+    found = recipe(sets, kind, model)
     operator = found["operator"]
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
