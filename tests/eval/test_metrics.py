@@ -252,7 +252,7 @@ def test_every_metric_is_zero_for_the_truth_and_knows_no_batches(name: str) -> N
 
 @pytest.mark.parametrize("space", [(16,), (8, 12)])
 def test_no_metric_sees_a_cell_that_does_not_count(space: tuple[int, ...]) -> None:
-    pred, true = noise(3, 4, *space, 2), noise(3, 4, *space, 2)
+    pred, true = noise(3, 4, *space, 2), 3 * noise(3, 4, *space, 2)
     mask = np.random.default_rng(0).random((3, *space)) > 0.3
     cells = np.expand_dims(mask, (1, -1))
     errors = measure(pred, true, 0.5, mask=mask)
@@ -266,6 +266,15 @@ def test_no_metric_sees_a_cell_that_does_not_count(space: tuple[int, ...]) -> No
     assert errors.tables["vrmse"] == pytest.approx(np.stack(one) / np.stack(spread), rel=1e-12)
     totals = [np.abs((pred[i] - true[i])[:, mask[i]].mean(1)) for i in range(3)]
     assert errors.tables["crmse"] == pytest.approx(np.stack(totals), rel=1e-10)
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e-3, 1e9])
+@pytest.mark.parametrize("name", ["nrmse", "vrmse", "trajectory-l2"])
+def test_no_error_over_the_truth_depends_on_its_unit(name: str, unit: float) -> None:
+    pred, true = noise(3, 4, 16, 2), noise(3, 4, 16, 2)
+    plain = measure(pred, true).per_sample(name)
+    assert measure(unit * pred, unit * true).per_sample(name) == pytest.approx(plain, rel=1e-6)
+    assert np.isfinite(measure(unit * pred, 0 * true).tables["vrmse"]).all(), "of nothing but zeros"
 
 
 @pytest.mark.parametrize("name", METRICS)

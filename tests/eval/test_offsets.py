@@ -45,6 +45,12 @@ def test_frames_that_are_exactly_right_count() -> None:
     assert not missed(AIR, AIR)
 
 
+@pytest.mark.parametrize("unit", [1e-12, 1e6])
+def test_units_are_anyones(unit: float) -> None:
+    assert missed(unit * (101325 + 0 * WAVES), unit * AIR)
+    assert not missed(unit * (AIR + 9 * NOISE), unit * AIR)
+
+
 def test_a_given_state_tells_the_level_of_its_sample_and_inputs_do_not() -> None:
     true, flat = LEVELS + 30 * WAVES, LEVELS + 0 * WAVES
     assert missed(flat, true)

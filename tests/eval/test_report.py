@@ -301,6 +301,16 @@ def test_the_column_of_a_baseline_says_how_long_it_was_trained() -> None:
     assert "fno, 80 s" in report(result("burgers1d")).headline()[0]
 
 
+def test_each_of_several_channels_has_an_error_of_its_own() -> None:
+    made = report(result("reacdiff2d"), result("burgers1d"))
+    for metric in ("nrmse", "rmse"):
+        apart = [made.find("reacdiff2d", "ups", f"{metric} of {channel}").value for channel in "uv"]
+        assert np.mean(apart) == pytest.approx(made.find("reacdiff2d", "ups", metric).value)
+    text = made.page().sections[1].text
+    assert f"nRMSE of each channel: u {number(made.find('reacdiff2d', 'ups', 'nrmse of u').value)}, v " in text
+    assert not [r for r in made.numbers if r.task == "burgers1d" and " of " in r.metric], "one is all there are"
+
+
 def test_infinity_survives_the_file(tmp_path: Path) -> None:
     made = report(result("burgers1d", error=float("nan")))
     page, results = made.write(tmp_path)

@@ -1,4 +1,4 @@
-"""Error against a parameter: the mean over the samples at each value, trained ones and unseen ones apart."""
+"""Error against a parameter, the mean over the samples at each value, and the error of each channel."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ups.eval.intervals import Number, strict
+from ups.eval.intervals import Number, all_strict, strict
 from ups.eval.rollout import Evaluation
 from ups.tensors import numbers_of
 from ups.types import Array
@@ -46,6 +46,14 @@ def by_parameter(evaluations: Sequence[Evaluation], name: str) -> ByParameter:
         values=np.array([float(f"{np.median(values[members]):.6g}") for members in groups]),
         numbers=tuple(strict("nrmse-at-parameter", errors[members], first.protocol.label) for members in groups),
     )
+
+
+def by_channel(evaluation: Evaluation) -> list[Number]:
+    """nRMSE and RMSE of each channel, where there are several: a mean over units says little of any of them."""
+    channels = evaluation.task.channels
+    tables = {name: evaluation.errors.frames(name).mean(1) for name in ("nrmse", "rmse")}
+    named = {f"{name} of {c}": table[:, i] for name, table in tables.items() for i, c in enumerate(channels)}
+    return all_strict(named, evaluation.protocol.label) if len(channels) > 1 else []
 
 
 def _groups(values: Array) -> list[Array]:

@@ -12,7 +12,7 @@ from ups.eval.intervals import Number, all_strict, ratio
 from ups.eval.nrmse import nrmse
 from ups.types import Array, ConfigError
 
-VARIANCE_FLOOR = 1e-7
+VARIANCE_FLOOR = 1e-7  # The Well's, for fields of size 1 and more; a part of the mean square of smaller ones
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,18 @@ def spectral(low: int, high: int | None) -> Metric:
 
     words = f"of {low} to {high - 1}" if high else f"from {low} on"
     return Metric(
-        f"mean Fourier amplitude of the error at wavenumbers {words}, in the field's unit",
+        f"mean Fourier amplitude of the error at wavenumbers {words}, in each channel's unit",
         lambda c: amplitude(c.power),
         lambda c, _: amplitude(c.power.mean(0, keepdims=True))[0],
     )
+
+
+def variance_floor(squares: Array) -> Array:
+    """What is added to a variance before it divides, from mean squares of the truth `(N, T, C)`: `(N, 1, C)`. Units are
+    anyone's: a field of 1e-12 is judged as one of 1. Nans are left out, and nothing but zeros has no unit."""
+    known = np.isfinite(squares)
+    mean = np.where(known, squares, 0.0).sum(1, keepdims=True) / np.maximum(known.sum(1, keepdims=True), 1)
+    return np.asarray(VARIANCE_FLOOR * np.where(mean > 0, np.minimum(mean, 1.0), 1.0))
 
 
 def trajectory_l2(c: Comparison) -> Array:
@@ -101,25 +109,27 @@ def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
 
 
 METRICS: dict[str, Metric] = {
-    "rmse": Metric("root mean square error over space, in the field's unit", lambda c: c.rmse, mean),
+    "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
         "root mean square error over the truth's root mean square",
         lambda c: np.nan_to_num(nrmse(c.predicted, c.true, 0.0, c.mask), nan=0.0, posinf=np.inf),
         mean,
     ),
-    "max": Metric("largest absolute error, in the field's unit", lambda c: np.abs(c.error).max(c.space), largest),
+    "max": Metric(
+        "largest absolute error of a frame, in each channel's unit", lambda c: np.abs(c.error).max(c.space), largest
+    ),
     "crmse": Metric(
-        "error of the mean over space (of what may be conserved), in the field's unit",
+        "error of the mean over space (of what may be conserved), in each channel's unit",
         lambda c: np.abs(c.mean(c.error)),
         root_mean_square,
     ),
-    "brmse": Metric("root mean square error on the box's faces, in the field's unit", boundary, mean),
+    "brmse": Metric("root mean square error on the box's faces, in each channel's unit", boundary, mean),
     "frmse-low": spectral(0, 4),
     "frmse-mid": spectral(4, 12),
     "frmse-high": spectral(12, None),
     "vrmse": Metric(
         "root mean square error over the truth's standard deviation in space",
-        lambda c: np.asarray(c.rmse / np.sqrt(c.variance(c.true) + VARIANCE_FLOOR)),
+        lambda c: np.asarray(c.rmse / np.sqrt(c.variance(c.true) + variance_floor(c.norm**2))),
     ),
     "trajectory-l2": Metric("norm of the error over that of the truth, both over space and time", trajectory_l2),
     "correlation-time": Metric("time until prediction and truth correlate less than 0.8 over space", correlation_time),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ups.eval.metrics import VARIANCE_FLOOR
+from ups.eval.metrics import variance_floor
 from ups.eval.rollout import Evaluation
 
 FAR = 10.0  # times what varies in a field: a mean beside which errors look small, however wrong
@@ -20,7 +20,7 @@ def missed_beside_mean(evaluation: Evaluation) -> str:
     rmse, nrmse, vrmse = (evaluation.errors.frames(name) for name in ("rmse", "nrmse", "vrmse"))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         size, spread = (rmse / nrmse) ** 2, (rmse / vrmse) ** 2  # of the truth, (N, T, C); nan where nothing is wrong
-        spread = np.maximum(spread - VARIANCE_FLOOR, 0.0)  # units are anyone's
+        spread = np.maximum(spread - variance_floor(size), 0.0)
         mean, wrong = np.sqrt(np.maximum(size - spread, 0.0)), np.ma.masked_invalid(rmse**2)
     missed = []
     for channel, name in enumerate(evaluation.task.channels):

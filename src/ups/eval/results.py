@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ups.eval.by_parameter import by_parameter, varied
+from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
@@ -228,7 +228,7 @@ class Record:
     What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
     `n` the windows that there are to draw. Where the time of a run went is told by records of mode "phase": the metric
     is the phase, the value its seconds; they belong to no task. A gate is a record of mode "gate passed" or "gate
-    missed": its bound is `at` on the axis "bound". A metric "law NAME" is how much rollouts break that law.
+    missed": its bound is `at` on the axis "bound". A metric "law NAME" says how much rollouts break that law.
     """
 
     task: str
@@ -268,7 +268,7 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     spectrum."""
     e, still = entry.evaluation, task.persistence_for(entry)
     label, n = e.protocol.label, len(e)
-    numbers = e.metrics()
+    numbers = [*e.metrics(), *by_channel(e)]
     if still is not None:
         mine, theirs = e.per_sample(), still.evaluation.per_sample()
         numbers.append(ratio_of_means(mine, theirs, label, "nrmse-over-persistence"))

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ups.eval.by_parameter import by_parameter, varied
+from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import Fan
 from ups.eval.intervals import Number
 from ups.eval.learning import SCORE, LearningCurve
@@ -127,6 +127,8 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         section.text += (
             f" Encoding and decoding alone costs {number(codec)}; the first predicted frame, {number(step)}."
         )
+    if by := [f"{n.name.removeprefix('nrmse of ')} {number(n.value)}" for n in by_channel(ours) if n.name[0] == "n"]:
+        section.text += f" nRMSE of each channel: {', '.join(by)}."
     entries = (task.ours, *task.baselines, task.persistence)
     section.pictures += [] if ours.task.steady else [_against_time(task, entries)]
     waves = np.arange(ours.spectra.shape[1])[1:]
