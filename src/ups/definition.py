@@ -175,7 +175,7 @@ class Definition:
 
 def is_file_name(text: str) -> bool:
     """Whether what a user writes for a task is the path of a file, and not a name."""
-    return text.endswith((".yaml", ".yml")) or "/" in text
+    return "." in text or "/" in text
 
 
 def definition_from(text: str) -> Definition:

@@ -16,7 +16,7 @@ from ups.definition import Definition, definition_from
 from ups.engine.memory import Work
 from ups.jobs import propose as module
 from ups.jobs.fit import Data, _proposed, _single
-from ups.jobs.holdings import holdings
+from ups.jobs.holdings import held_as_they_are, holdings
 from ups.jobs.inspect import notes
 from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
@@ -173,6 +173,19 @@ def test_states_that_become_uniform_and_still_move_are_proposed_to_be_measured_b
     config = written(tmp_path / "run.yaml", tmp_path / "reaction.npz", task=str(tmp_path / "reaction.yaml"))
     assert (config.model.part("operator").gauge, config.model.part("operator").driven) == ("sample", ("reaction",))
     assert written(tmp_path / "made.yaml", task="reacdiff1d").model.part("operator").driven == ("reacdiff1d",)
+
+
+@pytest.mark.filterwarnings("error")
+def test_samples_that_end_without_a_finite_value_are_named_and_change_no_proposal() -> None:
+    u = np.random.default_rng(5).normal(size=(24, 12, 16)).cumsum(1)
+    blown = u.copy()
+    blown[3, 6:] = np.nan
+    with Data(u).source() as sound, Data(blown).source() as source:
+        (without,), (here,) = held_as_they_are([sound]), held_as_they_are([source])
+    assert without.remarks == []
+    assert (here.hidden, here.driven) == (without.hidden, without.driven)
+    (words,) = here.remarks
+    assert words.startswith("sample 000003 ends without a finite value, and a run refuses such: mend or leave out what")
 
 
 def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:

@@ -460,6 +460,8 @@ def test_fit_takes_arrays_in_any_order_of_axes_with_parameters(tmp_path: Path) -
     np.testing.assert_allclose(stored[0], waves(16, 8, speeds)[np.argmin(abs(speeds - first))], atol=1e-6)
     with pytest.raises(ConfigError, match="say with dims"):
         ups.fit(np.zeros((3, 4)), out=tmp_path, quiet=True)
+    with pytest.raises(ConfigError, match="12 × 5 × 16 × 16 numbers may be one field in 2D, or 16 channels: say which"):
+        ups.fit(np.zeros((12, 5, 16, 16)), out=tmp_path, quiet=True)
     with pytest.raises(ConfigError, match="overwrite=True"):
         ups.fit(data, out=tmp_path, quiet=True)
     with pytest.raises(ConfigError, match="not a known key"):

@@ -19,7 +19,7 @@ from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.report import Report
-from ups.jobs.holdings import held_as_they_are, recipe
+from ups.jobs.holdings import MANY, OF_FEW, held_as_they_are, recipe
 from ups.jobs.propose import dotted
 from ups.models import OperatorConfig, Simulator
 from ups.physics import TASKS
@@ -33,6 +33,7 @@ from ups.types import ConfigError, counted
 # The share of the time that goes into a codec that has something to learn.
 CODEC = 0.15
 SPACE = ("x", "y", "z")
+CHANNELS = 8  # in the last axis of an array that nobody explained; more may be cells
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +65,7 @@ class Data:
         words = {k: v for k, v in self.params.items() if isinstance(v, str)}
         columns = {k: v for k, v in self.params.items() if k not in words}
         if not dims:
-            definition = replace(definition, dims=tuple(self.dims) or definition.dims or _usual(arrays))
+            definition = replace(definition, dims=tuple(self.dims) or definition.dims or _usual(arrays, definition))
             inputs = {name: (name,) for name in self.inputs} | definition.inputs
             definition = replace(definition, inputs=inputs, mask="mask" if self.mask is not None else definition.mask)
         else:
@@ -108,7 +109,7 @@ def _widest(dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     return max(dims.values(), key=len)
 
 
-def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
+def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]:
     """The axes of arrays that nobody named: `(sample, time, x[, y[, z]], channel)`; each channel by itself where there
     are several arrays."""
     rank = max((np.ndim(a) for a in arrays.values()), default=0)
@@ -118,6 +119,14 @@ def _usual(arrays: Mapping[str, Any]) -> tuple[str, ...]:
         raise ConfigError(
             f"an array of {counted(rank, 'axis')} is not (sample, time, x[, y[, z]], channel); say with dims=[…] what "
             "they are."
+        )
+    last = max(np.shape(a)[-1] for a in arrays.values())
+    if not apart and not definition.fields and last > CHANNELS and axes < len(SPACE):
+        shape = " × ".join(map(str, np.shape(next(iter(arrays.values())))))
+        cells = [str(axis) for axis in (SAMPLE, TIME, *SPACE[: axes + 1])]
+        raise ConfigError(
+            f"{shape} numbers may be one field in {axes + 1}D, or {last} channels: say which with dims={cells} or "
+            f"dims={[*cells[:-1], str(CHANNEL)]}."
         )
     return (SAMPLE, TIME, *SPACE[:axes], *(() if apart else (CHANNEL,)))
 
@@ -198,7 +207,7 @@ def _places(sources: Sequence[Source], folder: Path) -> dict[str, Path]:
 def _split(source: Source) -> dict[str, Sequence[str]]:
     """The samples of each part; refused are parameters and masks that say nothing."""
     alike(source, source.ids, Reduction())
-    split = make_split(source.ids)
+    split = make_split(source.ids, fractions=OF_FEW) if len(source.ids) < MANY else make_split(source.ids)
     return {part: split.part(part) for part in PARTS}
 
 

@@ -48,6 +48,8 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
             when = slice(start, start + 2 * every + 1, every)
             frames = source.read(i, when)[(slice(None), *cells)].astype(np.float64)
             frames[np.isinf(frames)] = np.nan
+            if np.isnan(frames).all(tuple(range(1, frames.ndim - 1))).any():
+                continue  # it has blown up, and no cell says anything
             numbers = (*np.diff(times[when]), *(float(value) for value in params))  # type: ignore[arg-type]
             found.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
     return found

@@ -29,6 +29,7 @@ FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
 UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
 MANY = 60  # trajectories, below which a larger part of them is for testing
+OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
 RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
 
 
@@ -48,6 +49,7 @@ class Holding:
     hidden: bool = False  # what comes next is in the frame before the last too
     driven: bool = False  # states become uniform, and still move
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
+    blown: tuple[str, ...] = ()  # samples that end without a finite value
 
     @property
     def samples(self) -> int:
@@ -70,7 +72,9 @@ class Holding:
             f"the shortest trajectory has {counted(min(self.lengths), 'frame')}, so frames are kept {self.every} apart"
         )
         fewer = [f"{short}; without it {self.usual} would do"] if self.every < self.usual else []
-        return [*wrapping(self.seamless), *fewer]
+        ends = f"sample {', '.join(self.blown)} ends without a finite value, and a run refuses such"
+        lost = [f"{ends}: mend or leave out what `ups data validate` names"] if self.blown else []
+        return [*wrapping(self.seamless), *fewer, *lost]
 
     @property
     def place(self) -> str:
@@ -101,7 +105,7 @@ class Holding:
         if self.samples < FEW:
             cut = {"split": {"time": [0.7, 0.15, 0.15]}}
         elif self.samples < MANY:  # of a tenth of them a test could tell nothing
-            cut = {"split": {"fractions": [0.6, 0.15, 0.25]}}
+            cut = {"split": {"fractions": list(OF_FEW)}}
         return {**entry, **({"reduce": thin} if thin else {}), **cut}
 
 
@@ -134,7 +138,14 @@ def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thi
     every = every or here.every
     thin = thin or every_of(max(here.cells), CELLS["cpu"][here.task.ndim])
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
-    return replace(here, seen=seen, past=past, seamless=seamless(source))
+    return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
+
+
+def _blown(source: Source) -> tuple[str, ...]:
+    """Which of a few samples have a channel without any finite value in their last frame."""
+    looked = range(0, len(source), max(1, len(source) // LOOKED_AT))
+    ends = {i: source.read(i, slice(source.lengths()[i] - 1, None)) for i in looked}
+    return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
 def _by_task(found: Sequence[Holding]) -> list[Holding]:
@@ -150,6 +161,7 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
+            here = replace(here, blown=earlier.blown + here.blown)
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:
