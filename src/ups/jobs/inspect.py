@@ -49,7 +49,7 @@ def describe(path: Path, task: Task = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey; then its task, to be edited."""
     with open_source(path, TASKS, task) as source:
         lines = [*_headline(source), *_values(source), *_coefficients(source)]
-        lines += [f"  {law}: up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
+        lines += [f"  {law}, but for up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
         lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *wrapping(seamless(source)))]
         faults = (*source.problems, *uneven_times(source), *single_cells(source))
         lines += [f"  PROBLEM: {problem}" for problem in faults]
