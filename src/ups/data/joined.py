@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from ups.data.source import Facts, Source, View
+from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
 
 
 def same_task(sources: Sequence[Source]) -> TaskSpec:
-    """The task that several sources are of, with the parameters of all; DataError where their fields differ."""
+    """The task that several sources are of, with the parameters of all; DataError where fields or units differ."""
     first = sources[0].task
     params = {p.name: p for p in first.parameters}
     for source in sources[1:]:
@@ -37,6 +38,7 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
                     f"{source.path}: its {p.name} is a word in one file of {first.name} and not in another."
                 )
             params[p.name] = dataclasses.replace(old, choices=tuple(dict.fromkeys((*old.choices, *p.choices))))
+    units_of_all(sources)
     return dataclasses.replace(first, parameters=tuple(params.values()))
 
 
@@ -66,9 +68,8 @@ class Joined(Source):
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
             problems += [f"{_few(silent)}: do not say {name}, which other files do"] if silent else []
-        super().__init__(
-            path, Facts(task, common, first.domain, first.times, tuple(ids), tuple(notes), tuple(problems))
-        )
+        said = (tuple(notes), tuple(problems), units_of_all(parts))
+        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *said))
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
         self._domains: dict[object, Domain] = {}

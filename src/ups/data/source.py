@@ -38,6 +38,7 @@ class Facts:
     ids: tuple[str, ...]
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)  # those it names, by channel, parameter and axis
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Source(AbstractContextManager["Source"], ABC):
     def __init__(self, path: Path, facts: Facts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
+        self.units = facts.units
 
     @abstractmethod
     def _values(self, index: int, frames: slice) -> Array:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source, blocks, duplicates, open_source
+from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.definition import Definition
 from ups.jobs.seams import seamless, wrapping
@@ -64,7 +65,8 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     for path in paths:
         try:
             with open_source(path, TASKS, task) as source:
-                found += [(path, note) for note in (*differences(source), *wrapping(seamless(source)))]
+                unsure = [note for note in source.notes if PER_FRAME in note]
+                found += [(path, note) for note in (*unsure, *differences(source), *wrapping(seamless(source)))]
         except DataError:
             continue  # `problems` says why
     return found

@@ -16,6 +16,9 @@ SPACE = ("x", "y", "z", "lat", "lon", "latitude", "longitude", "r", "theta", "ph
 SAMPLES = ("case", "member", "ensemble", "realization", "run", "simulation")
 EXAMPLE = "`dims: [sample, time, x, y, channel]` and `fields: {velocity: [u, v]}`"
 
+# What a note says of values whose axis nothing names.
+PER_FRAME = "could be one value per frame"
+
 Dims = tuple[str, ...]
 
 
@@ -74,6 +77,7 @@ def axes_by_definition(
             remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
         else:
             chosen[variable.name] = dataclasses.replace(variable, dims=dims)
+            remarks.notes += _either(variable, dims, sizes)
     return list(chosen.values())
 
 
@@ -120,6 +124,17 @@ def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: s
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
         return _fit(variable.shape, options, sizes, loose=True)
     return _fit(variable.shape, [one, ()], sizes, loose=True)
+
+
+def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[str]:
+    """A note on values that are taken for one per sample, where as many are one per frame."""
+    column = {name for name in dims if name} == {SAMPLE} and SPELLINGS.get(variable.name.lower()) != SAMPLE
+    if not column or not 1 < sizes.get(SAMPLE, 0) == sizes.get(TIME):
+        return []
+    return [
+        f"{variable.words} is read as a parameter of each sample, but {PER_FRAME} as well, for there are as many "
+        f"frames as samples; if it is, take it out of the file, or write it over the grid as one of `fields`"
+    ]
 
 
 def _check_no_axis(path: Path, variable: Variable, sizes: Mapping[str, int]) -> None:

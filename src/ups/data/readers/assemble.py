@@ -13,6 +13,7 @@ from ups.data.axes import grid, times_of
 from ups.data.readers.array_dims import MASK, VALUES, axes_by_definition, axes_by_name, check_named, listed, renamed
 from ups.data.readers.arrays import ArraySource, Columns, Store, Variable, naming_fault, plain
 from ups.data.source import Facts, Remarks, Source, numbered
+from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
 from ups.types import Array, DataError, Param, Storage, TaskSpec
 
@@ -71,9 +72,23 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     samples = sizes.get(SAMPLE, 1)
     ids = numbered(path, samples)
     common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
-    facts = Facts(spec, common, domain, first, ids, tuple(remarks.notes), tuple(remarks.problems))
+    said = (tuple(remarks.notes), tuple(remarks.problems), _units(parts, definition, frames))
+    facts = Facts(spec, common, domain, first, ids, *said)
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
+
+
+def _units(parts: Parts, definition: Definition, frames: int) -> dict[str, str]:
+    """The units that a file names, by channel, parameter and axis; not of what the task says in their place."""
+    known = {v.name: v for v in parts.params if v.name not in definition.parameters}
+    known |= {name: v for name, v in parts.coordinates.items() if name not in definition.bounds}
+    if frames == 1:
+        known.pop(TIME, None)
+    for variables, groups in ((parts.fields, parts.field_groups), (parts.inputs, parts.input_groups)):
+        each = [v for v in variables for _ in range(v.channels)]
+        known |= zip([c for group in groups.values() for c in group], each, strict=False)
+    units = {name: stated(v.attributes.get("units", ""), name == TIME) for name, v in known.items()}
+    return {name: unit for name, unit in units.items() if unit}
 
 
 def _mask(parts: Parts, definition: Definition) -> str:

@@ -52,8 +52,22 @@ def part(node: Any, where: Where) -> Array:
 def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
     """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say."""
     with naming_damage(path, "its header"), open_file(path) as file:
-        variables = [Variable(key, key, node.shape, node.dtype, content=small(node)) for key, node in data_sets(file)]
+        variables = [
+            Variable(key, key, node.shape, node.dtype, attributes=_units(node), content=small(node))
+            for key, node in data_sets(file)
+        ]
     return open_arrays(Hdf5Store(path), variables, definition)
+
+
+def _units(node: Any) -> dict[str, str]:
+    return {"units": word(node.attrs["units"])} if h5py.h5a.exists(node.id, b"units") else {}
+
+
+def word(value: Any) -> str:
+    """Text of an attribute, however it is stored; "" for one that holds nothing."""
+    value = value.item() if isinstance(value, (np.ndarray, np.generic)) and np.size(value) == 1 else value
+    nothing = getattr(value, "shape", ()) is None
+    return "" if nothing else value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def small(node: Any) -> Array | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ups.data.readers.array_dims import PER_FRAME
 from ups.data.readers.arrays import Store, Variable, Where
 from ups.data.readers.assemble import open_arrays
 from ups.data.source import Source
@@ -32,7 +33,10 @@ def open_memory(arrays: Mapping[str, Any], definition: Definition, dims: Mapping
     """A source over arrays; `dims` names the axes of each, where they are known, otherwise the definition does."""
     held = {name: array_of(value, name) for name, value in arrays.items()}
     variables = [Variable(name, name, a.shape, a.dtype, tuple(dims.get(name, ()))) for name, a in held.items()]
-    return open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
+    source = open_arrays(MemoryStore(held), variables, definition, named=bool(dims))
+    # Who hands over a parameter says what it is.
+    source.notes = tuple(note for note in source.notes if PER_FRAME not in note)
+    return source
 
 
 def array_of(value: Any, name: str) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
 from ups.data.readers.arrays import DAMAGE, Store, Variable, Where
 from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small
+from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small, word
 from ups.data.readers.netcdf3 import MAGIC, Place, places
 from ups.data.source import Reader, Source
 from ups.definition import Definition
@@ -69,7 +69,7 @@ def variable(
         float(np.ravel(attrs[key])[0]) if key in attrs else 1.0 * (key == "scale_factor")
         for key in ("scale_factor", "add_offset")
     )
-    words = {key: _word(attrs[key]) for key in WORDS if key in attrs}
+    words = {key: word(attrs[key]) for key in WORDS if key in attrs}
     return Variable(name, name, tuple(shape), np.dtype(dtype), dims, words, tuple(numbers), scale, offset)
 
 
@@ -82,9 +82,9 @@ def _variables(file: Any) -> Iterator[Variable]:
         # Asked for one by one: to list them takes longer, which is felt with a thousand files.
         there = {key for key in (*ATTRIBUTES, *DIMENSIONS) if h5py.h5a.exists(node.id, key.encode())}
         attributes = {key: node.attrs[key] for key in ATTRIBUTES if key in there}
-        if _word(attributes.get("NAME", "")).startswith(BARE):
+        if word(attributes.get("NAME", "")).startswith(BARE):
             continue
-        scale = _word(attributes.get("CLASS", "")) == "DIMENSION_SCALE"
+        scale = word(attributes.get("CLASS", "")) == "DIMENSION_SCALE"
         dims = (name,) if scale and len(shape) == 1 else _dims(file, node, there)
         yield replace(variable(name, shape, node.dtype, dims, attributes), content=small(node))
 
@@ -96,15 +96,9 @@ def _dims(file: Any, node: Any, attributes: set[str]) -> tuple[str, ...]:
     labels = node.attrs["DIMENSION_LABELS"] if "DIMENSION_LABELS" in attributes else [""] * node.ndim
     names = []
     for i in range(node.ndim):
-        attached = h5py.h5r.get_name(scales[i][0], file.id).decode() if len(scales[i]) else _word(labels[i])
+        attached = h5py.h5r.get_name(scales[i][0], file.id).decode() if len(scales[i]) else word(labels[i])
         names.append(attached.rsplit("/", 1)[-1] or f"axis {i} of {node.name.strip('/')}")
     return tuple(names)
-
-
-def _word(value: Any) -> str:
-    """Text, however it is stored."""
-    value = value.item() if isinstance(value, (np.ndarray, np.generic)) and np.size(value) == 1 else value
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 READER = Reader(is_netcdf, open_netcdf, suffixes=NETCDF)
