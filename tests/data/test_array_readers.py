@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy.io import netcdf_file
 
-from ups.data import open_source
+from ups.data import open_source, open_together
 from ups.data.readers.memory import open_memory
 from ups.definition import Definition
 from ups.physics import TASKS
@@ -175,6 +175,100 @@ def test_a_folder_is_one_source_of_files_that_differ_in_grid_length_and_paramete
     save(tmp_path / "set" / "x.npz", u=numbers(3, 8, 2, 2))
     with pytest.raises(DataError, match=r"set/x\.npz: array u \(3 × 8 × 2 × 2\) does not have the axes"):
         open_source(tmp_path / "set", TASKS, ONE)
+
+
+def measured(path: Path, frames: int = 3, **units: str) -> Path:
+    """A netCDF file of one trajectory, whose variables name their units."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with netcdf_file(path, "w") as file:
+        for name, n in {"time": frames, "x": 4}.items():
+            file.createDimension(name, n)
+            file.createVariable(name, "f8", (name,))[:] = np.arange(n)
+        file.createVariable("T", "f4", ("time", "x"))[:] = numbers(frames, 4)
+        file.createVariable("height", "f4", ("x",))[:] = numbers(4)
+        file.createVariable("wind", "f8", ())[...] = 3.0
+        for name, unit in units.items():
+            file.variables[name].units = unit
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("T", "K", "degC"),
+        ("T", "mPa", "MPa"),
+        ("height", "m", "km"),
+        ("wind", "m s-1", "km/h"),
+        ("x", "m", "km"),
+        ("time", "hours since 1990-01-01", "days since 1990-01-01"),
+    ],
+)
+def test_files_of_one_set_in_different_units_are_refused(tmp_path: Path, name: str, first: str, second: str) -> None:
+    measured(tmp_path / "run" / "a.nc")
+    one, other = (measured(tmp_path / "run" / f"{k}.nc", **{name: unit}) for k, unit in (("b", first), ("c", second)))
+    words = [text.partition(" since")[0] for text in (first, second)]
+    with pytest.raises(DataError) as error:
+        open_source(tmp_path / "run", TASKS)
+    assert str(error.value) == (
+        f"{other}: its {name} is in '{words[1]}', but in {one} of the same task it is in '{words[0]}'; write both in "
+        "one unit, or correct the attribute `units` that is wrong."
+    )
+    with pytest.raises(DataError, match=f"its {name} is in"):
+        open_together(tmp_path, [one, other], TASKS, Definition())
+    assert open_source(other, TASKS).units == {name: words[1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "spellings"),
+    [
+        ("time", ("hours since 1990-01-01", "h", "Hours since 2001-01-01", "hr")),
+        ("T", ("K", "kelvin", "Kelvin", "degK", "°K", "-", "")),
+        ("T", ("degC", "celsius", "deg C", "degrees_Celsius", "C")),
+        ("T", ("J kg-1 K-1", "J/(kg K)", "J/kg/K")),
+        ("wind", ("m s-1", "m/s", "m s**-1", "m.s-1", "meters per second")),
+        ("x", ("degrees_east", "degree")),
+        ("height", ("1", "dimensionless", "m/m")),
+    ],
+)
+def test_one_unit_in_any_spelling_is_one_and_no_unit_goes_with_any(
+    tmp_path: Path, name: str, spellings: tuple[str, ...]
+) -> None:
+    measured(tmp_path / "run" / "none.nc")
+    for i, unit in enumerate(spellings):
+        path = measured(tmp_path / "run" / f"{i}.nc")
+        with netcdf_file(path, "a") as file:
+            file.variables[name].units = unit.encode()
+    assert len(open_source(tmp_path / "run", TASKS)) == len(spellings) + 1
+
+
+def test_what_the_task_says_in_the_place_of_files_may_be_in_any_unit(tmp_path: Path) -> None:
+    measured(tmp_path / "run" / "a.nc", wind="m/s", x="m")
+    measured(tmp_path / "run" / "b.nc", wind="km/h", x="km")
+    task = Definition("flow", parameters={"wind": 1.0}, bounds={"x": (0.0, 4.0)})
+    assert open_source(tmp_path / "run", TASKS, task).params == {"wind": 1.0}
+
+
+def test_units_of_plain_hdf5_files_are_compared_too(tmp_path: Path) -> None:
+    for name, unit in (("a", b"K"), ("b", h5py.Empty("S1")), ("c", "degC")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["u"] = numbers(3, 4)
+            file["u"].attrs["units"] = unit
+    with pytest.raises(DataError, match=r"c\.h5: its u is in 'degC', but in .*a\.h5 of the same task it is in 'K'"):
+        open_source(tmp_path, TASKS, ONE)
+
+
+@pytest.mark.parametrize(("samples", "frames", "said"), [(5, 5, True), (5, 4, False), (1, 1, False)])
+def test_as_many_values_as_samples_and_frames_are_said_to_be_read_as_parameters(
+    tmp_path: Path, samples: int, frames: int, said: bool
+) -> None:
+    drive = np.arange(float(samples))
+    path = save(tmp_path / "a.npz", w=numbers(samples, frames, 4, 2), drive=drive, n=drive)
+    source = open_source(path, TASKS, FLOW)
+    assert [source.params_of(i)["drive"] for i in range(samples)] == drive.tolist()
+    notes = [note.split(",")[0] for note in source.notes if "one value per frame" in note]
+    assert notes == [f"drive ({samples}) is read as a parameter of each sample"] * said
+    memory = {"w": numbers(samples, frames, 4, 2), "drive": drive}
+    assert not any("one value per frame" in note for note in open_memory(memory, FLOW, {}).notes)
 
 
 def test_a_folder_of_parameters_that_are_not_stated_everywhere_is_a_problem(tmp_path: Path) -> None:

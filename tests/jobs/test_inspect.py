@@ -130,6 +130,32 @@ def test_an_axis_of_one_cell_is_found_which_no_run_takes(tmp_path: Path) -> None
         check_grid((8, 1), 1, "a")
 
 
+def test_units_that_differ_are_found_in_a_folder_and_across_files_of_one_task(tmp_path: Path) -> None:
+    task = Definition("flow", dims=("time", "x"), fields={"u": ("u",)})
+    for name, unit in (("a", "K"), ("b", "kelvin"), ("c", "degC")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["u"] = np.random.default_rng(ord(name)).random((3, 8))
+            file["u"].attrs["units"] = unit
+    a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
+    said = f"{c}: its u is in 'degC', but in {a} of the same task it is in 'K'"
+    assert [text.split(";")[0] for _, text in problems([tmp_path], task)] == [said]
+    assert [text.split(";")[0] for _, text in problems([a, b, c], task)] == [said]
+    assert problems([a, b], task) == []
+    with pytest.raises(DataError, match="its u is in 'degC'"):
+        describe(tmp_path, task)
+
+
+def test_values_that_could_be_one_per_frame_are_a_note_of_info_and_validate(tmp_path: Path) -> None:
+    task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["drive"] = np.random.default_rng(0).random((21, 21, 8)), np.arange(21.0)
+    said = "drive (21) is read as a parameter of each sample, but could be one value per frame as well"
+    assert [note.split(", for")[0] for _, note in notes([tmp_path / "a.h5"], task)] == [said]
+    info = describe(tmp_path / "a.h5", task)
+    assert f"note: {said}" in info
+    assert "each sample has its own drive" in info
+
+
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:
     def flatten(file: Any) -> None:
         file["tensor"][1] = 0.25

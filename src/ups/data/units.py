@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ups.data.source import Source
 from ups.types import DataError
@@ -52,7 +52,7 @@ FOLDED = {word.lower(): unit for word, unit in KNOWN.items() if len(word) > 2}
 DEGREES = re.compile(r"(?:\bdeg(?:rees?)?|°)[ _]*(?=(?:[CKF]|celsius|kelvin|fahrenheit)\b)", re.IGNORECASE)
 TIMES = r"\s+|(?<!\*)\*(?!\*)|[.·⋅]"
 BELOW = re.compile(r"/\s*\(([^()]*)\)")
-FACTOR = re.compile(r"(/|\*|[.·⋅]|)\s*([^\W\d]+|°|%|1(?![\d.e]))(?:(?:\*\*|\^)?([-−+]?\d+))?\s*")
+FACTOR = re.compile(r"(/|\*|[.·⋅]|)\s*([^\W\d]+|°|%|1(?![\d.e]))(?:(?:\*\*|\^)?([-−+]?\d{1,3}))?\s*")
 
 
 def units_of_all(sources: Iterable[Source]) -> dict[str, str]:
@@ -69,9 +69,15 @@ def units_of_all(sources: Iterable[Source]) -> dict[str, str]:
     return {name: unit for name, (unit, _) in said.items()}
 
 
+def check_units(sources: Sequence[Source]) -> None:
+    """DataError where two sources whose tasks are called the same name different units for the same thing."""
+    for name in dict.fromkeys(source.task.name for source in sources):
+        units_of_all(source for source in sources if source.task.name == name)
+
+
 def stated(attribute: object, is_time: bool = False) -> str:
     """The unit that an attribute `units` names, of times without the date from which they count; "" if it says none."""
-    text = " ".join(str(attribute).split())
+    text = " ".join(str(attribute).replace("\0", " ").split())
     text = re.split(r"\bsince\b", text, maxsplit=1, flags=re.IGNORECASE)[0].strip() if is_time else text
     return "" if text.lower() in UNSAID else text
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source
+from ups.data.units import check_units
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
 from ups.jobs.seams import seamless, wrapping
@@ -117,10 +118,12 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     """What files hold, by task; without files, a task that is made."""
     if not files:
         return [_made(task or "burgers1d")]
-    found = []
+    found, seen = [], []
     for path in files:
         with open_source(path, TASKS, definition_from(task) if task else None) as source:
             found.append(_held(source, (str(path),), task))
+            seen.append(source)
+    check_units(seen)
     return _by_task(found)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ups.data import Source, blocks, duplicates, open_source
 from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
+from ups.data.units import check_units
 from ups.definition import Definition
 from ups.jobs.seams import seamless, wrapping
 from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
@@ -86,6 +87,10 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
     if len(sound) > 1:
         pairs = [f"{twin} equals {first}" for twin, first in duplicates(sound)]
         found += [(paths[-1], f"trajectories in more than one place: {_listed(pairs, 'pair')}")] if pairs else []
+        try:
+            check_units(sound)
+        except DataError as error:
+            found.append((paths[-1], str(error)))
     for source in sound:
         source.close()
     return found
