@@ -137,9 +137,9 @@ def test_units_that_differ_are_found_in_a_folder_and_across_files_of_one_task(tm
             file["u"] = np.random.default_rng(ord(name)).random((3, 8))
             file["u"].attrs["units"] = unit
     a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
-    said = f"{c}: its u is in 'degC', but in {a} of the same task it is in 'K'"
-    assert [text.split(";")[0] for _, text in problems([tmp_path], task)] == [said]
-    assert [text.split(";")[0] for _, text in problems([a, b, c], task)] == [said]
+    said = f"its u is in 'degC', but in {a} of the same task it is in 'K'"
+    assert [text.split(";")[0] for _, text in problems([tmp_path], task)] == [f"{c}: {said}"]
+    assert [(path, text.split(";")[0]) for path, text in problems([a, b, c], task)] == [(c, said)]
     assert problems([a, b], task) == []
     with pytest.raises(DataError, match="its u is in 'degC'"):
         describe(tmp_path, task)

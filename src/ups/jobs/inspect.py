@@ -90,7 +90,7 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
         try:
             check_units(sound)
         except DataError as error:
-            found.append((paths[-1], str(error)))
+            found.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
     for source in sound:
         source.close()
     return found
