@@ -255,6 +255,32 @@ def test_training_trajectories_in_a_file_are_found_out(run: Path) -> None:
     assert "partly SEEN IN TRAINING" in report.tasks[0].ours.evaluation.split
 
 
+@pytest.mark.parametrize("frames", [slice(0, 161), slice(1, None), slice(0, 200, 2)])
+def test_training_trajectories_that_are_cut_in_time_are_found_out(run: Path, tmp_path: Path, frames: slice) -> None:
+    own = next((run / "cache" / "data").glob("*Advection*"))
+    cut = Path(shutil.copy(own, tmp_path / own.name))
+    with h5py.File(cut, "r+") as file:
+        values, times = file["tensor"][:, frames], file["t-coordinate"][:201][frames]
+        del file["tensor"], file["t-coordinate"]
+        file["tensor"], file["t-coordinate"] = values, np.append(times, 2 * times[-1] - times[-2])
+    _, report = evaluate_run(run, Question(file=cut, device="cpu"), SCREEN)
+    (sentence,) = report.tasks[0].unseen
+    assert sentence.startswith(
+        "18 of 20 trajectories begin or end with the first or last frame of one that was trained"
+    )
+    assert report.tasks[0].ours.evaluation.split == "file partly SEEN IN TRAINING, 64 cells"
+
+
+def test_the_initial_states_of_training_at_another_parameter_are_unseen(run: Path, tmp_path: Path) -> None:
+    wanted = {"task": "advection1d", "samples": 3, "resolution": 64, "scheme": "accurate", "device": "cpu"}
+    (path,) = generate(load(GenerateConfig, overrides={**wanted, "params": {"beta": 0.7}}), tmp_path, silent)
+    own = next((run / "cache" / "data").glob("*Advection*"))
+    with open_source(own, TASKS) as trained, open_source(path, TASKS) as other:
+        assert np.array_equal(trained.read(0, slice(1)), other.read(0, slice(1)))
+    _, report = evaluate_run(run, Question(file=path, device="cpu"), SCREEN)
+    assert report.tasks[0].ours.evaluation.split == "unseen file, 64 cells"
+
+
 def test_a_wrong_parameter_changes_the_answer_and_is_said_to_be_outside(run: Path, unseen: Path) -> None:
     true = evaluate_run(run, Question(file=unseen, device="cpu"), SCREEN)[1]
     wrong = evaluate_run(run, Question(file=unseen, params={"beta": 9.0}, device="cpu"), SCREEN)[1]

@@ -181,6 +181,37 @@ def test_duplicated_trajectories_are_found_within_a_file_and_across_files(sound:
     assert any("6 pairs" in sentence for _, sentence in problems([first, second])), "in another precision too"
 
 
+def test_pieces_of_one_simulation_are_found_across_files_and_in_a_folder(tmp_path: Path) -> None:
+    whole = advection(tmp_path / "whole" / "1D_Advection_Sols_beta0.4.hdf5", samples=1, nt=121)
+    with h5py.File(whole) as file:
+        values, x, t = (file[name][:] for name in ("tensor", "x-coordinate", "t-coordinate"))
+    values += 0.1 * np.random.default_rng(0).normal(size=values.shape).astype("f4")  # no wave comes back to the bit
+    task = Definition(name="waves", dims=["sample", "time", "x"], fields={"u": ["u"]}, periodic=["x"])
+
+    def cut(folder: str, share: int) -> list[Path]:
+        """Twelve files, each of which begins with the last frame of the one before if they `share` it."""
+        (tmp_path / folder).mkdir()
+        for i in range(12):
+            own = slice(10 * i, 10 * i + 10 + share)
+            np.savez(tmp_path / folder / f"seg{i:02}.npz", values=values[:, own], x=x, t=t[:-1][own])
+        return sorted((tmp_path / folder).iterdir())
+
+    files = cut("pieces", 1)
+    ((where, sentence),) = problems(files, task)
+    assert where == files[-1]
+    assert sentence.startswith("11 trajectories begin with the last frame of another (such as seg01.npz:")
+    assert " after seg00.npz:" in sentence
+    assert [sentence[:15] for _, sentence in problems([files[0].parent], task)] == ["11 trajectories"]
+    assert problems(cut("apart", 0), task) == []
+    for number, file in enumerate(files):  # what is tested comes after what is trained on
+        part = tmp_path / "parts" / ("train" if number < 8 else "valid" if number < 10 else "test")
+        part.mkdir(parents=True, exist_ok=True)
+        file.rename(part / file.name)
+    assert problems([tmp_path / "parts"], task) == []
+    (tmp_path / "parts" / "train" / "seg03.npz").rename(tmp_path / "parts" / "test" / "seg03.npz")
+    assert "1 trajectory begins with" in problems([tmp_path / "parts"], task)[0][1]
+
+
 def test_a_wrong_time_axis_is_found(sound: Path) -> None:
     def backwards(file: Any) -> None:
         file["t-coordinate"][10] = 0.0

@@ -12,6 +12,7 @@ import pytest
 import ups
 from ups.config import load
 from ups.data import open_source
+from ups.data.splits import PARTS
 from ups.data.trajectories import alike
 from ups.data.windows import whole
 from ups.data.write_well import write_data_set
@@ -21,12 +22,14 @@ from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
 from ups.run.exams import Maker, by_length, by_parameters, exams
 from ups.run.judge import predictor_of
-from ups.run.run import run_alone
+from ups.run.pieces import torn
+from ups.run.run import Run, run_alone
 from ups.tensors import numbers_of
 from ups.types import ConfigError, DataError
 
@@ -308,6 +311,34 @@ def test_no_file_is_read_twice(tmp_path: Path) -> None:
     files = {"train": file, "valid": str(npz(tmp_path / "b.npz", np.linspace(0, 1, 3))), "test": file}
     with pytest.raises(ConfigError, match=r"is read by split.files.train and by split.files.test"):
         check(config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}}))
+
+
+def test_a_split_that_tears_a_simulation_is_said_before_training_and_in_the_report(tmp_path: Path) -> None:
+    long = np.random.default_rng(0).normal(size=(1, 201, 16, 1)).astype(np.float32)
+    x, t = (np.arange(16) + 0.5) / 16, 0.05 * np.arange(11)
+    for i in range(20):
+        np.savez(tmp_path / f"seg{i:02}.npz", values=long[:, 10 * i : 10 * i + 11], x=x, t=t)
+    files, task = [str(path) for path in sorted(tmp_path.glob("*.npz"))], {**WAVES, "conserved": []}
+    settings = config(tmp_path, {"w": {"file": files, "task": task, "seed": 1}})
+    lines: list[str] = []
+    with Run.open(settings, Screen(lines.append, SCREEN.following, SCREEN.watch)) as run, run.folder:
+        run.prepare()
+        (data,) = run.sets
+        split = data.first.split
+        parts = {int(name[3:5]): part for part in PARTS for name in getattr(split, part)}
+        torn_there = [i for i in range(19) if PARTS.index(parts[i]) > PARTS.index(parts[i + 1])]
+        on, (warning,) = seen_before(settings, run.sets, "test", SCREEN.following)
+    assert {parts[i] for i in torn_there} == {"valid", "test"}
+    (said,) = (line for line in lines if "pieces of one simulation" in line)
+    ends = "end with the first frame of one for training"
+    assert said.startswith(f"wavelets: {len(torn_there)} of 4 trajectories for validation and testing {ends}")
+    tests = [i for i in torn_there if parts[i] == "test"]
+    assert warning.startswith(f"wavelets: {len(tests)} of 2 trajectories for testing {ends}")
+    assert f"such as seg{tests[0]:02}/" in warning
+    assert on == "on trajectories partly SEEN IN TRAINING"
+    in_order = {"files": {"train": files[:16], "valid": files[16:18], "test": files[18:]}}
+    (later,) = sets_of(config(tmp_path, {"w": {"split": in_order, "task": task}}), tmp_path)
+    assert torn(later) == "", "the future of what is trained on is a test"
 
 
 def test_folders_called_val_and_files_in_capitals_are_what_they_are_called(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -118,6 +120,14 @@ def test_trajectories_that_an_earlier_simulator_was_trained_on_are_not_called_un
         f"advection1d: {len(twice)} of {len(ids)} trajectories were trained or validated on by {first}"
     )
     assert said(first, file=str(made), seed=5)[1] == [words], "in whatever way they are thinned out"
+    cut = Path(shutil.copy(made, home / made.name))
+    with h5py.File(cut, "r+") as file:
+        values, times = file["tensor"][:, :161], file["t-coordinate"][:162]
+        del file["tensor"], file["t-coordinate"]
+        file["tensor"], file["t-coordinate"] = values, times
+    on, (cut_words,), _ = said(first, file=str(cut), reduce={"time": 20}, seed=5)
+    assert on == "on trajectories partly SEEN IN TRAINING"
+    assert cut_words.startswith(f"advection1d: {len(twice)} of {len(ids)} trajectories begin or end with the first or")
     (second := home / "second").mkdir()
     (second / "config.yaml").write_text(dump(settings(home, FIRST, start_from=str(first))))
     _, found, _ = said(second, file=str(made), reduce={"time": 20}, seed=5)

@@ -1,40 +1,197 @@
-"""Trajectories that are there twice: the same first, middle and last frame, in one file or in two."""
+"""Trajectories that are there twice, whole or cut in time, and those that go on where another ends; by their frames."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from ups.data.source import Source
+from ups.data.source import BLOCK_BYTES, Source
+from ups.data.splits import PARTS, parts_of
+from ups.types import Array, counted
+
+# What to do about pieces of one simulation.
+REMEDY = (
+    "join the pieces of each simulation into one trajectory and divide that in time with `split: {time: [0.75, 0.1, "
+    "0.15]}`, or keep them in one part with `split: {files: {train: …, valid: …, test: …}}`"
+)
+
+
+@dataclass(eq=False)
+class Ends:
+    """A trajectory by hashes of its first and last frame, and of these and the middle one together (`whole`).
+
+    Hashes are of the numbers that training sees: a frame has one in whatever format, precision and byte order it is
+    stored. All else is read when it is asked for.
+    """
+
+    source: Source
+    row: int
+    first: str
+    last: str
+    whole: str
+
+    @property
+    def name(self) -> str:
+        return self.source.ids[self.row]
+
+    @property
+    def label(self) -> str:
+        return f"{self.source.path.name}:{self.name}"
+
+    @cached_property
+    def given(self) -> tuple[object, ...]:
+        """Under what it evolves: its parameters, to five digits, and what is given with it."""
+        params = self.source.params_of(self.row).items()
+        words = sorted((key, value if isinstance(value, str) else f"{value:.5g}") for key, value in params)
+        return (*words, _digest(self.source.inputs(self.row)))
+
+    @cached_property
+    def second(self) -> str:
+        return _digest(self.source.read(self.row, slice(1, 2))[0])
+
+    @cached_property
+    def first_tells(self) -> bool:
+        """Whether no other trajectory has its first frame by chance: it is not uniform, and the next is another."""
+        return self._tells(self.source.read(self.row, slice(0, 2)))
+
+    @cached_property
+    def last_tells(self) -> bool:
+        """The same of its last frame and the one before; a state that stays as it is may be reached by many."""
+        return self._tells(self.source.read(self.row, slice(-2, None))[::-1])
+
+    def _tells(self, frames: Array) -> bool:
+        task, frames = self.source.task, _single(frames)
+        if len(frames) < 2:
+            return False
+        counts = np.ones(frames.shape[1:-1], bool)
+        if task.mask:
+            counts = self.source.inputs(self.row)[..., task.given.index(task.mask)] > 0.5
+        cells, beside = frames[0][counts], frames[1][counts]
+        return bool((cells != cells[:1]).any() and (cells != beside).any())
+
+
+def ends_of(source: Source, ids: Collection[str] | None = None) -> list[Ends]:
+    """The trajectories of a source, or those of `ids` alone; of each, three frames are read."""
+    result = []
+    for rows in _runs(source, [i for i, name in enumerate(source.ids) if ids is None or name in ids]):
+        last = len(source.times_of(rows[0])) - 1
+        frames = {t: source.read_several(rows, slice(t, t + 1)) for t in sorted({0, last // 2, last})}
+        for at, row in enumerate(rows):
+            digests = {t: _digest(values[at, 0]) for t, values in frames.items()}
+            whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:16]
+            result.append(Ends(source, row, digests[0], digests[last], whole))
+    return result
 
 
 def fingerprints(source: Source, ids: Collection[str] | None = None) -> dict[str, str]:
-    """A hash per sample id (of `ids` alone where they are given), from its first, middle and last frame, in the numbers
-    that training sees: a trajectory has one hash in whatever format, precision and byte order it is stored."""
-    result = {}
-    for index, name in enumerate(source.ids):
-        if ids is not None and name not in ids:
-            continue
-        last = len(source.times_of(index)) - 1
-        digest = hashlib.sha256()
-        for t in sorted({0, last // 2, last}):
-            with np.errstate(over="ignore"):
-                frame = source.read(index, slice(t, t + 1)).astype("<f4")
-            digest.update((frame + np.float32(0)).tobytes())  # a zero has no sign
-        result[name] = digest.hexdigest()[:16]
-    return result
+    """A hash per sample id (of `ids` alone where they are given), from its first, middle and last frame."""
+    return {each.name: each.whole for each in ends_of(source, ids)}
 
 
 def duplicates(sources: Iterable[Source]) -> list[tuple[str, str]]:
     """Pairs `(sample, its earlier twin)`, each written `file:id`, within and across files."""
+    return twins(each for source in sources for each in ends_of(source))
+
+
+def twins(known: Iterable[Ends]) -> list[tuple[str, str]]:
+    """Pairs `(trajectory, its earlier twin)`, each written `file:id`."""
     seen: dict[str, str] = {}
     pairs = []
-    for source in sources:
-        for name, digest in fingerprints(source).items():
-            label = f"{source.path.name}:{name}"
-            if digest in seen:
-                pairs.append((label, seen[digest]))
-            seen.setdefault(digest, label)
+    for each in known:
+        if each.whole in seen:
+            pairs.append((each.label, seen[each.whole]))
+        seen.setdefault(each.whole, each.label)
     return pairs
+
+
+def pieces(new: Iterable[Ends], old: Sequence[Ends]) -> tuple[list[Ends], list[Ends]]:
+    """Of new trajectories, those that are `old` ones cut in time or lead up to one, and those that go on from the end
+    of one; by their first and last frames. Frames that many may have by chance do not count.
+
+    A first frame counts where parameters and inputs are the same too, and only where old trajectories that begin with
+    it all go the same way: the same initial state under other conditions is no piece.
+    """
+    begin, end = _by(old, "first"), _by(old, "last")
+    cut, onward = [], []
+    for each in new:
+        starts = [o for o in begin.get(each.first, ()) if o.first_tells and o.given == each.given]
+        same_start = bool(starts) and each.first_tells and len({o.second for o in starts}) == 1
+        same_end = any(o.last_tells for o in end.get(each.last, ())) and each.last_tells
+        before = any(o.first_tells and o.given == each.given for o in begin.get(each.last, ())) and each.last_tells
+        after = any(o.last_tells and o.given == each.given for o in end.get(each.first, ())) and each.first_tells
+        if same_start or same_end or before:
+            cut.append(each)
+        elif after:
+            onward.append(each)
+    return cut, onward
+
+
+def links(known: Sequence[Ends]) -> list[tuple[Ends, Ends]]:
+    """Pairs `(one, next)` of which the last frame of one is the first of the next, and of no other: pieces of one
+    simulation. Frames that many may have by chance do not count."""
+    begin, end = _by(known, "first"), _by(known, "last")
+    pairs = []
+    for digest, lasts in end.items():
+        firsts = begin.get(digest, [])
+        if len({each.whole for each in firsts}) == len({each.whole for each in lasts}) == 1:
+            one, following = lasts[0], firsts[0]
+            if one.whole != following.whole and one.last_tells and following.first_tells:
+                pairs.append((one, following))
+    return pairs
+
+
+def scattered(known: Sequence[Ends]) -> list[str]:
+    """A sentence where trajectories are pieces of one simulation, unless folders have them in one part, or those for
+    training before those to be tested."""
+    parts = {source: parts_of(source.ids) or {} for source in {each.source for each in known}}
+
+    def apart(one: Ends, later: Ends) -> bool:
+        before, after = (parts[each.source].get(each.name, "") for each in (one, later))
+        return not before or not after or PARTS.index(after) < PARTS.index(before)
+
+    pairs = [pair for pair in links([each for each in known if not each.source.task.steady]) if apart(*pair)]
+    if not pairs:
+        return []
+    (one, later), count = pairs[0], counted(len(pairs), "trajectory")
+    return [
+        f"{count} {'begins' if len(pairs) == 1 else 'begin'} with the last frame of another (such as {later.label} "
+        f"after {one.label}): these are pieces of one simulation, which a split by trajectories puts on both sides, so "
+        f"that what is tested lies between what is trained on; {REMEDY}"
+    ]
+
+
+def _by(known: Iterable[Ends], end: str) -> dict[str, list[Ends]]:
+    """Trajectories by the hash of a frame."""
+    found: dict[str, list[Ends]] = {}
+    for each in known:
+        found.setdefault(getattr(each, end), []).append(each)
+    return found
+
+
+def _runs(source: Source, rows: Sequence[int]) -> Iterator[range]:
+    """Samples that are read together: side by side in a file, and no more than memory should hold."""
+    at = 0
+    while at < len(rows):
+        first = rows[at]
+        beside = source.beside(first)
+        frame = 8 * len(source.task.channels) * math.prod(source.domain_of(first).shape)
+        most = max(1, BLOCK_BYTES // max(1, frame))
+        count = 1
+        while at + count < len(rows) and count < most and rows[at + count] == first + count in beside:
+            count += 1
+        yield range(first, first + count)
+        at += count
+
+
+def _single(values: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(values.astype("<f4") + np.float32(0))  # a zero has no sign
+
+
+def _digest(values: Array) -> str:
+    return hashlib.sha256(str(values.shape).encode() + _single(values).tobytes()).hexdigest()[:16]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ups.config import load as load_config
 from ups.data import Source
-from ups.data.duplicates import fingerprints
+from ups.data.duplicates import ends_of, pieces
 from ups.data.splits import PARTS
 from ups.data.trajectories import Reduction, Trajectories, alike
 from ups.definition import Definition
@@ -162,7 +162,7 @@ class Session:
             raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
         part, *others = (p.sound() for p in alike(source, ids, spaced(source, step, data, thin)))
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
-        split, seen = self._seen(part, data)
+        split, seen = self._seen([part, *others], data)
         label = f"{split}, {cells_of(cells)}"
         (exam, *beyond), notes = by_length([part, *others], label, self.judge.asked.context)
         exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
@@ -198,21 +198,35 @@ class Session:
                 raise
             return None
 
-    def _seen(self, part: Trajectories, data: DataSet | None) -> tuple[str, tuple[str, ...]]:
+    def _seen(self, parts: Sequence[Trajectories], data: DataSet | None) -> tuple[str, tuple[str, ...]]:
         """The name of the split of a file, and what there is to say of trajectories that the run was trained on."""
         if data is None:
             return "file", ("The run's own data are gone, so nobody knows whether it was trained on this file.",)
-        used = set()
-        for entry in data.entries:
-            own = fingerprints(entry.source)
-            used |= {own[name] for name in (*entry.split.train, *entry.split.valid)}
-        theirs = fingerprints(part.source)
-        count = sum(theirs[name] in used for name in part.ids)
-        if not count:
+        used = [e for entry in data.entries for e in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
+        theirs = [e for part in parts for e in ends_of(part.source, set(part.ids))]
+        known = {each.whole for each in used}
+        cut, onward = pieces([each for each in theirs if each.whole not in known], used)
+        whole = sum(each.whole in known for each in theirs)
+
+        def which(count: int) -> str:
+            return ("all" if count == len(theirs) else f"{count} of {len(theirs)}") + " trajectories"
+
+        said = []
+        if whole:
+            said.append(f"The run was trained or validated on {which(whole)} of this file: it is NOT unseen.")
+        if cut:
+            said.append(
+                f"{which(len(cut)).capitalize()} begin or end with the first or last frame of one that was trained or "
+                "validated on: they are pieces of the same simulations and NOT unseen."
+            )
+        if onward:
+            said.append(
+                f"{which(len(onward)).capitalize()} begin where one that was trained or validated on ends: they are "
+                "the future of what was seen, and no other simulations."
+            )
+        if not said:
             return "unseen file", ()
-        which = "All" if count == len(part) else f"{count} of {len(part)}"
-        sentence = f"The run was trained or validated on {which.lower()} trajectories of this file: it is NOT unseen."
-        return "file SEEN IN TRAINING" if count == len(part) else "file partly SEEN IN TRAINING", (sentence,)
+        return f"file {'' if whole + len(cut) == len(theirs) else 'partly '}SEEN IN TRAINING", tuple(said)
 
     @staticmethod
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ups.data import Source, blocks, duplicates, open_source
+from ups.data import Source, blocks, open_source
+from ups.data.duplicates import ends_of, scattered, twins
 from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.data.units import check_units
@@ -84,13 +85,14 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
             sound.append(source)
         except DataError as error:
             found.append((path, str(error).removeprefix(f"{path}: ")))
-    if len(sound) > 1:
-        pairs = [f"{twin} equals {first}" for twin, first in duplicates(sound)]
-        found += [(paths[-1], f"trajectories in more than one place: {_listed(pairs, 'pair')}")] if pairs else []
-        try:
-            check_units(sound)
-        except DataError as error:
-            found.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
+    known = [each for source in sound if len(sound) > 1 or not source.task.steady for each in ends_of(source)]
+    if len(sound) > 1 and (pairs := [f"{twin} equals {first}" for twin, first in twins(known)]):
+        found.append((paths[-1], f"trajectories in more than one place: {_listed(pairs, 'pair')}"))
+    found += [(paths[-1], sentence) for sentence in scattered(known)]
+    try:
+        check_units(sound)
+    except DataError as error:
+        found.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
     for source in sound:
         source.close()
     return found

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ups.config import load
-from ups.data.duplicates import fingerprints
+from ups.data.duplicates import Ends, ends_of, pieces
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Entry, open_sets
 from ups.run.generate import Report as Following
+from ups.run.pieces import torn
 from ups.rundir import RunDir
 from ups.types import UpsError
 
@@ -31,7 +32,8 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
     if split == "train":
         said = "These trajectories were trained on: the numbers say nothing about unseen ones."
         return "on trajectories SEEN IN TRAINING", [said]
-    warned = list(_trained_before(config, sets, split, following))
+    warned = [Warned(words, seen=True) for words in (torn(data, (split,)) for data in sets) if words]
+    warned += _trained_before(config, sets, split, following)
     which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"
     return f"on trajectories {which}", [each.words for each in warned]
 
@@ -47,16 +49,17 @@ def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, foll
                 "was trained on these trajectories."
             )
         elif any(doubtful.values()):
-            try:
-                used = _used(RunDir.at(place), parent, following)
-            except (UpsError, OSError):
-                yield Warned(
-                    f"The data of {place}, from which this run goes on, are gone or cannot be read: nobody can tell "
-                    "whether it was trained on these trajectories."
-                )
-                continue
-            for task, entries in doubtful.items():
-                yield from _seen(task, entries, split, used, place)
+            with ExitStack() as stack:
+                try:
+                    used = _used(RunDir.at(place), parent, following, stack)
+                except (UpsError, OSError):
+                    yield Warned(
+                        f"The data of {place}, from which this run goes on, are gone or cannot be read: nobody can "
+                        "tell whether it was trained on these trajectories."
+                    )
+                    continue
+                for task, entries in doubtful.items():
+                    yield from _seen(task, entries, split, used, place)
 
 
 def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
@@ -80,25 +83,29 @@ def _others(data: DataSet, parent: RunConfig | None) -> list[Entry]:
     return [entry for entry in data.entries if entry.config not in known]
 
 
-def _used(folder: RunDir, config: RunConfig, following: Following) -> set[str]:
-    """What a run was trained and validated on, as hashes; DataError where its data are gone. None are made."""
+def _used(folder: RunDir, config: RunConfig, following: Following, stack: ExitStack) -> list[Ends]:
+    """What a run was trained and validated on, open until `stack` closes; DataError where its data are gone. None are
+    made."""
     files = Identity(folder, lambda _: None).by_path()
     if not files or not all(path.exists() for path in files):
         raise FileNotFoundError(folder.data)
-    used = set[str]()
-    with ExitStack() as stack:
-        for data in open_sets(config.data, folder.cache("data"), following, stack):
-            for entry in data.entries:
-                used |= set(fingerprints(entry.source, {*entry.split.train, *entry.split.valid}).values())
-    return used
+    sets = open_sets(config.data, folder.cache("data"), following, stack)
+    entries = [entry for data in sets for entry in data.entries]
+    return [each for entry in entries for each in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
 
 
-def _seen(task: str, entries: Sequence[Entry], split: str, used: set[str], place: Path) -> Iterator[Warned]:
-    """A warning where a part of some entries is among what was used."""
-    found = [h in used for entry in entries for h in fingerprints(entry.source, set(entry.split.part(split))).values()]
-    if any(found):
-        yield Warned(
-            f"{task}: {sum(found)} of {len(found)} trajectories were trained or validated on by {place}, from which "
-            "this run goes on: they are NOT unseen.",
-            seen=True,
-        )
+def _seen(task: str, entries: Sequence[Entry], split: str, used: Sequence[Ends], place: Path) -> Iterator[Warned]:
+    """Warnings where a part of some entries is among what was used, whole or cut in time."""
+    ours = [each for entry in entries for each in ends_of(entry.source, set(entry.split.part(split)))]
+    known = {each.whole for each in used}
+    cut, _ = pieces([each for each in ours if each.whole not in known], used)
+    for count, what in (
+        (sum(each.whole in known for each in ours), "were trained or validated on by"),
+        (len(cut), "begin or end with the first or last frame of one that was trained or validated on by"),
+    ):
+        if count:
+            yield Warned(
+                f"{task}: {count} of {len(ours)} trajectories {what} {place}, from which this run goes on: they are "
+                "NOT unseen.",
+                seen=True,
+            )
