@@ -76,7 +76,7 @@ def test_its_commands_make_files_in_which_nothing_is_wrong_and_its_equations_agr
     output = python(house, "-c", EXAMPLES + COMMANDS + COMPARE)
     assert output.count("nothing wrong found") == 4
     assert "CONTRADICTS" not in output
-    assert "u stays between -1 and 1: up to 0.0e+00" in output
+    assert "u stays between -1 and 1, but for up to 0.0e+00" in output
 
 
 def test_its_equations_pass_the_tests_that_every_equation_passes(house: Path) -> None:

@@ -73,7 +73,8 @@ class Holding:
             f"the shortest trajectory has {counted(min(self.lengths), 'frame')}, so frames are kept {self.every} apart"
         )
         fewer = [f"{short}; without it {self.usual} would do"] if self.every < self.usual else []
-        ends = f"sample {', '.join(self.blown)} ends without a finite value, and a run refuses such"
+        named, verb = ("sample", "ends") if len(self.blown) == 1 else ("samples", "end")
+        ends = f"{named} {', '.join(self.blown)} {verb} without a finite value, and a run refuses such"
         lost = [f"{ends}: mend or leave out what `ups data validate` names"] if self.blown else []
         return [*wrapping(self.seamless), *fewer, *lost]
 
@@ -146,8 +147,8 @@ def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thi
 
 def _blown(source: Source) -> tuple[str, ...]:
     """Which of a few samples have a channel without any finite value in their last frame."""
-    looked = range(0, len(source), max(1, len(source) // LOOKED_AT))
-    ends = {i: source.read(i, slice(source.lengths()[i] - 1, None)) for i in looked}
+    lengths, step = source.lengths(), max(1, len(source) // LOOKED_AT)
+    ends = {i: source.read(i, slice(lengths[i] - 1, None)) for i in range(0, len(source), step)}
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
