@@ -175,7 +175,7 @@ class Definition:
 
 def is_file_name(text: str) -> bool:
     """Whether what a user writes for a task is the path of a file, and not a name."""
-    return "." in text or "/" in text
+    return "/" in text or Path(text).suffix.lower().startswith((".y", ".json", ".toml"))  # also one that is misspelt
 
 
 def definition_from(text: str) -> Definition:

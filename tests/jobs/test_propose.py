@@ -12,7 +12,7 @@ import yaml
 
 from ups.cli import main
 from ups.config import load
-from ups.definition import Definition, definition_from
+from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
 from ups.jobs import propose as module
 from ups.jobs.fit import Data, _proposed, _single
@@ -67,6 +67,11 @@ def test_a_narrower_network_is_trained_at_a_higher_rate(
     config = written(tmp_path / "config.yaml", *folder.glob("*.hdf5"), minutes=minutes)
     assert config.model.part("operator").size == size
     assert config.operator.train.lr == rate  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("text", "file"), [("mine.yam", True), ("a/b", True), ("run.v2", False), ("burgers1d", False)])
+def test_a_misspelt_file_is_no_name_of_a_task(text: str, file: bool) -> None:
+    assert is_file_name(text) is file
 
 
 def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path) -> None:

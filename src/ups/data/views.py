@@ -59,6 +59,9 @@ class CutInTime(View):
         return self.source.inputs(self._span(index)[0])
 
 
+MIRRORED = "@mirrored-"  # in the id of an image, between that of its sample and the axes
+
+
 class Mirrored(View):
     """A source and, after its samples, the mirror images of some of them: `<id>@mirrored-x`, `<id>@mirrored-x-y`, …
 
@@ -73,7 +76,7 @@ class Mirrored(View):
         breaks = [at for at in range(1, len(rows)) if rows[at] != rows[at - 1] + 1]
         self._runs = (0, *breaks, len(rows))  # between two of them, rows follow each other
         names = ["-".join(source.task.axes[axis] for axis in chosen) for chosen in self._mirrors]
-        self.images = {f"{source.ids[row]}@mirrored-{name}": source.ids[row] for name in names for row in rows}
+        self.images = {f"{source.ids[row]}{MIRRORED}{name}": source.ids[row] for name in names for row in rows}
         super().__init__(source, ids=(*source.ids, *self.images))
 
     def _place(self, index: int) -> tuple[int, tuple[int, ...]]:

@@ -127,8 +127,9 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         section.text += (
             f" Encoding and decoding alone costs {number(codec)}; the first predicted frame, {number(step)}."
         )
-    if by := [f"{n.name.removeprefix('nrmse of ')} {number(n.value)}" for n in by_channel(ours) if n.name[0] == "n"]:
-        section.text += f" nRMSE of each channel: {', '.join(by)}."
+    if by := [n for n in by_channel(ours) if n.name.startswith("nrmse of ")]:
+        words = ", ".join(f"{n.name.removeprefix('nrmse of ')} {number(n.value)}" for n in by)
+        section.text += f" nRMSE of each channel: {words}."
     entries = (task.ours, *task.baselines, task.persistence)
     section.pictures += [] if ours.task.steady else [_against_time(task, entries)]
     waves = np.arange(ours.spectra.shape[1])[1:]

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from ups.data.duplicates import REMEDY, Ends, ends_of, links
 from ups.data.splits import PARTS
+from ups.data.views import MIRRORED
 from ups.run.datasets import DataSet
 
 MOST = 4096  # trajectories of an entry; restarts come in dozens, and of each three frames are read
@@ -21,7 +22,7 @@ def torn(data: DataSet, judged: Collection[str] = ("valid", "test")) -> str:
     part_of: dict[Ends, str] = {}
     looked = [e for e in data.entries if e.config.there and not data.task.steady and len(e.source) <= MOST]
     for entry in looked:
-        parts = {name: part for part in PARTS for name in getattr(entry.split, part) if "@mirrored-" not in name}
+        parts = {name: part for part in PARTS for name in getattr(entry.split, part) if MIRRORED not in name}
         part_of |= {each: parts[each.name] for each in ends_of(entry.source, parts)}
     pairs = [
         (one, later)
