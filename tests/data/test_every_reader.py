@@ -20,7 +20,8 @@ import pytest
 import torch
 from scipy.io import netcdf_file, savemat
 
-from ups.data import READERS, duplicates, open_source
+from ups.data import READERS, open_source
+from ups.data.duplicates import copies, ends_of
 from ups.data.trajectories import Reduction, Trajectories
 from ups.definition import Definition
 from ups.physics import TASKS
@@ -311,7 +312,7 @@ def test_frames_are_a_slice_of_the_whole_in_native_numbers(sample: Sample) -> No
 def test_ids_are_unique_parameters_complete_and_times_increase(sample: Sample) -> None:
     source = sample.open()
     assert len(set(source.ids)) == len(source) == len(list(source)) >= 8
-    assert (source.problems, duplicates([source])) == ((), [])
+    assert (source.problems, copies(ends_of(source))) == ((), [])
     for index in range(len(source)):
         assert set(source.params_of(index)) == {p.name for p in source.task.parameters}
         assert (np.diff(source.times_of(index)) > 0).all()

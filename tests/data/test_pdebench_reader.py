@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from sparse_files import sparse_data_set
-from ups.data import duplicates, open_source
+from ups.data import open_source
 from ups.data import source as source_module
-from ups.data.duplicates import fingerprints
+from ups.data.duplicates import copies, ends_of, fingerprints
 from ups.data.readers.pdebench_names import match_name
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError
@@ -290,11 +290,12 @@ def test_10_duplicates_are_named_within_and_across_files(tmp_path):
     first, data = incompressible(tmp_path, "ns_incom_inhom_2d_512-51.h5", velocity=velocity)
     second, _ = incompressible(tmp_path, "ns_incom_inhom_2d_512-53.h5", velocity=velocity)
     with h5py.File(second, "a") as file:
-        file["particles"][1] = data["particles"][0]
+        file["particles"][1], file["force"][1] = data["particles"][0], data["force"][0]
         file["velocity"][1] = velocity[0]
     sources = [open_source(p, TASKS) for p in (first, second)]
     assert len(set(fingerprints(sources[0]).values())) == 2
-    assert duplicates(sources) == [("ns_incom_inhom_2d_512-53.h5:000001", "ns_incom_inhom_2d_512-51.h5:000000")]
+    (same,) = copies(each for source in sources for each in ends_of(source))
+    assert [each.label for each in same] == [f"{first.name}:000000", f"{second.name}:000001"]
 
 
 def test_the_attribute_of_our_generator_names_the_task(tmp_path):

@@ -28,7 +28,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
 from ups.run.exams import Maker, by_length, by_parameters, exams
 from ups.run.judge import predictor_of
-from ups.run.pieces import torn
+from ups.run.leaks import leaks
 from ups.run.run import Run, run_alone
 from ups.tensors import numbers_of
 from ups.types import ConfigError, DataError
@@ -338,7 +338,24 @@ def test_a_split_that_tears_a_simulation_is_said_before_training_and_in_the_repo
     assert on == "on trajectories partly SEEN IN TRAINING"
     in_order = {"files": {"train": files[:16], "valid": files[16:18], "test": files[18:]}}
     (later,) = sets_of(config(tmp_path, {"w": {"split": in_order, "task": task}}), tmp_path)
-    assert torn(later) == "", "the future of what is trained on is a test"
+    assert leaks(later) == [], "the future of what is trained on is a test"
+
+
+def test_copies_of_what_is_trained_on_are_no_test_and_said_before_training_and_in_the_report(tmp_path: Path) -> None:
+    first, second = (str(npz(tmp_path / name, np.linspace(low, 1, 12))) for name, low in (("a.npz", 0), ("b.npz", 0.1)))
+    with np.load(first) as a, np.load(second) as b:
+        arrays = dict(b) | {"values": b["values"].copy()}
+        arrays["values"][2] = a["values"][5]  # the same frames, whatever is said of their speed
+    np.savez(second, **arrays)
+    files = {"train": first, "valid": str(npz(tmp_path / "c.npz", np.linspace(0.2, 0.9, 3))), "test": second}
+    settings = config(tmp_path, {"w": {"task": WAVES, "split": {"files": files}}})
+    (data,) = sets_of(settings, tmp_path)
+    (words,) = leaks(data)
+    what = "2 of 12 trajectories for testing are copies of those for training (such as test/000002 and train/000005)"
+    assert words.startswith(f"wavelets: {what}, and NOT unseen;"), words
+    assert leaks(data, ("valid",)) == []
+    on, (warning,) = seen_before(settings, [data], "test", SCREEN.following)
+    assert (on, warning) == ("on trajectories partly SEEN IN TRAINING", words)
 
 
 def test_folders_called_val_and_files_in_capitals_are_what_they_are_called(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ups.data.duplicates import duplicates
 from ups.data.folders import files_in, open_folder
 from ups.data.joined import Joined, renamed, same_task
 from ups.data.nan_mask import MASK, masked
@@ -23,7 +22,6 @@ __all__ = [
     "Source",
     "blocks",
     "defined",
-    "duplicates",
     "open_source",
     "open_together",
     "renamed",

@@ -48,7 +48,11 @@ class Ends:
         """Under what it evolves: its parameters, to five digits, and what is given with it."""
         params = self.source.params_of(self.row).items()
         words = sorted((key, value if isinstance(value, str) else f"{value:.5g}") for key, value in params)
-        return (*words, _digest(self.source.inputs(self.row)))
+        return (*words, self.inputs)
+
+    @cached_property
+    def inputs(self) -> str:
+        return _digest(self.source.inputs(self.row))
 
     @cached_property
     def second(self) -> str:
@@ -93,20 +97,14 @@ def fingerprints(source: Source, ids: Collection[str] | None = None) -> dict[str
     return {each.name: each.whole for each in ends_of(source, ids)}
 
 
-def duplicates(sources: Iterable[Source]) -> list[tuple[str, str]]:
-    """Pairs `(sample, its earlier twin)`, each written `file:id`, within and across files."""
-    return twins(each for source in sources for each in ends_of(source))
-
-
-def twins(known: Iterable[Ends]) -> list[tuple[str, str]]:
-    """Pairs `(trajectory, its earlier twin)`, each written `file:id`."""
-    seen: dict[str, str] = {}
-    pairs = []
-    for each in known:
-        if each.whole in seen:
-            pairs.append((each.label, seen[each.whole]))
-        seen.setdefault(each.whole, each.label)
-    return pairs
+def copies(known: Iterable[Ends]) -> list[list[Ends]]:
+    """Trajectories that are there more than once, with the same inputs: all that are the same in one list, the first
+    of them first. What is said of their parameters does not matter."""
+    groups: dict[tuple[str, str], list[Ends]] = {}
+    for alike in _by(known, "whole").values():
+        for each in alike if len(alike) > 1 else ():
+            groups.setdefault((each.whole, each.inputs), []).append(each)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def pieces(new: Iterable[Ends], old: Sequence[Ends]) -> tuple[list[Ends], list[Ends]]:

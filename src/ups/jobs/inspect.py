@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source, blocks, open_source
-from ups.data.duplicates import ends_of, scattered, twins
+from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.data.units import check_units
@@ -86,8 +86,9 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
         except DataError as error:
             found.append((path, str(error).removeprefix(f"{path}: ")))
     known = [each for source in sound if len(sound) > 1 or not source.task.steady for each in ends_of(source)]
-    if len(sound) > 1 and (pairs := [f"{twin} equals {first}" for twin, first in twins(known)]):
-        found.append((paths[-1], f"trajectories in more than one place: {_listed(pairs, 'pair')}"))
+    twins = [f"{each.label} equals {same[0].label}" for same in copies(known) for each in same[1:]]
+    if len(sound) > 1 and twins:
+        found.append((paths[-1], f"trajectories in more than one place: {_listed(twins, 'pair')}"))
     found += [(paths[-1], sentence) for sentence in scattered(known)]
     try:
         check_units(sound)

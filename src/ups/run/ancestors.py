@@ -13,7 +13,7 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Entry, open_sets
 from ups.run.generate import Report as Following
-from ups.run.pieces import torn
+from ups.run.leaks import leaks
 from ups.rundir import RunDir
 from ups.types import UpsError
 
@@ -32,7 +32,7 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
     if split == "train":
         said = "These trajectories were trained on: the numbers say nothing about unseen ones."
         return "on trajectories SEEN IN TRAINING", [said]
-    warned = [Warned(words, seen=True) for words in (torn(data, (split,)) for data in sets) if words]
+    warned = [Warned(words, seen=True) for data in sets for words in leaks(data, (split,))]
     warned += _trained_before(config, sets, split, following)
     which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"
     return f"on trajectories {which}", [each.words for each in warned]

@@ -11,7 +11,7 @@ from ups.run.config import RunConfig
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Say
 from ups.run.journal import Journal, Span
-from ups.run.pieces import torn
+from ups.run.leaks import leaks
 from ups.run.statistics import read_before
 from ups.rundir import RunDir
 
@@ -51,7 +51,7 @@ def prepare_data(
         else:
             for part in (part for data in sets() for name in PARTS for part in data.parts(name)):
                 part.sound()
-        if remarks := [words for words in map(torn, sets()) if words]:
+        if remarks := [words for data in sets() for words in leaks(data)]:
             mark.facts["remarks"] = remarks
             for words in remarks:
                 identity.say(words)
