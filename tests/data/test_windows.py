@@ -14,7 +14,7 @@ from ups.data import open_source, sample_blocks
 from ups.data import trajectories as module
 from ups.data.source import Source
 from ups.data.trajectories import Reduction, Trajectories
-from ups.data.windows import Windows, whole
+from ups.data.windows import Windows, spread, whole
 from ups.engine.probe import LOOKED_AT, _unlike
 from ups.graphs import signature
 from ups.physics import TASKS
@@ -55,6 +55,19 @@ def test_a_window_holds_consecutive_frames_of_one_sample(source: Source) -> None
     assert window.params.tolist() == [[pytest.approx(0.4)]] * 2
     assert window.dt.tolist() == [pytest.approx(0.1)] * 2
     assert window.periodic == (True,)
+
+
+def test_a_spread_takes_of_each_part_its_share_and_joins_what_has_one_grid(source: Source) -> None:
+    many, few = (Trajectories(source, source.ids[cut], Reduction()) for cut in (slice(0, 5), slice(5, 6)))
+    coarse = Trajectories(source, source.ids[:2], Reduction(space=2))
+    fine, other = spread([many, coarse, few], 2, 1, 24)
+    # Nine windows in each of eight trajectories, of which a third are shown: 15, 6 and 3 of 24.
+    assert (len(fine), len(other), other.context.shape[2]) == (18, 6, 4)
+    samples = [sample for sample, _ in named(fine.context[:, :1])]
+    assert samples == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5]
+    (alone,) = spread([many], 2, 1, 24)
+    assert {frame for _, frame in named(alone.context[:, :1])} >= {0, 8}
+    assert spread([many], 9, 3) == [], "none is as long as that"
 
 
 def test_reductions_take_every_nth_frame_and_cell_and_stretch_dt(source: Source) -> None:

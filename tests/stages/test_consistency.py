@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,16 @@ from small_flows import SMALL, TASK, Bent, simulator, window
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
-from ups.models import Simulator
+from ups.models import CodecConfig, OperatorConfig, Simulator
+from ups.models.config import ConsistencyConfig, ResidualConfig
 from ups.models.consistency import ConsistencyStep
 from ups.models.ensembles import Draws
+from ups.models.simulator import assemble
+from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import run_config
 from ups.run.datasets import Screen
-from ups.run.load import load
+from ups.run.load import load, part_kinds
 from ups.run.run import run_alone
 from ups.stages.consistency import ConsistencyStage
 from ups.stages.residual import ResidualStage
@@ -35,6 +39,26 @@ def taught() -> Simulator:
         stage.fit(Bent().batch(0))
         Trainer(TrainConfig(steps=100, lr=5e-3, **QUICK), stage, Bent(), Dist()).fit()
     return sim.eval()
+
+
+def test_a_student_that_knows_other_tasks_takes_from_its_teacher_what_is_a_new_ones_own_alone() -> None:
+    tasks, grids = [TASKS["burgers1d"], TASKS["advection1d"]], {"burgers1d": (16,), "advection1d": (16,)}
+    configs = {"codec": CodecConfig(dim=8), "operator": OperatorConfig(), "residual": ResidualConfig(own_layers=True)}
+    sim = assemble(tasks, {**configs, "consistency": ConsistencyConfig()}, None, grids, kinds=part_kinds())
+    student, teacher = sim.parts["consistency"], sim.parts["residual"]
+    with torch.no_grad():
+        for tensor in student.state_dict().values():
+            tensor.add_(1)
+    before = {name: tensor.clone() for name, tensor in student.state_dict().items()}
+    stage = ConsistencyStage(sim)
+    for task in tasks:
+        stage.fit(dataclasses.replace(window(2), task=task), inherited=["burgers1d"])
+    moved = {name for name, tensor in student.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert moved == {*student.rows, *(name for name in before if "advection1d" in name.split("."))}
+    for name in moved:
+        now, theirs = student.state_dict()[name], teacher.state_dict()[name]
+        assert torch.equal(now[1] if name in student.rows else now, theirs[1] if name in student.rows else theirs)
+    assert all(torch.equal(student.state_dict()[name][0], before[name][0]) for name in student.rows)
 
 
 def distance(student: ConsistencyStep, sim: Simulator) -> tuple[float, float]:

@@ -126,6 +126,26 @@ def test_a_faint_field_counts_as_much_as_a_strong_one(name: str) -> None:
         assert float(stage.loss(weak)[name]) == pytest.approx(float(stage.loss(sample)[name]), rel=1e-4)
 
 
+def test_a_task_is_measured_on_all_of_its_grids_in_whatever_order_they_come() -> None:
+    task = TASKS["burgers1d"]
+
+    def measured(*cells: int) -> tuple[float, ...]:
+        fresh = build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids={task.name: (16,)})
+        stage = OperatorStage(fresh)
+        stage.fit(*(steep[n] for n in cells))
+        return (*stage.changes[task.name], float(fresh.operator.scale.square().mean()))
+
+    generator = torch.Generator().manual_seed(0)
+    steep = {n: window(task, targets=1) for n in (16, 32)}
+    calm = torch.randn(3, 1, 32, 1, generator=generator)
+    steep[32] = dataclasses.replace(steep[32], context=calm, targets=1.01 * calm, inputs=torch.zeros(3, 32, 0))
+    first, second, both = measured(16), measured(32), measured(16, 32)
+    assert both == pytest.approx(measured(32, 16), rel=1e-5)
+    assert first[0] > 100 * second[0]
+    for one, other, together in zip(first, second, both, strict=True):
+        assert together == pytest.approx((len(steep[16]) * one + 3 * other) / (len(steep[16]) + 3), rel=1e-4)
+
+
 def test_a_power_lets_hard_samples_outweigh_easy_ones_less() -> None:
     """Of one sample the loss is the square error to that power; of several the mean of them."""
     task, losses = TASKS["advection1d"], {}

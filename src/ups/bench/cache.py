@@ -138,7 +138,7 @@ def fed(file: Path, folder: Path, dim: int, dist: Dist, seconds: float, say: Say
     for workers, who in ((0, "a thread"), (2, "two processes")):
         simulator = build([task], CodecConfig(dim=dim), OperatorConfig(size="small"), grids={task.name: truth.shape})
         stage = OperatorStage(simulator.to(dist.device), OperatorStageConfig(loss=OperatorLoss(increment=0.0)))
-        stage.fit(spread(truth, CONTEXT, 1).to(dist.device))
+        stage.fit(*(window.to(dist.device) for window in spread([truth], CONTEXT, 1)))
         tracker = _InputWaits()
         with loaded(Windows([_open(folder, task)], [few], BATCH, CONTEXT, ranks=Dist()), workers) as batches:
             Trainer(train, stage, batches, dist, trackers=[tracker]).fit()

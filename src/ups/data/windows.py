@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -221,10 +221,24 @@ def whole(
                 yield part.window(samples, [0] * len(samples), context, ahead)
 
 
-def spread(part: Trajectories, context: int, targets: int, count: int = 64) -> Window:
-    """Windows from all over the trajectories and their times, always the same ones."""
-    targets = 1 if part.task.steady else targets
-    places = Places(part, context, targets)
-    size = (context + targets) * int(np.prod(part.shape)) * len(part.task.channels)
-    count = max(1, min(count, 2**25 // size, len(places)))
-    return part.window(*places.of(np.linspace(0, len(places) - 1, count).astype(int)), context, targets)
+def spread(parts: Sequence[Trajectories], context: int, targets: int, count: int = 64) -> list[Window]:
+    """About `count` samples from all over the trajectories of a task and their times, always the same ones: of each
+    part as its share is, one window for all that have a grid and a box in common; none where all are too short."""
+    task = parts[0].task
+    targets = 1 if task.steady else targets
+    some = [parts[i] for i in _even(len(parts), count)]
+    places = [(part, own) for part in some if len(own := Places(part, context, targets))]
+    total = sum(len(own) for _, own in places)
+    alike: dict[tuple[Any, ...], list[Window]] = {}
+    for part, own in places:
+        most = 2**25 // ((context + targets) * int(np.prod(part.shape)) * len(task.channels))
+        wanted = max(1, min(round(count * len(own) / total), most))
+        window = part.window(*own.of(_even(len(own), wanted)), context, targets)
+        key = (window.context.shape[2:], window.box, window.periodic, window.dt.shape[1:])
+        alike.setdefault(key, []).append(window)
+    return [Window.join(windows) for windows in alike.values()]
+
+
+def _even(size: int, count: int) -> Array:
+    """At most `count` of `size` places, from the first to the last."""
+    return np.linspace(0, size - 1, min(count, size)).astype(int)

@@ -16,7 +16,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from ups.config import fingerprint
-from ups.data.windows import spread
 from ups.engine.learner import matrix_products
 from ups.engine.optim import Ema, Optimizer, schedule, trained
 from ups.engine.ranks.dist import Dist
@@ -31,6 +30,7 @@ from ups.models.inherit import inherit
 from ups.run.check import new_simulator
 from ups.run.config import RunConfig
 from ups.run.load import part_kinds
+from ups.run.order import fit_stage
 from ups.run.statistics import measured
 from ups.stages import STAGES, Stage
 from ups.types import ConfigError, DataError, counted
@@ -85,10 +85,8 @@ class StageModule(LightningModule):
         simulator.origins |= {name: parent.origins[name] for name in learnt if parent is not None}
         self.simulator, self.learnt = simulator, kind(simulator, config.stage(self.name))
         inherited = parent.codec.tasks if parent is not None and kind.makes in learnt else ()
-        for each in (each for each in sets if kind.learns(each.task)):
-            back, ahead = config.looks_back(each.task.name), config.stage(self.name).unroll
-            window = spread(each.parts("train")[0], back, ahead)
-            self.learnt.fit(window, each.task.name in inherited)
+        learns = [each for each in sets if kind.learns(each.task)]
+        fit_stage(self.learnt, config, learns, torch.device("cpu"), inherited)
 
     def configure_optimizers(self) -> Any:
         c, module = self.train_config, self.stage.module

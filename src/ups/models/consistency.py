@@ -11,6 +11,7 @@ from ups.models.config import ConsistencyConfig
 from ups.models.part import Blueprint
 from ups.models.residual import ResidualFlow
 from ups.tensors import Condition
+from ups.types import TaskSpec
 
 
 class ConsistencyStep(ResidualFlow):
@@ -29,12 +30,16 @@ class ConsistencyStep(ResidualFlow):
         student.config, student.evaluations = config, 1
         return student
 
-    def start_from(self, teacher: ResidualFlow) -> None:
-        """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow."""
+    @torch.no_grad()
+    def start_from(self, teacher: ResidualFlow, task: TaskSpec | None = None) -> None:
+        """Take over the teacher's weights: then its answer is one step of Euler along the teacher's flow. Of one `task`
+        only those that are its own: what the student knows of others stays."""
         weights = teacher.state_dict()
-        with torch.no_grad():  # tensor by tensor: where the student is a shape without memory yet, that does nothing
-            for name, tensor in self.state_dict().items():
+        for name, tensor in self.state_dict().items():  # where the student is a shape without memory, that does nothing
+            if task is None or task.name in name.split("."):
                 tensor.copy_(weights[name])
+            elif name in self.rows:
+                tensor[self.row(task.name)] = weights[name][teacher.row(task.name)]
 
     def sample(self, noise: Tensor | None, z: Tensor, last: Tensor, condition: Condition) -> Tensor:
         if noise is None:

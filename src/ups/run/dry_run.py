@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ups.data.windows import Windows, spread
+from ups.data.windows import Windows
 from ups.engine.loop import Trainer
 from ups.engine.randomness import generators, set_generators
 from ups.engine.ranks.dist import Dist
@@ -17,7 +17,7 @@ from ups.models import Simulator
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.run.journal import Journal, Span
-from ups.run.order import windows_of
+from ups.run.order import fit_stage, windows_of
 from ups.tensors import Window
 
 LOOKED_AT = 32  # steps among which each task is looked for
@@ -117,9 +117,7 @@ def _stage(
     made = [kind.makes for kind in config.stages.values()]
     simulator.idle = frozenset(made[config.plan.index(name) + 1 :])
     learnt = [data for data in sets if stage.learns(data.task)]
-    for data in learnt:
-        window = spread(data.parts("train")[0], config.looks_back(data.task.name), settings.unroll)
-        stage.fit(window.to(dist.device), False)
+    fit_stage(stage, config, learnt, dist.device)
     batches = FirstBatches(windows_of(config, learnt, settings, dist))
 
     def follow(progress: Progress) -> None:

@@ -10,7 +10,7 @@ from ups.data.draw_checksum import WRAP, expected, share
 from ups.data.loader import Loader
 from ups.data.sampler import LEAD, Mix, Sampler, Validations
 from ups.data.trajectories import balanced
-from ups.data.windows import CELLS, Samples, Windows
+from ups.data.windows import CELLS, Samples, Windows, spread
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
@@ -19,7 +19,7 @@ from ups.later import torch
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.rundir import RunDir
-from ups.stages import StageConfig
+from ups.stages import Stage, StageConfig
 from ups.tensors import Window
 from ups.types import ConfigError
 
@@ -131,6 +131,17 @@ def _by_task(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]
     """The error of each task: the first number named after it."""
     found = {name: next((v for key, v in row.items() if key.startswith(f"{name} ")), None) for name in names}
     return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def fit_stage(
+    stage: Stage, config: RunConfig, sets: Sequence[DataSet], device: torch.device, inherited: Collection[str] = ()
+) -> None:
+    """Show a stage windows from all over the data of each task, for its losses to be measured by; `inherited` are the
+    tasks that its part knew before."""
+    for data in sets:
+        windows = spread(data.parts("train"), config.looks_back(data.task.name), config.stage(stage.name).unroll)
+        if windows:
+            stage.fit(*(window.to(device) for window in windows), inherited=inherited)
 
 
 def windows_of(

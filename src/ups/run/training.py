@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from ups.data.loader import AHEAD, loaded
-from ups.data.windows import spread
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -23,7 +22,7 @@ from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig
 from ups.run.data_identity import Digests, IdentifiedStore, Identity
 from ups.run.datasets import DataSet, Screen
-from ups.run.order import Order, Proven, drawn, validations_of, windows_of
+from ups.run.order import Order, Proven, drawn, fit_stage, validations_of, windows_of
 from ups.rundir import Place, RunDir
 from ups.stages import Stage
 from ups.types import DataError
@@ -79,9 +78,7 @@ class Training:
         config, dist, name = self.config, self.dist, stage.name
         settings = config.stage(name)
         sets = [data for data in self.sets if stage.learns(data.task)]
-        for data in sets:
-            window = spread(data.parts("train")[0], config.looks_back(data.task.name), settings.unroll)
-            stage.fit(window.to(dist.device), data.task.name in inherited)
+        fit_stage(stage, config, sets, dist.device, inherited)
         encoded = encoded_parts(config, self.folder, sets, stage, dist, self.screen, self.pulse)
         state, ahead = TrainingState(), settings.train.prefetch + AHEAD * settings.workers + 1
         validations = validations_of(state, [data.task.name for data in sets], config.mix, ahead)

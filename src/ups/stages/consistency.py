@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -51,10 +52,11 @@ class ConsistencyStage(ResidualStage):
 
         return ConsistencyStep
 
-    def fit(self, window: Window, inherited: bool = False) -> None:  # noqa: ARG002  (nothing is measured)
-        """The student starts as its teacher."""
-        if not inherited:
-            self.module.start_from(self.teacher)
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
+        """The student starts as its teacher; one that knew other tasks, in what is a new task's own alone."""
+        task = windows[0].task
+        if task.name not in inherited:
+            self.module.start_from(self.teacher, task if inherited else None)
 
     def loss(self, window: Window) -> Losses:
         """Square distance of the student's draw to the teacher's from the same noise, in units of what is missed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -50,12 +51,12 @@ class CriticStage(BehindOperator):
 
         return Critic
 
-    def fit(self, window: Window, inherited: bool = False) -> None:
-        """Measure on a batch what draws miss, and what a step changes; the critic counts in units of that."""
-        if not inherited:
-            steps = self._drawn(window, same=True)
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
+        """Measure on some windows what draws miss, and what a step changes; the critic counts in units of that."""
+        if (task := windows[0].task.name) not in inherited:
+            steps = [step for window in windows for step in self._drawn(window, same=True)]
             missed, changes = [step[3] - step[0] for step in steps], [z - last for _, z, last, *_ in steps]
-            self.module.fit_scales(window.task.name, *self._sizes(window.task.name, missed, changes))
+            self.module.fit_scales(task, *self._sizes(task, missed, changes))
 
     def loss(self, window: Window) -> Losses:
         """Square error of the logarithms, averaged over the steps of the window."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -140,26 +140,37 @@ class OperatorStage(Stage):
             return "frames"
         return "both" if self.needs_frames else "tokens"
 
-    def fit(self, window: Window, inherited: bool = False) -> None:
-        """Measure on a batch how much a step changes its task; the losses and the operator count in units of that."""
-        task, steps = window.task, window.targets.shape[1]
-        frames = torch.cat((window.state.unsqueeze(1), window.targets), 1)
-        with torch.no_grad():
-            z = self._encoded(frames, window)
-            if not inherited:
-                dt = torch.stack([window.step(i) for i in range(max(steps, 1))], 1)[:, :steps]
-                left = self.operator.fit_drift(z, Condition.of(window), dt)
-                self.operator.fit_increments(task.name, left.square().mean().sqrt())
-            normal = frames / self.codec.statistics_of(task).scale
+    @torch.no_grad()
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
+        """Measure how much a step changes a task; the losses and the operator count in units of that."""
+        task, steps = windows[0].task, windows[0].targets.shape[1]
+        frames = [torch.cat((window.state.unsqueeze(1), window.targets), 1) for window in windows]
+        tokens = [self._encoded(each, window) for each, window in zip(frames, windows, strict=True)]
+        if task.name not in inherited:
+            self._fit_scale(windows, tokens)
+        shares = []
+        for window, each, z in zip(windows, frames, tokens, strict=True):
+            normal = each / self.codec.statistics_of(task).scale
             mask = None if window.mask is None else window.mask.repeat_interleave(steps, 0)
-            shares = [
-                share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells).mean().item()
-                for x, cells in ((normal, mask), (z, None))
-            ]
-        if not steps or not all(math.isfinite(s) for s in shares):
+            pairs = ((normal, mask), (z, None))
+            shares.append([share(x.diff(dim=1).flatten(0, 1), x[:, 1:].flatten(0, 1), cells) for x, cells in pairs])
+        cells, own = (torch.cat(each).mean().item() for each in zip(*shares, strict=True))
+        if not steps or not (math.isfinite(cells) and math.isfinite(own)):
             raise ConfigError(f"{task.name}: a step cannot be measured on windows without targets or finite values.")
         # Not of what is left where states are carried: beside other tasks, that is nearly nothing to learn.
-        self.changes[task.name] = (max(shares[0], 1e-12), max(shares[1], 1e-12))
+        self.changes[task.name] = (max(cells, 1e-12), max(own, 1e-12))
+
+    def _fit_scale(self, windows: Sequence[Window], tokens: Sequence[Tensor]) -> None:
+        """Record in the operator what carries the states of a task, found on the grid that most samples have, and how
+        much changes in a step besides."""
+        shown = []
+        for window, z in zip(windows, tokens, strict=True):
+            steps = [window.step(i) for i in range(z.shape[1] - 1)]
+            dt = torch.stack(steps, 1) if steps else z.new_zeros(len(z), 0)
+            shown.append((z, Condition.of(window), dt))
+        self.operator.fit_drift(*max(shown, key=lambda each: len(each[0])))
+        left = [self.operator.increments(*each).square().flatten(1).mean(1) for each in shown]
+        self.operator.fit_increments(windows[0].task.name, torch.cat(left).mean().sqrt())
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
         """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
@@ -60,12 +61,12 @@ class ResidualStage(BehindOperator):
 
         return ResidualFlow
 
-    def fit(self, window: Window, inherited: bool = False) -> None:
-        """Measure on a batch what the operator misses, and changes, in a step; the flow counts in units of that."""
-        if not inherited:
-            steps = self._steps(window)
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
+        """Measure what the operator misses, and changes, in a step; the flow counts in units of that."""
+        if (task := windows[0].task.name) not in inherited:
+            steps = [step for window in windows for step in self._steps(window)]
             missed, changes = [step[2] for step in steps], [z - last for z, last, *_ in steps]
-            self.flow.fit_scales(window.task.name, *self._sizes(window.task.name, missed, changes))
+            self.flow.fit_scales(task, *self._sizes(task, missed, changes))
 
     def loss(self, window: Window) -> Losses:
         """Square error of the velocity, over its usual square, averaged over the steps of the window."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -107,9 +107,10 @@ class Stage(ABC):
         """What of a window the loss looks at: frames, or what the frozen codec made of them, or both."""
         return "frames"
 
-    def fit(self, window: Window, inherited: bool = False) -> None:  # noqa: B027  (most measure nothing)
-        """Measure what the losses need on a window of all over a task, before training, with the same window on every
-        rank. `inherited`: the part has learnt this task before, so its own scales stay as they are."""
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:  # noqa: B027  (most measure nothing)
+        """Measure what the losses need on windows from all over a task, one for each of its grids, before training,
+        with the same windows on every rank. `inherited`: the tasks that the part has learnt before; its own scales of
+        those stay as they are."""
 
     def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (most see the same from first to last)
         """The part of a window that is trained on at `progress` (0 … 1) of the budget."""

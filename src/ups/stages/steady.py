@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -67,10 +68,11 @@ class SteadyStage(ResidualStage):
     def sees(self) -> Literal["frames", "tokens", "both"]:
         return "frames" if self.config.symmetries else "tokens"
 
-    def fit(self, window: Window, inherited: bool = False) -> None:
-        super().fit(window, inherited)
-        ((z, _, missed, _),) = self._steps(window)
-        self.errors[window.task.name] = max(share(missed, z + missed).sqrt().mean().item(), 1e-9)
+    def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
+        super().fit(*windows, inherited=inherited)
+        steps = [step for window in windows for step in self._steps(window)]
+        errors = torch.cat([share(missed, z + missed).sqrt() for z, _, missed, _ in steps])
+        self.errors[windows[0].task.name] = max(errors.mean().item(), 1e-9)
 
     def loss(self, window: Window) -> Losses:
         """By chance per sample: the error of the mean over its usual one, or the square error of the velocity."""
