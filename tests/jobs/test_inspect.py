@@ -237,6 +237,13 @@ def test_a_name_that_claims_a_wrong_parameter_is_found_from_the_data(tmp_path: P
     assert any("they obey 0.4" in sentence for sentence in found(path))
 
 
+def test_a_task_of_another_name_is_held_to_the_equation_that_it_says_it_obeys(tmp_path: Path) -> None:
+    path = advection(tmp_path / "1D_Advection_Sols_beta0.7.hdf5", beta=0.4)
+    mine = Definition(name="mine", equation="advection1d", parameters={"beta": 0.7})
+    assert any("they obey 0.4" in sentence for _, sentence in problems([path], mine))
+    assert "CONTRADICTS THE CLAIM" in describe(path, mine)
+
+
 def test_an_attribute_that_contradicts_the_name_is_found(sound: Path) -> None:
     def mark(file: Any) -> None:
         file.attrs["beta"] = 0.1

@@ -8,6 +8,7 @@ from typing import Any, cast
 import h5py
 import numpy as np
 import pytest
+import torch
 
 import ups
 from ups.config import load
@@ -17,6 +18,7 @@ from ups.data.trajectories import alike
 from ups.data.windows import whole
 from ups.data.write_well import write_data_set
 from ups.engine.preemption import Preempted
+from ups.eval.results import Cost
 from ups.eval.rollout import evaluate, protocol
 from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
@@ -26,8 +28,8 @@ from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
-from ups.run.exams import Maker, by_length, by_parameters, exams
-from ups.run.judge import predictor_of
+from ups.run.exams import Exam, Maker, by_length, by_parameters, exams
+from ups.run.judge import Judge, predictor_of
 from ups.run.leaks import leaks
 from ups.run.run import Run, run_alone
 from ups.tensors import numbers_of
@@ -155,7 +157,8 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
         )
     alone = {
         exam.split: (exam.count, exam.part.shape, set(exam.part.params.flatten().tolist()))
-        for exam in by_parameters(data)
+        for exam in by_parameters(data, 1)
+        if isinstance(exam, Exam)
     }
     slow, fast = np.array([0.2, 0.9], np.float32).tolist()
     assert alone == {
@@ -170,6 +173,23 @@ def test_files_of_several_values_grids_and_lengths_are_one_task(tmp_path: Path) 
     (drawn,) = {row.task: row.share for row in report.drawn if row.stage == "operator"}.values()
     assert drawn == 1.0, "one task, whatever its grids"
     assert folder.report.is_file()
+
+
+def test_a_set_of_parameters_is_judged_once_and_one_that_ends_with_its_context_is_a_sentence(tmp_path: Path) -> None:
+    for name, speed, frames in (("slow", 0.2, 11), ("too", 0.2, 11), ("fast", 0.9, 4)):
+        npz(tmp_path / f"{name}.npz", np.full(6, speed) if name != "too" else np.full(8, speed), frames=frames)
+    entries = {name: {"file": str(tmp_path / f"{name}.npz"), "task": WAVES} for name in ("slow", "too", "fast")}
+    (data,) = sets_of(config(tmp_path, entries), tmp_path)
+    alone, said = by_parameters(data, 5)
+    assert isinstance(alone, Exam)
+    assert (alone.split, alone.count, len(alone.more)) == ("test, speed = 0.2", 2, 1)
+    assert said == "wavelets (test, speed = 0.9) could not be judged: no frame follows the 5 given."
+    settings = config(tmp_path, {name: entries[name] for name in ("slow", "too")})
+    (same,) = sets_of(settings, tmp_path)
+    assert list(by_parameters(same, 1)) == [], "all have the same parameters"
+    cost, device = Cost(seconds=90.0), torch.device("cpu")
+    judge = Judge(settings, build([same.task], CodecConfig(dim=16), OperatorConfig()), cost, device, SCREEN)
+    assert judge.seconds == 90, "two entries are one task"
 
 
 def test_new_trajectories_on_a_finer_grid_say_for_which_of_several_parameters_they_are(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,19 +16,13 @@ from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
+from ups.jobs.obeyed import close_ups, coefficients, contradictions, law_residuals, stated
 from ups.jobs.seams import seamless, wrapping
 from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
-from ups.later import torch
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
-from ups.physics.balances import UNFITTABLE
-from ups.physics.fit import Fitted, contradicts, fit
-from ups.physics.laws import laws_of
-from ups.tensors import mask_of
-from ups.types import Array, DataError, Params, Trajectory, counted, counted_from
+from ups.types import Array, DataError, counted, counted_from
 
-# Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
-CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
@@ -51,8 +45,8 @@ Task = str | Definition | None
 def describe(path: Path, task: Task = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey; then its task, to be edited."""
     with open_source(path, TASKS, task) as source:
-        lines = [*_headline(source), *_values(source), *_coefficients(source)]
-        lines += [f"  {law}, but for up to {worst:.1e} of its size" for law, worst, _ in _law_residuals(source)]
+        lines = [*_headline(source), *_values(source), *coefficients(source)]
+        lines += [f"  {law}, but for up to {worst:.1e} of its size" for law, worst, _ in law_residuals(source)]
         lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *wrapping(seamless(source)))]
         faults = (*source.problems, *uneven_times(source), *single_cells(source))
         lines += [f"  PROBLEM: {problem}" for problem in faults]
@@ -115,16 +109,10 @@ def _file_problems(source: Source) -> list[str]:
     if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
         found += [
             f"it does not hold that {law}: off by {worst:.1e} of its size"
-            for law, worst, blur in _law_residuals(source)
+            for law, worst, blur in law_residuals(source)
             if worst > TOLERANCE + 2 * blur
         ]
-        found += [
-            f"the data{where} contradict {_stated(params) or 'the task'}, by which {f.meaning} is {f.claimed:.4g}: "
-            f"they obey {f.value:.4g} ± {f.error:.1g}"
-            for where, params, coefficients in _fitted(source)
-            for f in coefficients
-            if contradicts(f)
-        ]
+        found += contradictions(source)
     return found
 
 
@@ -182,52 +170,6 @@ def _counting(source: Source, index: int) -> Array | None:
     return counts
 
 
-def _close_ups(source: Source) -> Iterator[Trajectory]:
-    """A few trajectories spread over the file, one at a time, with as many leading frames as may be in memory."""
-    chosen = np.unique(np.linspace(0, len(source) - 1, min(CLOSELY, len(source))).astype(int))
-    frame = 8 * int(np.prod(source.domain.shape)) * len(source.task.channels)
-    frames = slice(0, max(FEWEST, MEMORY // frame))
-    for i in map(int, chosen):
-        values, times = source.read(i, frames), source.times_of(i)[frames]
-        yield Trajectory(
-            source.ids[i], source.task, values, source.domain_of(i), times, source.params_of(i), source.inputs(i)
-        )
-
-
-def _fitted(source: Source) -> Iterator[tuple[str, Params, list[Fitted]]]:
-    """(of what, what is claimed, coefficients): of all trajectories together, or of each where each has its own."""
-    if not _varying(source):
-        yield "", source.params, fit(source.task.name, _close_ups(source), source.params)
-        return
-    for sample in _close_ups(source):
-        yield f" of sample {sample.id}", sample.params, fit(source.task.name, [sample], sample.params)
-
-
-def _varying(source: Source) -> list[str]:
-    """Parameters that differ from sample to sample."""
-    return [name for name in source.params_of(0) if name not in source.params]
-
-
-def _stated(params: Params) -> str:
-    return ", ".join(f"{name} = {value}" for name, value in params.items())
-
-
-def _law_residuals(source: Source) -> list[tuple[str, float, float]]:
-    """(law, largest violation, what sampling on this grid explains) over the trajectories looked at closely."""
-    params = source.params_of(0)  # those that differ from sample to sample are numbers, on which no law depends
-    if {p.name for p in source.task.parameters} != set(params):
-        return []
-    laws = laws_of(source.task, source.domain.periodic, params)
-    worst, blur = [0.0] * len(laws), [0.0] * len(laws)
-    for sample in _close_ups(source) if laws else ():
-        u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
-        mask = mask_of(source.task, torch.as_tensor(sample.inputs).unsqueeze(0))
-        for i, law in enumerate(laws):
-            worst[i] = max(worst[i], float(law.residual(u, source.domain, mask)))
-            blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))
-    return [(law.says, worst[i], blur[i]) for i, law in enumerate(laws)]
-
-
 def _headline(source: Source) -> list[str]:
     task, t = source.task, np.asarray(source.times, np.float64)
     cells = " × ".join(map(str, source.domain.shape))
@@ -248,7 +190,7 @@ def _headline(source: Source) -> list[str]:
     if not task.steady and len(t) > 1:
         lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
     if source.params:
-        lines.append(f"  parameters: {_stated(source.params)}")
+        lines.append(f"  parameters: {stated(source.params)}")
     for name, values in varying_parameters(source).items():
         lines.append(f"  each sample has its own {name}, {values}")
     return lines + _provenance(source)
@@ -271,7 +213,7 @@ def _provenance(source: Source) -> list[str]:
 @np.errstate(over="ignore", invalid="ignore")  # of numbers beyond all measure the deviation is none
 def _values(source: Source) -> list[str]:
     rows = []
-    for sample in _close_ups(source):
+    for sample in close_ups(source):
         v = sample.values.reshape(-1, len(source.task.channels)).astype(np.float64)
         v = v[np.isfinite(v).all(axis=1)] if source.task.mask else v
         if len(v):
@@ -285,25 +227,6 @@ def _values(source: Source) -> list[str]:
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)
     ]
-
-
-def _coefficients(source: Source) -> list[str]:
-    if source.task.name not in EQUATIONS:
-        return []
-    fits = list(_fitted(source))
-    found = [f for _, _, coefficients in fits for f in coefficients]
-    if not found:
-        why = UNFITTABLE.get(source.task.name, "none is known for this task")
-        return [f"  coefficients: {why}"]
-    if all(math.isnan(f.value) for f in found):
-        return [f"  coefficients: too few frames or too little change to fit any (at least {FEWEST} frames are needed)"]
-    lines = ["  coefficients of the equation, fitted from the data:"]
-    for where, _, coefficients in fits:
-        for f in coefficients:
-            mark = "   CONTRADICTS THE CLAIM" if contradicts(f) else ""
-            value = f"{f.name}{where} {f.value:.4g} ± {f.error:.1g}"
-            lines.append(f"    {value:<42} claimed {f.claimed:.4g} ({f.meaning}){mark}")
-    return lines
 
 
 def _size(source: Source) -> str:

@@ -55,21 +55,21 @@ def advanced(simulator: Networks, z: Tensor, condition: Condition) -> Tensor:
     """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, by as many copies as the simulator's config
     says: what every part behind the operator is given, when it learns and when it is used."""
     task = simulator.codec.task(condition.task)
-    copies = copies_of(simulator, task, tuple(z.shape[2:-1]), condition)
+    copies = copies_of(simulator, task, condition)
     if len(copies) > 1:
         return averaged(simulator.codec, simulator.operator, copies, z, condition, task)
     answer: Tensor = simulator.operator(z, condition)
     return answer
 
 
-def copies_of(simulator: Networks, task: TaskSpec, tokens: tuple[int, ...], condition: Condition) -> list[Copy]:
+def copies_of(simulator: Networks, task: TaskSpec, condition: Condition) -> list[Copy]:
     """The copies of a state over which a step is averaged, that as it is first. None but that of a task that is given
     fields or is steady: those have places."""
     config, patch = simulator.config, simulator.codec.config.patch[task.ndim - 1]
     if task.steady or task.inputs:
         return [Copy((0,) * task.ndim)]
     box = condition.box or tuple(high - low for low, high in task.bounds)
-    turns = turns_of(task, tokens, box, condition.periodic, config.images)
+    turns = turns_of(task, simulator.codec.grids[task.name], box, condition.periodic, config.images)
     moves = moves_of(patch, condition.periodic, config.shifts)
     return [Copy(move, turns, chosen) for chosen in (turns.choices if turns else [()]) for move in moves]
 

@@ -53,7 +53,7 @@ def calls_of(simulator: Any, search: Search, window: Window) -> int:
     stepping = Stepping(simulator, window)
     each = sum(int(part.evaluations) for part in simulator.awake(stepping.task) if part.draws)
     judged = 1 if "critic" in simulator.parts and "critic" not in simulator.idle else 0
-    copies = copies_of(simulator, stepping.task, simulator.codec.tokens(stepping.task), stepping.condition(0))
+    copies = copies_of(simulator, stepping.task, stepping.condition(0))
     return search.beam * (len(copies) + search.candidates * (each + judged))
 
 

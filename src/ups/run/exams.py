@@ -99,7 +99,7 @@ def exams(
     that fails, is no such thing: it ends the run.
     """
     if config.evaluation.apart:
-        yield from by_parameters(data)
+        yield from by_parameters(data, config.evaluation.given_to(simulator.context))
     made = Maker(config, data, simulator, place, screen, stack)
     for factor in config.evaluation.zero_shot:
         cells = tuple(n * factor for n in data.grid)
@@ -115,19 +115,27 @@ def exams(
             yield f"{data.task.name} at {named(params)} could not be judged: {error}"
 
 
-def by_parameters(data: DataSet) -> Iterator[Exam]:
-    """The test trajectories of each set of parameters by themselves; none where all have the same."""
-    found: list[tuple[Params, Trajectories]] = []
+def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
+    """The test trajectories of each set of parameters by themselves, apart on each grid; none where all have the same
+    parameters. A set in which no frame follows the `context` is a sentence."""
+    found: dict[tuple[tuple[str, float | str], ...], dict[tuple[int, ...], list[Trajectories]]] = {}
     for entry in data.entries:
         rows = {name: row for row, name in enumerate(entry.source.ids)}
         sets: dict[tuple[tuple[str, float | str], ...], list[str]] = {}
         for name in entry.split.part("test"):
-            sets.setdefault(tuple(entry.source.params_of(rows[name]).items()), []).append(name)
-        found += [(dict(k), part) for k, ids in sets.items() for part in alike(entry.source, ids, entry.config.reduce)]
-    if len(found) > 1:
-        labels = labels_of([params for params, _ in found])
-        for label, (_, part) in zip(labels, found, strict=True):
-            yield Exam(label if labels.count(label) == 1 else f"{label}, {cells_of(part.shape)}", part)
+            sets.setdefault(tuple(sorted(entry.source.params_of(rows[name]).items())), []).append(name)
+        for params, ids in sets.items():
+            for part in alike(entry.source, ids, entry.config.reduce):
+                found.setdefault(params, {}).setdefault(part.shape, []).append(part)
+    if len(found) < 2:
+        return
+    for label, grids in zip(labels_of([dict(params) for params in found]), found.values(), strict=True):
+        for shape, parts in grids.items():
+            split = label if len(grids) == 1 else f"{label}, {cells_of(shape)}"
+            if not data.task.steady and max(int(part.lengths.max()) for part in parts) <= context:
+                yield f"{data.task.name} ({split}) could not be judged: no frame follows the {context} given."
+            else:
+                yield Exam(split, parts[0], more=tuple(parts[1:]))
 
 
 def labels_of(sets: Sequence[Params]) -> list[str]:

@@ -88,7 +88,7 @@ class Judge:
     @property
     def seconds(self) -> float:
         """What a baseline is trained for: the whole training of ours, shared among the tasks."""
-        return max(self.cost.seconds / max(1, len(self.config.data)), 1.0)
+        return max(self.cost.seconds / len(self.simulator.tasks), 1.0)
 
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
@@ -236,7 +236,7 @@ class Judge:
         parts, frames, cut = (exam.part, *exam.more), exam.frames, exam.cut
         lengths = {int(length) for part in parts for length in part.lengths}
         if frames is None and not exam.part.task.steady and len(lengths) > 1:
-            frames, cut = min(length for length in lengths if length > self.asked.context), True
+            frames, cut = min((length for length in lengths if length > self.asked.context), default=None), True
         return whole(parts, self.asked.context, cells=cells, frames=frames, cut=cut)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
@@ -283,7 +283,7 @@ class Judge:
 
     def _notes(self) -> tuple[str, ...]:
         if self.baselines:
-            names, count = " and ".join(self.baselines), len(self.config.data)
+            names, count = " and ".join(self.baselines), len(self.simulator.tasks)
             shared = f", shared among the {count} tasks" if count > 1 else ""
             return (
                 f"{names} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
