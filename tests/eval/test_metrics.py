@@ -227,6 +227,17 @@ def test_an_error_over_nothing_is_infinite_in_a_judgement_and_finite_in_a_valida
     assert (small, wide < np.inf, wide > 1e6) == (0.0, True, True)
 
 
+def test_a_frame_of_nothing_is_compared_with_the_mean_size_of_the_others() -> None:
+    """As before a wave enters the box: frames of size 0, 2 and 4, each off by 1; and a channel that is always there."""
+    true = np.ones((1, 3, 8, 2)) * np.array([0.0, 2.0, 4.0])[:, None, None]
+    true[..., 1] = 5.0
+    wanted = [[1 / 2, 1 / 5], [1 / 2, 1 / 5], [1 / 4, 1 / 5]]
+    assert measure(true + 1, true).frames("nrmse")[0].tolist() == wanted
+    assert nrmse(torch.from_numpy(true + 1), torch.from_numpy(true))[0].tolist() == wanted
+    nothing = torch.zeros(1, 2, 8, 2)
+    assert nrmse(nothing + 1, nothing, torch.tensor([2.0, 4.0]))[0].tolist() == [[1 / 2, 1 / 4]] * 2
+
+
 @pytest.mark.parametrize("size", [1e-34, 1e-15, 1e25, 1e36])
 def test_the_error_that_selects_weights_knows_no_units(size: float) -> None:
     true, pred = (torch.from_numpy(noise(2, 3, 32, 2)).float() for _ in range(2))

@@ -244,6 +244,23 @@ def test_a_task_of_another_name_is_held_to_the_equation_that_it_says_it_obeys(tm
     assert "CONTRADICTS THE CLAIM" in describe(path, mine)
 
 
+def test_what_float32_cannot_tell_apart_is_a_problem(tmp_path: Path) -> None:
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    u, x, t = np.random.default_rng(0).normal(size=(4, 5, 8)), np.linspace(0, 1, 8), np.arange(5.0)
+
+    def said(values: Any, **params: Any) -> str:
+        np.savez(tmp_path / "a.npz", u=values, x=x, t=t, **params)
+        return " ".join(sentence for _, sentence in problems([tmp_path / "a.npz"], task))
+
+    assert said(u) == said((1e6 + u).astype(np.float32)) == said(1e3 + u) == ""
+    words = said(1e6 + 1e-3 * u)
+    assert "u varies by 0.00" in words
+    assert "take 1e+06 away from it" in words
+    assert said(u, p=1e5 + np.arange(4.0)) == ""
+    assert "values of the parameter p are the same in float32" in said(u, p=1e12 + np.arange(4.0))
+    assert "the parameter p is 1e+45, which float32 cannot hold" in said(u, p=10.0 ** np.array([1, 2, 3, 45]))
+
+
 def test_an_attribute_that_contradicts_the_name_is_found(sound: Path) -> None:
     def mark(file: Any) -> None:
         file.attrs["beta"] = 0.1

@@ -58,6 +58,10 @@ class Ends:
     def second(self) -> str:
         return _digest(self.source.read(self.row, slice(1, 2))[0])
 
+    @property
+    def moves(self) -> bool:
+        return self.first != self.last or self.first_tells
+
     @cached_property
     def first_tells(self) -> bool:
         """Whether no other trajectory has its first frame by chance: it is not uniform, and the next is another."""
@@ -99,12 +103,12 @@ def fingerprints(source: Source, ids: Collection[str] | None = None) -> dict[str
 
 def copies(known: Iterable[Ends]) -> list[list[Ends]]:
     """Trajectories that are there more than once, with the same inputs: all that are the same in one list, the first
-    of them first. What is said of their parameters does not matter."""
+    of them first. What is said of their parameters does not matter. States at rest are no copies of each other."""
     groups: dict[tuple[str, str], list[Ends]] = {}
     for alike in _by(known, "whole").values():
         for each in alike if len(alike) > 1 else ():
             groups.setdefault((each.whole, each.inputs), []).append(each)
-    return [group for group in groups.values() if len(group) > 1]
+    return [group for group in groups.values() if len(group) > 1 and (group[0].moves or group[0].source.task.steady)]
 
 
 def pieces(new: Iterable[Ends], old: Sequence[Ends]) -> tuple[list[Ends], list[Ends]]:

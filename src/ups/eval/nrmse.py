@@ -26,15 +26,18 @@ def rms(values: Values, mask: Values | None = None) -> Values:
     return counted
 
 
-def nrmse(predicted: Values, truth: Values, floor: float = 1e-25, mask: Values | None = None) -> Values:
+def nrmse(predicted: Values, truth: Values, floor: float | Values = 1e-25, mask: Values | None = None) -> Values:
     """Root mean square error over the truth's root mean square, `(N, T, *S, C)` → `(N, T, C)`; numpy or torch. Both are
     over the cells of `mask (N, *S)`, where one is given, and fields may be as small and as large as numbers go.
 
-    A truth that is zero everywhere has no size to compare with. Validation scores are averaged and selected by, so
-    they must be finite: its size counts as `floor`. Evaluation passes `floor=0`: an error is infinite there, and no
-    error over no size is nan, which `ups.eval.metrics` counts as 0.
+    A frame that is zero everywhere, as before anything has entered the box, is compared with the mean size that the
+    field has in the other frames. A field that is zero in all of them has no size. Validation scores are averaged and
+    selected by, so they must be finite: its size counts as `floor`, one number or one per channel. Evaluation passes
+    `floor=0`: an error is infinite there, and no error over no size is nan, which `ups.eval.metrics` counts as 0.
     """
     size = _rms_in_units(truth, mask)
+    usual, there = size.mean(1)[:, None], size != 0
+    size = np.where(there, size, usual) if isinstance(size, np.ndarray) else size.where(there, usual)
     relative: Values = _rms_in_units(predicted - truth, mask) / (size + floor * (size == 0))
     return relative
 

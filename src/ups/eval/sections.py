@@ -62,9 +62,16 @@ def made_by_few(e: Evaluation) -> bool:
 def means_of_few(task: TaskResult) -> list[str]:
     """A sentence where the mean says little of most trajectories."""
     e = task.ours.evaluation
+    errors = e.per_sample()
+    if (nothing := np.isinf(errors) & ~e.diverged).any():
+        first = e.ids[int(np.argmax(nothing))] if len(e.ids) == len(e) else str(int(np.argmax(nothing)))
+        return [
+            f"{e.task.name}: {int(nothing.sum())} of {counted(len(e), 'trajectory')} (such as {first}) have a field "
+            "that is zero in every true frame, beside which any error is infinite, and so is the mean; `nrmse-median` "
+            "in results.json says what half of them do not exceed. Leave such trajectories out, or that field."
+        ]
     if not made_by_few(e):
         return []
-    errors = e.per_sample()
     worst, middle = int(np.argmax(errors)), number(float(np.median(errors)))
     name = e.ids[worst] if len(e.ids) == len(e) else str(worst)
     return [

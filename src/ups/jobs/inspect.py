@@ -16,6 +16,7 @@ from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
+from ups.jobs.digits import Digits
 from ups.jobs.obeyed import close_ups, coefficients, contradictions, law_residuals, stated
 from ups.jobs.seams import seamless, wrapping
 from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
@@ -94,12 +95,13 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
 
 
 def _file_problems(source: Source) -> list[str]:
-    scan, given, unknown = Scan(), list[str](), dict[str, list[str]]()
+    scan, given, unknown = Scan(Digits(source.task.channels)), list[str](), dict[str, list[str]]()
     for index, name in enumerate(source.ids):
         counts = _counting(source, index)
         scan.sample(name, blocks(source, index), source.task.steady, counts)
         if not np.isfinite(source.inputs(index)[slice(None) if counts is None else counts]).all():
             given.append(name)
+        scan.digits.sample(source.params_of(index))
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
                 unknown.setdefault(key, []).append(name)
@@ -121,6 +123,7 @@ class Scan:
     """One pass over every value: what is not finite, does not move, stops early, or was there before. Cells that do not
     count may hold anything, but NaN must stay where it is."""
 
+    digits: Digits
     found: dict[str, list[str]] = field(
         default_factory=lambda: {what: [] for what in WRONG}
     )  # samples, by what is wrong
@@ -142,6 +145,7 @@ class Scan:
                 pattern = nothing[0] if pattern is None else pattern
                 wanders = wanders or bool((nothing & counts).any()) or bool((nothing != pattern).any())
                 piece = np.where(counts[..., None], piece, np.zeros((), piece.dtype))
+            self.digits.frames(piece)
             finite = finite and bool(np.isfinite(piece).all())
             first = piece[0] if first is None else first
             moves = moves or bool((piece != first).any())
@@ -158,7 +162,7 @@ class Scan:
         self._seen.setdefault(key, name)
 
     def problems(self) -> list[str]:
-        found = [f"{what} {_listed(names)}" for what, names in self.found.items() if names]
+        found = [f"{what} {_listed(names)}" for what, names in self.found.items() if names] + self.digits.problems()
         return found + ([f"duplicated trajectories: {_listed(self.twins, 'pair')}"] if self.twins else [])
 
 

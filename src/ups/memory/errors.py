@@ -36,7 +36,7 @@ class TaskError:
 
 def number(value: float) -> str:
     """Four digits, as the report writes them."""
-    return f"{value:.4g}" if math.isfinite(value) else "diverged" if value > 0 else "–"
+    return f"{value:.4g}" if math.isfinite(value) else "infinite" if value > 0 else "–"
 
 
 def errors_of(folder: Path) -> dict[str, TaskError]:

@@ -85,7 +85,8 @@ class CodecStage(Stage):
         """nRMSE of the reconstruction of every eighth frame, in physical units, per sample `(B,)`."""
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
-            errors = nrmse(self.reconstructed(few), few.targets, mask=window.mask)
+            usual = self.module.statistics_of(window.task).scale
+            errors = nrmse(self.reconstructed(few), few.targets, usual, window.mask)
             return {f"{window.task.name} reconstruction": errors.mean((1, 2))}
 
     def score(self, means: Mapping[str, float]) -> float:

@@ -136,7 +136,8 @@ class Stage(ABC):
         """nRMSE of the whole rollout of each sample, `(B,)`, in physical units."""
         with torch.no_grad():
             rollout = self.simulator.simulate(window, window.targets.shape[1])
-            errors = nrmse(rollout, window.targets, mask=window.mask).mean((1, 2)).nan_to_num(LOST, LOST)
+            usual = self.simulator.codec.statistics_of(window.task).scale
+            errors = nrmse(rollout, window.targets, usual, window.mask).mean((1, 2)).nan_to_num(LOST, LOST)
         errors = errors.clamp_max(LOST)
         return {f"{window.task.name} nRMSE": errors}
 
