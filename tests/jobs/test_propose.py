@@ -12,18 +12,20 @@ import yaml
 
 from ups.cli import main
 from ups.config import load
+from ups.data import open_source
 from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
 from ups.jobs import propose as module
 from ups.jobs.fit import Data, _proposed, _single
-from ups.jobs.holdings import held_as_they_are, holdings
+from ups.jobs.holdings import OF_FEW, held_as_they_are, holdings
 from ups.jobs.inspect import notes
 from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
 from ups.models import CodecConfig, OperatorConfig, build
+from ups.physics import TASKS
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.data_config import GenerateConfig
+from ups.run.data_config import GenerateConfig, SplitConfig
 from ups.run.generate import generate
 from ups.types import ConfigError, DataError
 
@@ -274,6 +276,26 @@ def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_pat
     config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
     (entry,) = config.data.values()
     assert entry.split.time == (0.7, 0.15, 0.15)
+
+
+def test_folders_that_divide_a_data_set_are_left_to_do_so(tmp_path: Path) -> None:
+    for part, count in (("train", 8), ("val", 3), ("test", 3)):
+        (tmp_path / "d" / part).mkdir(parents=True)
+        waves = np.random.default_rng(count).normal(size=(count, 6, 16)).astype(np.float32)
+        np.savez(tmp_path / "d" / part / "a.npz", h=waves)
+    (tmp_path / "a.yaml").write_text("name: a\ndims: [sample, time, x]\nfields: {h: [h]}\ndt: 0.1\n")
+    (entry,) = written(tmp_path / "config.yaml", tmp_path / "d", task=str(tmp_path / "a.yaml")).data.values()
+    assert entry.split == SplitConfig(), "which is their own where they have one"
+    (tmp_path / "d" / "test" / "a.npz").unlink()
+    (entry,) = written(tmp_path / "less.yaml", tmp_path / "d", task=str(tmp_path / "a.yaml")).data.values()
+    assert entry.split.fractions == OF_FEW, "two of three parts leave nothing to be tested on"
+
+
+def test_four_axes_of_space_are_refused_by_all_who_open_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", h=np.zeros((6, 5, 4, 4, 4, 4), np.float32))
+    task = Definition("phase", dims=("sample", "time", "x", "y", "vx", "vy"), fields={"h": ("h",)})
+    with pytest.raises(DataError, match=r"a\.npz: has 4 axes of space, and at most 3 are simulated"):
+        open_source(tmp_path / "a.npz", TASKS, task)
 
 
 def test_the_largest_model_and_batch_are_taken_that_time_and_memory_have_room_for(

@@ -13,7 +13,9 @@ from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path
 from ups.data.strangers import is_run, stranger
 from ups.definition import Definition
-from ups.types import TaskSpec
+from ups.types import DataError, TaskSpec
+
+MOST_AXES = 3  # of space
 
 __all__ = [
     "READERS",
@@ -50,6 +52,11 @@ def open_together(folder: Path, paths: Sequence[Path], tasks: Mapping[str, TaskS
 
 def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec]) -> Source:
     """A source as one of the task that the user defines; NaN in fixed places of arrays become a mask."""
+    if source.task.ndim > MOST_AXES:
+        raise DataError(
+            f"{source.path}: has {source.task.ndim} axes of space, and at most {MOST_AXES} are simulated; let one of "
+            "them be channels, or samples."
+        )
     if source.nan_is_mask and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(source.path))

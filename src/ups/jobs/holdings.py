@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ups.data import Source, open_source
+from ups.data.splits import PARTS, parts_of
 from ups.data.units import check_units
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
@@ -51,6 +52,7 @@ class Holding:
     driven: bool = False  # states become uniform, and still move
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
+    divided: bool = False  # its folders say what is for training, validation and testing
 
     @property
     def samples(self) -> int:
@@ -103,12 +105,10 @@ class Holding:
         thin = {"space": every_of(max(self.cells), CELLS[kind][self.task.ndim])} if self.files else {}
         thin |= {} if self.task.steady else {"time": self.every}
         thin = {name: every for name, every in thin.items() if every > 1}
-        cut: dict[str, Any] = {}
-        if self.samples < FEW:
-            cut = {"split": {"time": [0.7, 0.15, 0.15]}}
-        elif self.samples < MANY:  # of a tenth of them a test could tell nothing
-            cut = {"split": {"fractions": list(OF_FEW)}}
-        return {**entry, **({"reduce": thin} if thin else {}), **cut}
+        cut: dict[str, Any] = {"time": [0.7, 0.15, 0.15]} if self.samples < FEW else {"fractions": list(OF_FEW)}
+        if self.divided or self.samples >= MANY:  # of a tenth of fewer a test could tell nothing
+            cut = {}
+        return {**entry, **({"reduce": thin} if thin else {}), **({"split": cut} if cut else {})}
 
 
 def every_of(count: int, wanted: int) -> int:
@@ -136,13 +136,18 @@ def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
 def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thin: int = 0) -> Holding:
     """What a source holds, with frames of a few samples, as far apart as they will be."""
     facts = (files, source.lengths(), source.domain.shape, task)
-    here = Holding(source.task, *facts, source.task.steady or _all_uneven(source))
+    here = Holding(source.task, *facts, source.task.steady or _all_uneven(source), divided=_divided(source))
     if source.task.steady:
         return here
     every = every or here.every
     thin = thin or every_of(max(here.cells), CELLS["cpu"][here.task.ndim])
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
     return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
+
+
+def _divided(source: Source) -> bool:
+    """Whether folders of its files say what is for training, what for validation and what for testing."""
+    return set((parts_of(source.ids) or {}).values()) == set(PARTS)
 
 
 def _blown(source: Source) -> tuple[str, ...]:
@@ -165,7 +170,7 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             wraps = tuple(axis for axis in earlier.seamless if axis in here.seamless)
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
-            here = replace(here, blown=earlier.blown + here.blown)
+            here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
         tasks[name] = here
     for holding in tasks.values():
         if holding.samples < FEW and holding.task.steady:

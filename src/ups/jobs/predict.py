@@ -71,6 +71,9 @@ def rollout(
         same = (own - low).abs() <= 1e-3 * low
         keep = trained if context == 1 else torch.ones_like(trained)
         window = dataclasses.replace(window, dt=torch.where(same | ~keep, torch.full_like(own, low), own))
+        if not spec.steady and not bool(keep.all()) and int(part.lengths.max()) > 1:
+            apart = float(own[~keep][0])
+            say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
         for step in (None,) if spec.steady else sorted(set(window.dt.tolist())):
             for sentence in simulator.outside(window.params, spec.name, step):
                 say(sentence)
