@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from ups.models import SIZES, Codec, CodecConfig, LatentOperator, OperatorConfig, SimulatorConfig, build
-from ups.models.blocks import join, split
+from ups.models.blocks import Block, join, split
 from ups.models.conditions import Conditioner, ParamRange
 from ups.models.grids import Space
 from ups.models.layers import FourierMixing
@@ -321,6 +321,18 @@ def test_fourier_mixing_with_unit_matrices_keeps_the_waves_it_holds_and_drops_th
         low, high = (torch.cos(torch.pi * turns * k * at).reshape(1, 32, 1).expand(1, 32, 4) for k in (3, 5))
         out = layer(low + high, Space((32,), (periodic,)))
         assert torch.allclose(out, low, atol=1e-5)
+
+
+@pytest.mark.parametrize("core", ["transformer", "unet"])
+def test_blocks_are_left_out_the_more_often_the_later_they_come(core: str) -> None:
+    operator = simulator("burgers1d", core=core, depth=6, drop_path=0.5).operator
+    met: list[float] = []
+    for block in (m for m in operator.modules() if isinstance(m, Block)):
+        block.register_forward_hook(lambda block, *_: met.append(block.drop.rate))
+    with torch.no_grad():
+        operator(tokens("burgers1d"), condition("burgers1d"))
+    assert met == sorted(met)
+    assert (met[0], met[-1], len(set(met))) == (0.0, 0.5, len(met))
 
 
 def test_drop_path_is_the_only_randomness_and_only_in_training() -> None:

@@ -15,6 +15,7 @@ from ups.stages.behind import BehindOperator
 from ups.stages.stage import StageConfig
 from ups.stages.terms import square
 from ups.tensors import Condition, Losses, Window
+from ups.types import TaskSpec
 
 if TYPE_CHECKING:
     from ups.models.critic import Critic
@@ -44,6 +45,11 @@ class CriticStage(BehindOperator):
     Config: ClassVar[type[StageConfig]] = CriticStageConfig
     PartConfig: ClassVar[type] = CriticConfig
     module: Critic
+
+    @classmethod
+    def learns(cls, task: TaskSpec) -> bool:
+        """What steps: a steady state is not searched for."""
+        return not task.steady
 
     @staticmethod
     def part() -> type[Critic]:
