@@ -378,6 +378,22 @@ def test_copies_of_what_is_trained_on_are_no_test_and_said_before_training_and_i
     assert (on, warning) == ("on trajectories partly SEEN IN TRAINING", words)
 
 
+def test_files_that_came_since_make_it_unknown_what_an_earlier_simulator_was_trained_on(tmp_path: Path) -> None:
+    npz(tmp_path / "d" / "a.npz", np.linspace(0, 1, 12))
+    data = {"w": {"file": str(tmp_path / "d"), "task": WAVES}}
+    few = {"codec__train__steps": 1, "operator__train__steps": 1}
+    folder, _ = run_alone(config(tmp_path, data, name="first", **few), SCREEN)
+    further = config(tmp_path, data, name="second", start_from=str(folder.folder), **few)
+
+    def said() -> tuple[str, list[str]]:
+        return seen_before(further, sets_of(further, tmp_path), "test", SCREEN.following)
+
+    assert said() == ("on trajectories not seen in training", []), "the same files are cut into the same parts"
+    npz(tmp_path / "d" / "b.npz", np.linspace(0.1, 1.1, 6))
+    _, (words,) = said()
+    assert words.startswith(f"The data of {folder.folder}, from which this run goes on, are gone, have changed or")
+
+
 def test_folders_called_val_and_files_in_capitals_are_what_they_are_called(tmp_path: Path) -> None:
     for i, name in enumerate(("train/a.npz", "val/b.npz", "test/c.npz")):
         npz(tmp_path / "d" / name, np.linspace(0, 1, 3 + i))

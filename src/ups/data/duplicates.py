@@ -96,11 +96,6 @@ def ends_of(source: Source, ids: Collection[str] | None = None) -> list[Ends]:
     return result
 
 
-def fingerprints(source: Source, ids: Collection[str] | None = None) -> dict[str, str]:
-    """A hash per sample id (of `ids` alone where they are given), from its first, middle and last frame."""
-    return {each.name: each.whole for each in ends_of(source, ids)}
-
-
 def copies(known: Iterable[Ends]) -> list[list[Ends]]:
     """Trajectories that are there more than once, with the same inputs: all that are the same in one list, the first
     of them first. What is said of their parameters does not matter. States at rest are no copies of each other."""

@@ -65,14 +65,9 @@ def rollout(
         for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
             if not bool(values.isfinite().all()):
                 raise DataError(f"{source_path}: its {what} values that are not finite; mend or leave them out.")
-        # One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
-        own = window.dt
-        trained = (own >= 0.999 * low) & (own <= 1.001 * high)
-        same = (own - low).abs() <= 1e-3 * low
-        keep = trained if context == 1 else torch.ones_like(trained)
-        window = dataclasses.replace(window, dt=torch.where(same | ~keep, torch.full_like(own, low), own))
-        if not spec.steady and not bool(keep.all()) and int(part.lengths.max()) > 1:
-            apart = float(own[~keep][0])
+        dt, apart = _steps(window, low, high)
+        window = dataclasses.replace(window, dt=dt)
+        if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
             say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
         for step in (None,) if spec.steady else sorted(set(window.dt.tolist())):
             for sentence in simulator.outside(window.params, spec.name, step):
@@ -86,6 +81,17 @@ def rollout(
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
     return out
+
+
+def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float | None]:
+    """The steps `(B,)` that are taken from a window, trained from `low` to `high`, and one of its own that is not.
+
+    One given frame says nothing of the spacing; several must be told theirs, which the file's frames may miss.
+    """
+    own = window.dt
+    keep = (own >= 0.999 * low) & (own <= 1.001 * high) | (window.context.shape[1] > 1)
+    same = (own - low).abs() <= 1e-3 * low
+    return torch.where(same | ~keep, torch.full_like(own, low), own), None if keep.all() else float(own[~keep][0])
 
 
 def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from ups.run.datasets import DataSet, Entry, open_sets
 from ups.run.generate import Report as Following
 from ups.run.leaks import leaks
 from ups.rundir import RunDir
-from ups.types import UpsError
+from ups.types import DataError, UpsError
 
 MOST = 16  # generations that are looked at
 
@@ -42,7 +42,7 @@ def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, foll
     """For each task of which some trajectories of a part were trained or validated on before, and for each simulator of
     which nobody can tell."""
     for place, parent in _line(config.start_from):
-        doubtful = {data.task.name: _others(data, parent) for data in sets}
+        doubtful = {data.task.name: _others(data, place, parent) for data in sets}
         if parent is None:
             yield Warned(
                 f"{place}, from which this run goes on, is no run that can be read here: nobody can tell whether it "
@@ -54,8 +54,8 @@ def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, foll
                     used = _used(RunDir.at(place), parent, following, stack)
                 except (UpsError, OSError):
                     yield Warned(
-                        f"The data of {place}, from which this run goes on, are gone or cannot be read: nobody can "
-                        "tell whether it was trained on these trajectories."
+                        f"The data of {place}, from which this run goes on, are gone, have changed or cannot be read: "
+                        "nobody can tell whether it was trained on these trajectories."
                     )
                     continue
                 for task, entries in doubtful.items():
@@ -77,20 +77,35 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
         start = parent.start_from if parent is not None else None
 
 
-def _others(data: DataSet, parent: RunConfig | None) -> list[Entry]:
-    """The entries that the parent has not just so: the same entry is cut into the same parts."""
-    known = parent.data.values() if parent is not None else ()
-    return [entry for entry in data.entries if entry.config not in known]
+def _others(data: DataSet, place: Path, parent: RunConfig | None) -> list[Entry]:
+    """The entries that the parent has not just so: the same entry, of the same files, is cut into the same parts."""
+    if parent is None:
+        return list(data.entries)
+    known, files = parent.data.values(), _files(RunDir.at(place))
+    return [entry for entry in data.entries if entry.config not in known or not _recorded([entry], files)]
+
+
+def _files(folder: RunDir) -> set[Path]:
+    """The files that a run was trained on."""
+    return {path.absolute() for path in Identity(folder, lambda _: None).by_path()}
+
+
+def _recorded(entries: Iterable[Entry], files: Collection[Path]) -> bool:
+    """Whether entries have no other files than those; such as are made are always the same."""
+    there = (entry for entry in entries if entry.config.there)
+    return all(path.absolute() in files for entry in there for path in entry.source.files())
 
 
 def _used(folder: RunDir, config: RunConfig, following: Following, stack: ExitStack) -> list[Ends]:
     """What a run was trained and validated on, open until `stack` closes; DataError where its data are gone. None are
     made."""
-    files = Identity(folder, lambda _: None).by_path()
+    files = _files(folder)
     if not files or not all(path.exists() for path in files):
         raise FileNotFoundError(folder.data)
     sets = open_sets(config.data, folder.cache("data"), following, stack)
     entries = [entry for data in sets for entry in data.entries]
+    if not _recorded(entries, files):
+        raise DataError(f"{folder.folder}: the files that it was trained on are not those that its config names now.")
     return [each for entry in entries for each in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
 
 
