@@ -15,6 +15,7 @@ from ups.bench.beyond_tables import draw, sets_of, tables_beyond
 from ups.bench.ledger import Entry, sealed, text_of
 from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, rows_in
 from ups.config import load
+from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
 from ups.run.check import outlines
 from ups.run.config import RunConfig, run_config
@@ -144,6 +145,19 @@ def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_th
     ):
         with pytest.raises(ConfigError, match=words):
             check_budget(budget, 1)
+
+
+@pytest.mark.parametrize("name", ["burgers1d/nu0.01", "diffsorp1d", "reacdiff2d", "swe2d"])
+def test_few_or_many_trajectories_are_judged_on_those_of_the_same_ids(name: str, table: dict[str, Row]) -> None:
+    """Also where PDEBench's own test part is the last one, which is another for every number of them."""
+    judged = []
+    for few in (16, 64, 256):
+        (data,) = table[name].run(Budget(trajectories=few), Path("runs")).data.values()
+        ids = [f"{number:06d}" for number in range(data.samples)]
+        split = make_split(ids, data.split.convention, data.split.fractions, data.seed)
+        assert (len(split.train), len(split.test)) == (few, 200)
+        judged.append(split.test)
+    assert judged[0] == judged[1] == judged[2]
 
 
 def test_entries_of_before_keep_their_sums() -> None:
