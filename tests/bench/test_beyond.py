@@ -259,6 +259,32 @@ def test_precisions_are_held_against_fp32_of_the_same_row(table: dict[str, Row],
     assert tables_beyond(table, further, [])["precision"].startswith("Not measured yet")
 
 
+def test_numbers_are_divided_only_by_those_of_the_same_recipe(table: dict[str, Row], further: dict[str, Row]) -> None:
+    """What a change of the recipe has done is not what the table asks; the numbers stay in it."""
+
+    kinds: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+        "few": ({"trajectories": 16}, {"trajectories": 16, "start_from": "known"}),
+        "precision": ({"precision": "bf16"}, {"precision": "fp32"}),
+    }
+
+    def ratio(name: str, cell: int, *facts: dict[str, object]) -> str:
+        runs = [
+            measured("burgers1d/nu0.01", name, [score("nrmse", value)], minutes=0.5, **own, **changes)
+            for value, own, changes in zip((0.4, 0.1), kinds[name], facts, strict=True)
+        ]
+        text = tables_beyond(table, further, runs)[name]
+        assert all(number in text for number in ("4.00e-01 (", "1.00e-01 (")), "both are shown"
+        return text.splitlines()[-1].split(" | ")[cell]
+
+    for name, cell, whole in (("few", 4, "4.00 (3.27 – 4.89)"), ("precision", 3, "4.00")):
+        assert ratio(name, cell, {}, {}) == whole
+        assert ratio(name, cell, {"recipe": "of before"}, {}) == "– (different recipes)"
+        assert ratio(name, cell, {"source": "a"}, {"source": "b"}) == f"{whole} (different programs)"
+        assert ratio(name, cell, {"commit": "a", "source": "x"}, {"commit": "b", "source": "x"}) == whole
+        unlike = ratio(name, cell, {"commit": "a", "hardware": "another"}, {"commit": "b"})
+        assert unlike == f"{whole} (different programs and hardware)"
+
+
 def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, Row], tmp_path: Path) -> None:
     row, budget = table["burgers1d/nu0.01"], Budget(0.5, precision="bf16")
     run = row.run(budget, tmp_path)

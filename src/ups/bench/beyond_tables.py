@@ -56,12 +56,25 @@ def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: floa
         return []
 
     def kin(entry: Entry) -> tuple[Any, ...]:
-        program = entry.source or entry.commit  # a commit that changes documents alone is the same program
-        return entry.recipe, entry.minutes, program, entry.hardware, "fno" in entry.predictors
+        return entry.recipe, entry.minutes, _program(entry), entry.hardware, "fno" in entry.predictors
 
     last = max(known, key=lambda entry: entry.started)
     alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
     return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+
+
+def _program(entry: Entry) -> str | None:
+    """Which one it was: a commit that changes documents alone is the same program."""
+    return entry.source or entry.commit
+
+
+def fair(ratio: str, ours: Entry, theirs: Entry) -> str:
+    """A ratio of two runs, which says something where both have one recipe; with a remark on what else is not equal."""
+    if ours.recipe != theirs.recipe:
+        return "– (different recipes)"
+    unlike = ["programs"] if _program(ours) != _program(theirs) else []
+    unlike += ["hardware"] if ours.hardware != theirs.hardware else []
+    return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
 
 
 def circumstances(runs: Sequence[Entry]) -> str:
@@ -234,7 +247,7 @@ def few_table(entries: Sequence[Entry]) -> str:
     lines = []
     for (row, count, minutes), pair in sorted(groups.items()):
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = _ratio(anew[0], further[0]) if further and anew else "–"
+        ratio = fair(_ratio(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
     return markdown(header, lines)
@@ -249,8 +262,8 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
         runs = {p: newest([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
         for precision, known in runs.items():
             if known:
-                plain = _mean([entry for entry in runs["fp32"] if entry.minutes == known[0].minutes])
-                ratio = f"{_mean(known) / plain:.2f}" if plain else "–"
+                plain = [entry for entry in runs["fp32"] if entry.minutes == known[0].minutes]
+                ratio = fair(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0]) if _mean(plain) else "–"
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 command = f"`{row.command(known[0].minutes, len(known))} --precision {precision}`"
