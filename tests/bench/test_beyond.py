@@ -11,7 +11,7 @@ import pytest
 from tiny_rows import FACTS, entry, in_this_process
 from ups.bench.accuracy import entry_of
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
-from ups.bench.beyond_tables import draw, sets_of, tables_beyond
+from ups.bench.beyond_tables import draw, resolution_table, sets_of, tables_beyond
 from ups.bench.ledger import Entry, sealed, text_of
 from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, rows_in
 from ups.config import load
@@ -176,6 +176,10 @@ def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: o
     return sealed({**FACTS, **facts})
 
 
+def on_grid(task: str, *cells: int) -> dict[str, object]:
+    return {**FACTS["data"][0], "task": task, "grid": cells}  # type: ignore[index,dict-item]
+
+
 def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], further: dict[str, Row]) -> None:
     empty = tables_beyond(table, further, [])
     for name, text in empty.items():
@@ -187,7 +191,7 @@ def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], f
     numbers += [score(OVER_GRID, 1.4, finer[0]), score(OVER_GRID, 2.6, finer[1]), score(OVER_NEIGHBOURS, 1.6, between)]
     numbers += [score("10x size", 0.97), score("10x bounded", 1.0), score("10x law mass", 1e-7)]
     numbers += [score("10x size", 9.0, predictor="fno"), score("10x bounded", 0.5, predictor="fno")]
-    one = measured("beyond/burgers1d", "beyond", numbers, minutes=3.0)
+    one = measured("beyond/burgers1d", "beyond", numbers, minutes=3.0, data=[on_grid("burgers1d", 256)])
     tables = tables_beyond(table, further, [one])
     assert (
         "| test, 512 cells (zero-shot) | 2.00e-02 (1.80e-02 – 2.20e-02) | 1.40 (1.26 – 1.54) | ≤ 1.5 |"
@@ -199,6 +203,26 @@ def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], f
     assert "| **no**: 50.0 % of 64, 9 (8.1 – 9.9) |" in tables["horizon"], "the FNO's"
     wild = measured("beyond/burgers1d", "beyond", [score("10x bounded", 0.75), score("10x size", 3.0)])
     assert "| **no**: 75.0 % of 64 |" in tables_beyond(table, further, [wild])["horizon"]
+
+
+def test_a_finer_grid_has_the_bar_of_its_cells_whatever_else_was_judged(further: dict[str, Row]) -> None:
+    name, finer = "beyond/cfd2d", {n: f"test, {n} × {n} cells (zero-shot)" for n in (48, 64, 96, 128)}
+    cells = (128, 48, 96)  # 64 could not be judged, and 48 and 96 were not asked for
+    numbers = [score(metric, 0.5, finer[n], task="cfd2d") for n in cells for metric in ("nrmse", OVER_GRID)]
+    run = measured(name, "beyond", numbers, data=[on_grid("cfd2d", 32, 32)])
+    lines = [line.split(" | ")[1:6] for line in resolution_table({name: further[name]}, [run]).splitlines()[2:]]
+    error, ratio = "5.00e-01 (4.50e-01 – 5.50e-01)", "0.50 (0.45 – 0.55)"
+    assert lines == [
+        [finer[128], error, ratio, "≤ 2.5", "not run"],
+        [finer[48], error, ratio, "–", "not run"],
+        [finer[96], error, ratio, "–", "not run"],
+        [finer[64], "not run", "not run", "≤ 1.5", "not run"],
+    ]
+    data = [on_grid("one", 32, 32), on_grid("two", 64, 64)]
+    numbers = [score(OVER_GRID, 0.5, finer[128], task=task) for task in ("one", "two")]
+    text = resolution_table({name: further[name]}, [measured(name, "beyond", numbers, data=data)])
+    assert f"| `one`, {finer[128]} | not run | {ratio} | ≤ 2.5 |" in text
+    assert f"| `two`, {finer[128]} | not run | {ratio} | ≤ 1.5 |" in text, "of its own grid"
 
 
 def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_its_share(

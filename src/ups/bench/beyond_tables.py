@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +19,7 @@ from ups.files import writing
 from ups.pages import Curve, chart
 from ups.physics import EQUATIONS
 from ups.physics.solver import Equation
-from ups.run.exams import labels_of
+from ups.run.exams import cells_of, labels_of
 from ups.run.params import files_of
 
 BARS = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
@@ -127,10 +128,24 @@ def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     header = ("row", "judged on", "error", "over that on the trained grid", "bar", "the FNO's ratio", "command")
 
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
-        for factor, (task, split) in zip(row.config.evaluation.zero_shot, _splits(runs, OVER_GRID), strict=False):
-            yield (split, *_beside_bar(runs, task, split, OVER_GRID, BARS.get(factor, math.inf)))
+        grids = {data.task: data.grid for data in runs[0].data}
+        judged = {(task, split): _finer(split, grids.get(task, ())) for task, split in _splits(runs, OVER_GRID)}
+        for task, grid in grids.items():  # what was asked for and could not be judged is not left out
+            for factor in row.config.evaluation.zero_shot:
+                if (task, factor) not in {(known, f) for (known, _), f in judged.items()}:
+                    judged[task, f"test, {cells_of([n * factor for n in grid])} (zero-shot)"] = factor
+        for (task, split), factor in judged.items():
+            where = f"`{task}`, {split}" if len(grids) > 1 else split
+            yield where, *_beside_bar(runs, task, split, OVER_GRID, BARS.get(factor, math.inf))
 
     return _table(header, rows, entries, lambda row: row.config.evaluation.zero_shot, lines)
+
+
+def _finer(split: str, grid: Sequence[int]) -> float:
+    """How many times as fine as a trained grid that of a split is, by the cells in its name; nan where it is not."""
+    cells = [int(number) for number in re.findall(r"\d+", split.rpartition(", ")[2])]
+    ratios = {n / trained for n, trained in zip(cells, grid, strict=True)} if len(cells) == len(grid) else set()
+    return ratios.pop() if len(ratios) == 1 else math.nan
 
 
 def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -148,7 +163,7 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
 def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
     """An error on a split, its ratio by name, the bar of that, and the FNO's."""
     ours, fno = (cell(_found(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf)))
-    return cell(_found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}", fno
+    return cell(_found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
 
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
