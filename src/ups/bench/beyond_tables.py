@@ -7,11 +7,12 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
+from ups.bench.cells import by_newest_recipe, cell, circumstances, command_of, fair, markdown, newest, ratio_of
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.engine.train import Precision
@@ -41,57 +42,6 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "compute": compute_table(rows, entries),
         "precision": precision_table(rows, entries),
     }
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
-    """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
-    else but what ran beside them; the newest of each seed. What is shown is the newest and not the best: who picks by
-    the test error deceives himself."""
-    known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
-    if not known:
-        return []
-
-    def kin(entry: Entry) -> tuple[Any, ...]:
-        return entry.recipe, entry.minutes, _program(entry), entry.hardware, "fno" in entry.predictors
-
-    last = max(known, key=lambda entry: entry.started)
-    alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
-    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
-
-
-def _program(entry: Entry) -> str | None:
-    """Which one it was: a commit that changes documents alone is the same program."""
-    return entry.source or entry.commit
-
-
-def fair(ratio: str, ours: Entry, theirs: Entry) -> str:
-    """A ratio of two runs, which says something where both have one recipe; with a remark on what else is not equal."""
-    if ours.recipe != theirs.recipe:
-        return "– (different recipes)"
-    unlike = ["programs"] if _program(ours) != _program(theirs) else []
-    unlike += ["hardware"] if ours.hardware != theirs.hardware else []
-    return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
-
-
-def circumstances(runs: Sequence[Entry]) -> str:
-    """What else is to know of runs, each thing once."""
-    return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
-
-
-def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
-    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
-    if not scores:
-        return "not run"
-    mean = sum(score.value for score in scores) / len(scores)
-    low, high = min(score.low for score in scores), max(score.high for score in scores)
-    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
-    value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
-    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
 
 
 def _splits(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
@@ -239,16 +189,10 @@ def alone(
     many minutes."""
     for row in rows.values():
         if [own for _, _, own in sets_of(row)] == [solved]:
-            known = _by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
+            known = by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
             near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
             return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
     return "", []
-
-
-def _by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
-    """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
-    last = max(runs, key=lambda entry: entry.started, default=None)
-    return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
 
 
 def few_table(entries: Sequence[Entry]) -> str:
@@ -262,7 +206,7 @@ def few_table(entries: Sequence[Entry]) -> str:
     lines = []
     for (row, count, minutes), pair in sorted(groups.items()):
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = fair(_ratio(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
+        ratio = fair(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
     return markdown(header, lines)
@@ -293,12 +237,6 @@ def _mean(runs: Sequence[Entry]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _ratio(above: Score, below: Score) -> str:
-    """One number over another of other runs, from the least to the most that their intervals allow."""
-    ends = above.low / below.high, above.high / below.low
-    return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
-
-
 def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """The newest full run of each budget by the newest recipe, of rows that were measured with several, by row, the
     least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
@@ -306,7 +244,7 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     found: dict[str, list[Entry]] = {}
     for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
         found.setdefault(entry.row, []).append(entry)
-    budgets = {row: {run.minutes: run for run in _by_newest_recipe(runs)} for row, runs in sorted(found.items())}
+    budgets = {row: {run.minutes: run for run in by_newest_recipe(runs)} for row, runs in sorted(found.items())}
     return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}
 
 
@@ -336,11 +274,6 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
         picture = chart(curves, "seconds of training", "nRMSE", log_x=True)
         with writing(path, "run the command in the repository") as beside:
             beside.write_bytes(base64.b64decode(picture.partition(",")[2]))
-
-
-def command_of(row: Row, runs: Sequence[Entry]) -> str:
-    baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
-    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
 
 
 def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
