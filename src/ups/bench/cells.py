@@ -1,9 +1,9 @@
-"""What tables are made of: runs that belong together, their numbers and ratios as words, commands."""
+"""What tables are made of: runs that belong together, their numbers and ratios as words, lines with commands."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ups.bench.ledger import Entry, Score
@@ -54,11 +54,16 @@ def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> 
     """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
     if not scores:
         return "not run"
-    mean = sum(score.value for score in scores) / len(scores)
+    mean = mean_of(scores)
     low, high = min(score.low for score in scores), max(score.high for score in scores)
     seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
     value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
     return f"{value} ({low:{style}} – {high:{style}}{seeds})"
+
+
+def mean_of(scores: Sequence[Score]) -> float:
+    """The mean of numbers of several seeds."""
+    return sum(score.value for score in scores) / len(scores)
 
 
 def by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
@@ -76,3 +81,38 @@ def ratio_of(above: Score, below: Score) -> str:
 def command_of(row: Row, runs: Sequence[Entry]) -> str:
     baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
     return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+
+
+def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
+    """Task and split of each number of a name, in the order in which they were judged."""
+    return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
+
+
+def found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+    key = (task, split, metric, predictor)
+    return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
+
+
+def table_of(
+    header: Sequence[str],
+    rows: Mapping[str, Row],
+    entries: Sequence[Entry],
+    asks: Callable[[Row], object],
+    lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
+) -> str:
+    """Of the rows that ask for something: what their newest runs say, without the row and the command, which stand
+    around each line; or how to measure it."""
+    lines: list[tuple[str, ...]] = []
+    for row in (row for row in rows.values() if asks(row)):
+        name, runs = f"`{row.name}`", newest(entries, row, "beyond")
+        lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
+        if not runs:
+            blank = ["–"] * (len(header) - 3)
+            lines.append((name, "not measured yet", *blank, f"`{row.command(row.minutes)}`"))
+    return markdown(header, _once(lines))
+
+
+def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Lines whose last cell, a command, is said once where it serves several in a row."""
+    pairs = zip(lines, [("",), *lines], strict=False)
+    return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]
