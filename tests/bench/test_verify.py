@@ -11,7 +11,7 @@ from tiny_rows import FACTS, entry
 from ups.bench import verify
 from ups.bench.ledger import Entry, text_of
 from ups.bench.rows import ROWS, Budget, Row, rows_in
-from ups.bench.verify import bench_verify, bound_of, comparable, compared
+from ups.bench.verify import bench_verify, bound_of, comparable, compared, digests_of
 from ups.verdict import Ending
 
 HOME = Path(__file__).parents[2]
@@ -79,3 +79,11 @@ def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
     assert not compared(short(math.nan), seeds)[0]
     close = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.001, 0.999))]
     assert compared(short(1.09), close)[1].endswith("had 0.8991 – 1.101: as before."), "as wide as the intervals"
+
+
+def test_data_are_the_same_whether_an_entry_has_their_files_by_task_or_all_at_each() -> None:
+    (data,) = FACTS["data"]  # type: ignore[misc]
+    files = {"a": "00", "b": "11"}
+    old = short(1.0, data=[{**data, "task": task, "sha256": files} for task in ("one", "two")])
+    new = short(1.0, data=[{**data, "task": name, "sha256": {name: digest}} for name, digest in files.items()])
+    assert digests_of(old) == digests_of(new) == files
