@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -78,6 +78,22 @@ def test_a_value_between_is_held_against_the_trained_values_next_to_it_on_the_sa
     assert list(over_neighbours(config(), moved)) == [], "of other states there is no ratio"
 
 
+def test_the_trained_values_of_a_task_are_those_of_its_name_and_not_of_its_equation() -> None:
+    wind, beta = {"name": "wind", "equation": "advection1d"}, {"a": [0.1, 0.4], "b": [1, 4]}
+    tasks = {"a": "advection1d", "b": wind}
+    sets = {label: {"task": task, "params": {"beta": beta[label]}} for label, task in tasks.items()}
+    asked = {"unseen": {"wind": [{"beta": b} for b in (1.0, 2.0, 4.0)]}}
+    run = load(run_config(), overrides={"data": sets, "evaluation": asked})
+    assert trained_values(run, "wind") == {"beta": [1.0, 4.0]}
+    assert trained_values(run, "advection1d") == {"beta": [0.1, 0.4]}
+    rows = [
+        dataclasses.replace(errors(f"new trajectories, beta = {beta} (within the trained range)", values), task="wind")
+        for beta, values in (("1", [1.0, 3.0]), ("2", [4.0, 8.0]), ("4", [3.0, 5.0]))
+    ]
+    ((row, number),) = over_neighbours(run, rows)
+    assert (row.split, number.value) == (rows[1].split, 2.0)
+
+
 def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str, Row], further: dict[str, Row]) -> None:
     single = {repr(sets_of(row)[0][2]): row for row in table.values()}
     for name, row in further.items():
@@ -93,7 +109,7 @@ def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str,
     assert len(sets_of(further["beyond/many-1d"])) == 16
     assert sum(map(len, map(sets_of, map(table.get, [n for n in table if "1d" in n])))) == 16  # type: ignore[arg-type]
     three, alone = (row.config.model for row in (further["beyond/three-1d"], table["burgers1d/nu0.01"]))
-    alike = replace(three.part("operator"), driven=())  # which says nothing of Burgers
+    alike = dataclasses.replace(three.part("operator"), driven=())  # which says nothing of Burgers
     assert three.model_copy(update={"operator": alike}) == alone, "to start from"
     assert "burgers1d" not in {task for task, _, _ in sets_of(further["beyond/three-1d"])}, "it is new to it"
     assert {row.name for row in chosen({**table, **further}, (), True)} == set(table), "--all is the table"
