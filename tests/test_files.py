@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rooms import run_in
-from ups.bench.generate import write_numbers
+from ups.bench.numbers import write_numbers
 from ups.data.splits import make_split
 from ups.doctor.findings import write as write_findings
 from ups.files import draft, write_atomic, write_named

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tiny_rows import TINY, in_this_process, never
@@ -16,8 +17,11 @@ from ups.bench.accuracy import Request, bench_accuracy
 from ups.bench.beyond import OVER_GRID
 from ups.bench.rows import Budget, Row, rows_in
 from ups.bench.verify import bench_verify, compared
+from ups.config import load
 from ups.data import open_source
 from ups.physics import TASKS
+from ups.run.config import run_config
+from ups.run.generate import generate
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending
@@ -122,6 +126,37 @@ def test_data_beyond_training_are_solved_on_the_grid_of_what_was_stored_in_part(
             identity = json.loads(str(source.attributes()["ups_identity"]))
             made.append((source.params["beta"], identity["resolution"], source.domain.shape, len(source.times)))
     assert sorted(made) == [(0.4, 64, (64,), 11), (0.7, 64, (32,), 11)]
+
+
+def test_each_task_of_an_entry_has_the_digests_of_its_own_files(tmp_path: Path) -> None:
+    """Their names are those that were made; what is no file of a task, as the simulator to start from, is kept."""
+    small = {"samples": 10, "resolution": 32, "frames": 3, "device": "cpu"}
+    data = {
+        "waves": {"task": "advection1d", "params": {"beta": [0.1, 0.4]}, "store": {"space": 2}, **small},
+        "more": {"task": "advection1d", "params": {"beta": {"low": 1.0, "high": 2.0}}, **small},
+        "calm": {"task": {"name": "calm", "equation": "burgers1d"}, **small},
+    }
+    np.savez(tmp_path / "mine.npz", u=np.zeros((10, 3, 32, 1), np.float32))
+    dims = {"name": "mine", "dims": ["sample", "time", "x", "channel"]}
+    data["mine"] = {"file": str(tmp_path / "mine.npz"), "task": dims}
+    config = load(run_config(), overrides={"data": data})
+    made = {
+        label: [path.name for path in generate(asked.generation(), tmp_path / "d", lambda _: None)]
+        for label, asked in config.data.items()
+        if not asked.there
+    }
+    names = [*(name for files in made.values() for name in files), "simulator.safetensors"]
+    files = {f"{{run}}/cache/data/{name}": {"bytes": 1, "sha256": name} for name in names}
+    place = RunDir(tmp_path / "run")
+    place.folder.mkdir()
+    place.write(place.data, {"files": {**files, str(tmp_path / "mine.npz"): {"bytes": 1, "sha256": "mine.npz"}}})
+    found = {row["task"]: set(row["sha256"]) for row in accuracy.data_of(config, place)}
+    assert found == {
+        "advection1d": {*made["waves"], *made["more"], "simulator.safetensors"},
+        "calm": {*made["calm"], "simulator.safetensors"},
+        "mine": {"mine.npz", "simulator.safetensors"},
+    }
+    assert [len(files) for files in made.values()] == [2, 1, 1]
 
 
 def test_what_is_measured_is_not_measured_again(measured: Measured, tmp_path: Path) -> None:

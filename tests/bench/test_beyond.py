@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from tiny_rows import FACTS, entry, in_this_process
+from tiny_rows import entry, in_this_process
 from ups.bench.accuracy import entry_of
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
-from ups.bench.beyond_tables import draw, sets_of, tables_beyond
-from ups.bench.ledger import Entry, sealed, text_of
+from ups.bench.ledger import text_of
+from ups.bench.many import sets_of
 from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, rows_in
 from ups.config import load
+from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
 from ups.run.check import outlines
 from ups.run.config import RunConfig, run_config
@@ -78,6 +78,22 @@ def test_a_value_between_is_held_against_the_trained_values_next_to_it_on_the_sa
     assert list(over_neighbours(config(), moved)) == [], "of other states there is no ratio"
 
 
+def test_the_trained_values_of_a_task_are_those_of_its_name_and_not_of_its_equation() -> None:
+    wind, beta = {"name": "wind", "equation": "advection1d"}, {"a": [0.1, 0.4], "b": [1, 4]}
+    tasks = {"a": "advection1d", "b": wind}
+    sets = {label: {"task": task, "params": {"beta": beta[label]}} for label, task in tasks.items()}
+    asked = {"unseen": {"wind": [{"beta": b} for b in (1.0, 2.0, 4.0)]}}
+    run = load(run_config(), overrides={"data": sets, "evaluation": asked})
+    assert trained_values(run, "wind") == {"beta": [1.0, 4.0]}
+    assert trained_values(run, "advection1d") == {"beta": [0.1, 0.4]}
+    rows = [
+        dataclasses.replace(errors(f"new trajectories, beta = {beta} (within the trained range)", values), task="wind")
+        for beta, values in (("1", [1.0, 3.0]), ("2", [4.0, 8.0]), ("4", [3.0, 5.0]))
+    ]
+    ((row, number),) = over_neighbours(run, rows)
+    assert (row.split, number.value) == (rows[1].split, 2.0)
+
+
 def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str, Row], further: dict[str, Row]) -> None:
     single = {repr(sets_of(row)[0][2]): row for row in table.values()}
     for name, row in further.items():
@@ -93,7 +109,7 @@ def test_rows_beyond_are_of_the_rows_that_they_are_held_against(table: dict[str,
     assert len(sets_of(further["beyond/many-1d"])) == 16
     assert sum(map(len, map(sets_of, map(table.get, [n for n in table if "1d" in n])))) == 16  # type: ignore[arg-type]
     three, alone = (row.config.model for row in (further["beyond/three-1d"], table["burgers1d/nu0.01"]))
-    alike = replace(three.part("operator"), driven=())  # which says nothing of Burgers
+    alike = dataclasses.replace(three.part("operator"), driven=())  # which says nothing of Burgers
     assert three.model_copy(update={"operator": alike}) == alone, "to start from"
     assert "burgers1d" not in {task for task, _, _ in sets_of(further["beyond/three-1d"])}, "it is new to it"
     assert {row.name for row in chosen({**table, **further}, (), True)} == set(table), "--all is the table"
@@ -146,103 +162,23 @@ def test_a_row_is_trained_on_few_trajectories_and_judged_on_the_same_whatever_th
             check_budget(budget, 1)
 
 
+@pytest.mark.parametrize("name", ["burgers1d/nu0.01", "diffsorp1d", "reacdiff2d", "swe2d"])
+def test_few_or_many_trajectories_are_judged_on_those_of_the_same_ids(name: str, table: dict[str, Row]) -> None:
+    """Also where PDEBench's own test part is the last one, which is another for every number of them."""
+    judged = []
+    for few in (16, 64, 256):
+        (data,) = table[name].run(Budget(trajectories=few), Path("runs")).data.values()
+        ids = [f"{number:06d}" for number in range(data.samples)]
+        split = make_split(ids, data.split.convention, data.split.fractions, data.seed)
+        assert (len(split.train), len(split.test)) == (few, 200)
+        judged.append(split.test)
+    assert judged[0] == judged[1] == judged[2]
+
+
 def test_entries_of_before_keep_their_sums() -> None:
     """Keys that came later are not in them, and their sum is what it was then."""
     assert entry().sum == "c9b49bbb93f2b5be109c786f3f372358b89d560d9317a765280f24f296744efb"
     assert not any(f'"{key}"' in text_of([entry()]) for key in ("split", "trajectories", "start_from"))
-
-
-def score(metric: str, value: float, split: str = "test", **changes: object) -> dict[str, object]:
-    plain = {"task": "burgers1d", "predictor": "ups", "low": 0.9 * value, "high": 1.1 * value, "n": 64}
-    return {**plain, "metric": metric, "value": value, "split": split, **changes}
-
-
-def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: object) -> Entry:
-    facts = {"row": row, "kind": kind, "numbers": numbers, "run": repr((row, changes)), **changes}
-    return sealed({**FACTS, **facts})
-
-
-def test_the_tables_show_ratios_and_what_misses_its_bar(table: dict[str, Row], further: dict[str, Row]) -> None:
-    empty = tables_beyond(table, further, [])
-    for name, text in empty.items():
-        assert "not measured yet" in text.lower() or "yet: `ups bench accuracy" in text, name
-        assert "`ups bench accuracy" in text, name
-    finer = [f"test, {cells} cells (zero-shot)" for cells in (512, 1024)]
-    between = "new trajectories, nu = 0.006 (within the trained range)"
-    numbers = [score("nrmse", 0.01), *(score("nrmse", 0.02, split) for split in (*finer, between))]
-    numbers += [score(OVER_GRID, 1.4, finer[0]), score(OVER_GRID, 2.6, finer[1]), score(OVER_NEIGHBOURS, 1.6, between)]
-    numbers += [score("10x size", 0.97), score("10x bounded", 1.0), score("10x law mass", 1e-7)]
-    numbers += [score("10x size", 9.0, predictor="fno"), score("10x bounded", 0.5, predictor="fno")]
-    one = measured("beyond/burgers1d", "beyond", numbers, minutes=3.0)
-    tables = tables_beyond(table, further, [one])
-    assert (
-        "| test, 512 cells (zero-shot) | 2.00e-02 (1.80e-02 – 2.20e-02) | 1.40 (1.26 – 1.54) | ≤ 1.5 |"
-        in tables["resolution"]
-    )
-    assert "| **2.60** (2.34 – 2.86) | ≤ 2.5 | not run | the same |" in tables["resolution"]
-    assert "| nu = 0.006 | 2.00e-02 (1.80e-02 – 2.20e-02) | **1.60** (1.44 – 1.76) | ≤ 1.5 |" in tables["between"]
-    assert "| `burgers1d`, 10 times | yes | 0.97 (0.873 – 1.07) | mass 1.0e-07 |" in tables["horizon"]
-    assert "| **no**: 50.0 % of 64, 9 (8.1 – 9.9) |" in tables["horizon"], "the FNO's"
-    wild = measured("beyond/burgers1d", "beyond", [score("10x bounded", 0.75), score("10x size", 3.0)])
-    assert "| **no**: 75.0 % of 64 |" in tables_beyond(table, further, [wild])["horizon"]
-
-
-def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_its_share(
-    table: dict[str, Row], further: dict[str, Row]
-) -> None:
-    numbers = [score("nrmse", 0.03, "test, nu = 0.01"), score("nrmse", 0.5, "test, nu = 0.1")]
-    many = measured("beyond/many-1d", "beyond", numbers, minutes=16.0)
-    alone = [
-        measured("burgers1d/nu0.01", "full", [score("nrmse", value)], minutes=minutes, started=day, recipe=recipe)
-        for day, recipe, minutes, value in (
-            ("2025-12-31", "of before", 1.0, 0.9),
-            ("2026-01-01", "of now", 1.0, 0.02),
-            ("2026-01-02", "of now", 10.0, 0.001),
-        )
-    ]
-    text = tables_beyond(table, further, [many, *alone])["many"]
-    (line,) = (line for line in text.splitlines() if "`burgers1d/nu0.01`" in line)
-    known = table["burgers1d/nu0.01"].published.best
-    assert f"| **3.00e-02** (2.70e-02 – 3.30e-02) | {known:.2e} | 2.00e-02 (1.80e-02 – 2.20e-02) |" in line
-    assert "| 1.50 (1.35 – 1.65) |" in line
-    assert "1 min a set; alone 1 min" in line
-    assert re.search(r"\*\*5.00e-01\*\* \(4.50e-01 – 5.50e-01\) \| [-.e0-9]+ \| not measured \| – \|", text)
-
-
-def test_what_few_trajectories_save_and_what_compute_buys(
-    table: dict[str, Row], further: dict[str, Row], tmp_path: Path
-) -> None:
-    few = {"kind": "few", "minutes": 0.5, "trajectories": 16}
-    pair = [
-        measured("burgers1d/nu0.01", numbers=[score("nrmse", 0.4)], **few),  # type: ignore[arg-type]
-        measured("burgers1d/nu0.01", numbers=[score("nrmse", 0.1)], start_from="known", **few),  # type: ignore[arg-type]
-    ]
-    line = tables_beyond(table, further, pair)["few"].splitlines()[-1]
-    assert "| 16 | 1.00e-01 (9.00e-02 – 1.10e-01) | 4.00e-01 (3.60e-01 – 4.40e-01) | 4.00 (3.27 – 4.89) |" in line
-    assert "0.5 min, from `known`" in line
-    runs = [measured("swe2d", "full", [score("nrmse", 0.1 / m)], minutes=m) for m in (4.0, 1.0)]
-    runs.insert(
-        0, measured("swe2d", "full", [score("nrmse", 9.0)], minutes=2.0, recipe="of before", started="2020-01-01")
-    )
-    text = tables_beyond(table, further, runs)["compute"]
-    assert [line.split(" | ")[1] for line in text.splitlines()[2:4]] == ["1", "4"]
-    assert "(images/compute.png)" in text
-    draw(tmp_path / "compute.png", runs)
-    assert (tmp_path / "compute.png").read_bytes().startswith(b"\x89PNG")
-    draw(tmp_path / "none.png", runs[:2])
-    assert not (tmp_path / "none.png").exists(), "one budget is no curve"
-
-
-def test_precisions_are_held_against_fp32_of_the_same_row(table: dict[str, Row], further: dict[str, Row]) -> None:
-    kinds = (("fp32", 0, 0.02), ("fp32", 1, 0.04), ("bf16", 0, 0.045))
-    runs = [
-        measured("burgers1d/nu0.01", "precision", [score("nrmse", value)], precision=p, seed=seed, minutes=0.5)
-        for p, seed, value in kinds
-    ]
-    lines = tables_beyond(table, further, runs)["precision"].splitlines()[2:]
-    assert [line.split(" | ")[1:4:2] for line in lines] == [["fp32", "1.00"], ["bf16", "1.50"]]
-    assert "--minutes 0.5 --seeds 2 --precision fp32`" in lines[0]
-    assert tables_beyond(table, further, [])["precision"].startswith("Not measured yet")
 
 
 def test_a_row_in_another_precision_is_a_run_of_its_own(table: dict[str, Row], tmp_path: Path) -> None:

@@ -106,6 +106,10 @@ def test_works_take_turns_and_are_compared_round_by_round() -> None:
     times = in_turn(turns, 2, CPU, lambda: order.append("|"))
     assert "".join(order) == "|c||a" + "|a||c" + "|c||a"
     assert {name: len(each) for name, each in times.items()} == {"a": 2, "b": 0, "c": 2}, "the first warms up"
+    order.clear()
+    times = in_turn(turns[:2], 2, CPU, lambda: order.append("|"), block=3)
+    assert "".join(order) == "||aaa" + "|aaa|" + "||aaa"
+    assert {name: len(each) for name, each in times.items()} == {"a": 4, "b": 0}, "nor does the first of a block count"
     assert over([2.0, 30.0, 4.0], [1.0, 10.0, 4.0]) == Spread(2.0, 1.0, 3.0)
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tiny_rows import FACTS
-from ups.bench.beyond_tables import circumstances
+from ups.bench.cells import circumstances, newest
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
-from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, newest, shown, tables_of
+from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
 from ups.types import DataError
 
 HOME = Path(__file__).parents[2]

@@ -81,6 +81,10 @@ def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path
         ),
         ({"evaluation__unseen": "{kdv1d: [{delta: 0.1}]}"}, "unseen names kdv1d, which no data set holds"),
         (
+            {"evaluation__unseen": "{burgers1d: [{nu: 0.1}, {}]}"},
+            "a set of parameters of burgers1d is empty; name at least",
+        ),
+        (
             {"model__operator__memoryless": "[kdv1d]"},
             "memoryless names kdv1d, which no data set holds; they hold burgers",
         ),

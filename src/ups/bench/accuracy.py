@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +21,14 @@ from ups.eval.baselines import require as require_baselines
 from ups.eval.results import Record, read_results
 from ups.eval.trajectories import OURS
 from ups.later import torch
+from ups.physics import EQUATIONS
 from ups.provenance import code
 from ups.run.check import check, outlines
 from ups.run.config import RunConfig, run_config
+from ups.run.datasets import open_sets
+from ups.run.generate import _name
 from ups.run.journal import Span
+from ups.run.params import files_of
 from ups.run.phases import STARTED
 from ups.run.supervised import supervise
 from ups.rundir import RunDir
@@ -189,10 +194,34 @@ def data_of(config: RunConfig, place: RunDir) -> list[dict[str, Any]]:
     of which only samples are hashed, begin with `SAMPLED`."""
     files = place.read(place.data).get("files", {})
     digests = {Path(name).name: str(row.get("sha256") or SAMPLED + row["sampled"]) for name, row in files.items()}
+    sets = outlines(config.data)
+    names = names_by_task(config) if len(sets) > 1 else {}
+
+    def own(task: str) -> dict[str, str]:
+        """All but the files of other tasks: also splits, and the simulator that the run started from."""
+        others = {name for other, of_it in names.items() for name in of_it if other != task}
+        return {name: digest for name, digest in digests.items() if name not in others - names.get(task, set())}
+
     return [
-        {"task": o.task.name, **o.counts, "grid": o.grid, "frames": o.frames, "sha256": digests}
-        for o in outlines(config.data)
+        {"task": o.task.name, **o.counts, "grid": o.grid, "frames": o.frames, "sha256": own(o.task.name)} for o in sets
     ]
+
+
+def names_by_task(config: RunConfig) -> dict[str, set[str]]:
+    """The names of the data files of each task: of those that are there, and of those that the run makes, or made."""
+    names: dict[str, set[str]] = {}
+    with ExitStack() as stack:
+        there = {name: data for name, data in config.data.items() if data.there}
+        for data in open_sets(there, Path(), lambda progress: None, stack):  # noqa: ARG005  (nothing is made)
+            paths = [path for entry in data.entries for path in entry.source.files()]
+            names[data.task.name] = {path.name for path in paths}
+    for made in (data for data in config.data.values() if not data.there):
+        asked = made.generation()
+        for params in files_of(asked.params):
+            equation = params.equation(EQUATIONS[asked.task])
+            domain = asked.store.domain(equation.domain(asked.resolution or equation.task.resolution))
+            names.setdefault(made.definition.name, set()).add(_name(asked, params, equation, domain))
+    return names
 
 
 def _picked(record: Record, kind: type[Config]) -> dict[str, Any]:

@@ -83,10 +83,10 @@ def over_neighbours(config: RunConfig, rows: Sequence[PerTrajectory]) -> Iterato
 
 
 def trained_values(config: RunConfig, task: str) -> dict[str, list[float]]:
-    """The numbers that training has of each parameter of a task."""
+    """The numbers that training has of each parameter of a task that the run makes, whatever its equation is called."""
     values: dict[str, set[float]] = {}
     for data in config.data.values():
-        for file in files_of(data.params) if data.equation == task else ():
+        for file in files_of(data.params) if not data.there and data.definition.name == task else ():
             for name, value in file.shared.items():
                 if isinstance(value, float | int):
                     values.setdefault(name, set()).add(float(value))
@@ -98,9 +98,11 @@ def _between(
 ) -> Iterator[tuple[str, float, float, float]]:
     """Name, value, and the trained values below and above it, of sets with one number that was not trained."""
     for params in sets:
-        ((name, value), *others) = params.items()
+        if len(params) != 1:
+            continue
+        ((name, value),) = params.items()
         known = values.get(name, ())
-        if others or isinstance(value, str) or value in known or not known or not known[0] < value < known[-1]:
+        if isinstance(value, str) or value in known or not known or not known[0] < value < known[-1]:
             continue
         yield name, value, max(v for v in known if v < value), min(v for v in known if v > value)
 

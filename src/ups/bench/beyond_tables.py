@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
-from ups.bench.ledger import Entry, Score
+from ups.bench.cells import (
+    by_newest_recipe,
+    cell,
+    circumstances,
+    command_of,
+    fair,
+    found,
+    markdown,
+    newest,
+    ratio_of,
+    splits_of,
+    table_of,
+)
+from ups.bench.ledger import Entry
+from ups.bench.many import many_table, sentences
 from ups.bench.rows import Row
 from ups.engine.train import Precision
 from ups.files import writing
 from ups.pages import Curve, chart
-from ups.physics import EQUATIONS
-from ups.physics.solver import Equation
-from ups.run.exams import labels_of
-from ups.run.params import files_of
+from ups.run.exams import cells_of
 
-BARS = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
+BARS: dict[float, float] = {2: 1.5, 4: 2.5}  # of an error on a grid so many times as fine, over that on the trained one
 BETWEEN = 1.5  # of an error between trained parameters, over its neighbours'
 PICTURE = Path("docs/images/compute.png")
 SPENT = "ups bench accuracy burgers1d/nu0.01 --minutes 1 --fno"
@@ -39,74 +51,8 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "few": few_table(entries),
         "compute": compute_table(rows, entries),
         "precision": precision_table(rows, entries),
+        "claims": claims(rows, beyond, entries),
     }
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
-    """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
-    else but what ran beside them; the newest of each seed. What is shown is the newest and not the best: who picks by
-    the test error deceives himself."""
-    known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
-    if not known:
-        return []
-
-    def kin(entry: Entry) -> tuple[Any, ...]:
-        program = entry.source or entry.commit  # a commit that changes documents alone is the same program
-        return entry.recipe, entry.minutes, program, entry.hardware, "fno" in entry.predictors
-
-    last = max(known, key=lambda entry: entry.started)
-    alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
-    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
-
-
-def circumstances(runs: Sequence[Entry]) -> str:
-    """What else is to know of runs, each thing once."""
-    return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
-
-
-def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
-    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
-    if not scores:
-        return "not run"
-    mean = sum(score.value for score in scores) / len(scores)
-    low, high = min(score.low for score in scores), max(score.high for score in scores)
-    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
-    value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
-    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
-
-
-def _splits(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
-    """Task and split of each number of a name, in the order in which they were judged."""
-    return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
-
-
-def _found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
-    key = (task, split, metric, predictor)
-    return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
-
-
-def _table(
-    header: Sequence[str],
-    rows: Mapping[str, Row],
-    entries: Sequence[Entry],
-    asks: Callable[[Row], object],
-    lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
-) -> str:
-    """Of the rows that ask for something: what their newest runs say, without the row and the command, which stand
-    around each line; or how to measure it."""
-    lines: list[tuple[str, ...]] = []
-    for row in (row for row in rows.values() if asks(row)):
-        name, runs = f"`{row.name}`", newest(entries, row, "beyond")
-        lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
-        if not runs:
-            blank = ["–"] * (len(header) - 3)
-            lines.append((name, "not measured yet", *blank, f"`{row.command(row.minutes)}`"))
-    return markdown(header, _once(lines))
 
 
 def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -114,10 +60,24 @@ def resolution_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     header = ("row", "judged on", "error", "over that on the trained grid", "bar", "the FNO's ratio", "command")
 
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
-        for factor, (task, split) in zip(row.config.evaluation.zero_shot, _splits(runs, OVER_GRID), strict=False):
-            yield (split, *_beside_bar(runs, task, split, OVER_GRID, BARS.get(factor, math.inf)))
+        grids = {data.task: data.grid for data in runs[0].data}
+        judged = {(task, split): _finer(split, grids.get(task, ())) for task, split in splits_of(runs, OVER_GRID)}
+        for task, grid in grids.items():  # what was asked for and could not be judged is not left out
+            for factor in row.config.evaluation.zero_shot:
+                if (task, factor) not in {(known, f) for (known, _), f in judged.items()}:
+                    judged[task, f"test, {cells_of([n * factor for n in grid])} (zero-shot)"] = factor
+        for (task, split), times in judged.items():
+            where = f"`{task}`, {split}" if len(grids) > 1 else split
+            yield where, *_beside_bar(runs, task, split, OVER_GRID, BARS.get(times, math.inf))
 
-    return _table(header, rows, entries, lambda row: row.config.evaluation.zero_shot, lines)
+    return table_of(header, rows, entries, lambda row: row.config.evaluation.zero_shot, lines)
+
+
+def _finer(split: str, grid: Sequence[int]) -> float:
+    """How many times as fine as a trained grid that of a split is, by the cells in its name; nan where it is not."""
+    cells = [int(number) for number in re.findall(r"\d+", split.rpartition(", ")[2])]
+    ratios = {n / trained for n, trained in zip(cells, grid, strict=True)} if len(cells) == len(grid) else set()
+    return ratios.pop() if len(ratios) == 1 else math.nan
 
 
 def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -125,17 +85,17 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     header = ("row", "judged at", "error", "over its neighbours'", "bar", "the FNO's ratio", "command")
 
     def lines(_: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
-        for task, split in _splits(runs, OVER_NEIGHBOURS):
+        for task, split in splits_of(runs, OVER_NEIGHBOURS):
             at = split.split(", ", 1)[1].partition(" (")[0]
             yield (at, *_beside_bar(runs, task, split, OVER_NEIGHBOURS, BETWEEN))
 
-    return _table(header, rows, entries, lambda row: row.config.evaluation.unseen, lines)
+    return table_of(header, rows, entries, lambda row: row.config.evaluation.unseen, lines)
 
 
 def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
     """An error on a split, its ratio by name, the bar of that, and the FNO's."""
-    ours, fno = (cell(_found(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf)))
-    return cell(_found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}", fno
+    ours, fno = (cell(found(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf)))
+    return cell(found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
 
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -151,76 +111,17 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
             yield (f"`{task}`, {times[:-1]} times", *words)
 
-    return _table(header, rows, entries, lambda row: row.config.evaluation.horizon, lines)
+    return table_of(header, rows, entries, lambda row: row.config.evaluation.horizon, lines)
 
 
 def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
     """Whether the long rollouts of a predictor stay bounded, and how large they become; nothing where it has none."""
-    shares = _found(runs, task, "test", f"{times} bounded", predictor)
+    shares = found(runs, task, "test", f"{times} bounded", predictor)
     if not shares:
         return "", ""
     least = min(s.value for s in shares)
     bounded = "yes" if least == 1 else f"**no**: {100 * least:.1f} % of {shares[0].n}"
-    return bounded, cell(_found(runs, task, "test", f"{times} size", predictor), ".3g")
-
-
-def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
-    """One simulator for many rows of the table, beside those that were trained for each alone."""
-    header = ("row", "of the table", "one for all", "published FNO", "alone", "ratio", "training", "command")
-
-    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
-        sets = sets_of(row)
-        share = runs[0].minutes / len(sets)
-        for task, split, solved in sets:
-            scores = _found(runs, task, split, "nrmse")
-            name, known = alone(rows, entries, solved, share)
-            own = [score for entry in known if (score := entry.score()) is not None]
-            ratio = "–"
-            if own and scores:
-                mean = sum(s.value for s in own) / len(own)
-                parts = [
-                    s.model_copy(update={k: getattr(s, k) / mean for k in ("value", "low", "high")}) for s in scores
-                ]
-                ratio = cell(parts, ".2f") + (" (other frames given)" if known[0].protocol != runs[0].protocol else "")
-            spent = f"{share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
-            where = f"`{name}`" if name else f"`{task}`, {split}"
-            best = rows[name].published.best if name else None
-            words = cell(scores, bar=best or math.inf), "–" if best is None else f"{best:.2e}"
-            yield where, *words, cell(own) if own else "not measured", ratio, spent
-
-    return _table(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
-
-
-def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
-    """Task, split and equation of each set of parameters of a row, as `evaluation.apart` judges them."""
-    found: dict[str, list[Equation]] = {}
-    for data in row.config.data.values():
-        kind = EQUATIONS[data.equation or ""]
-        found.setdefault(data.definition.name, []).extend(f.equation(kind) for f in files_of(data.params))
-    return [
-        (task, label, solved)
-        for task, sets in found.items()
-        for solved, label in zip(sets, labels_of([s.params() for s in sets]) if sets[1:] else ["test"], strict=True)
-    ]
-
-
-def alone(
-    rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
-) -> tuple[str, list[Entry]]:
-    """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
-    many minutes."""
-    for row in rows.values():
-        if [own for _, _, own in sets_of(row)] == [solved]:
-            known = _by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
-            near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
-            return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
-    return "", []
-
-
-def _by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
-    """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
-    last = max(runs, key=lambda entry: entry.started, default=None)
-    return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
+    return bounded, cell(found(runs, task, "test", f"{times} size", predictor), ".3g")
 
 
 def few_table(entries: Sequence[Entry]) -> str:
@@ -234,7 +135,7 @@ def few_table(entries: Sequence[Entry]) -> str:
     lines = []
     for (row, count, minutes), pair in sorted(groups.items()):
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = _ratio(anew[0], further[0]) if further and anew else "–"
+        ratio = fair(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
     return markdown(header, lines)
@@ -249,8 +150,8 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
         runs = {p: newest([e for e in of if e.precision == p], row, "precision") for p in get_args(Precision)}
         for precision, known in runs.items():
             if known:
-                plain = _mean([entry for entry in runs["fp32"] if entry.minutes == known[0].minutes])
-                ratio = f"{_mean(known) / plain:.2f}" if plain else "–"
+                plain = [entry for entry in runs["fp32"] if entry.minutes == known[0].minutes]
+                ratio = fair(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0]) if _mean(plain) else "–"
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 command = f"`{row.command(known[0].minutes, len(known))} --precision {precision}`"
@@ -265,12 +166,6 @@ def _mean(runs: Sequence[Entry]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _ratio(above: Score, below: Score) -> str:
-    """One number over another of other runs, from the least to the most that their intervals allow."""
-    ends = above.low / below.high, above.high / below.low
-    return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
-
-
 def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """The newest full run of each budget by the newest recipe, of rows that were measured with several, by row, the
     least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
@@ -278,8 +173,27 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     found: dict[str, list[Entry]] = {}
     for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
         found.setdefault(entry.row, []).append(entry)
-    budgets = {row: {run.minutes: run for run in _by_newest_recipe(runs)} for row, runs in sorted(found.items())}
+    budgets = {row: {run.minutes: run for run in by_newest_recipe(runs)} for row, runs in sorted(found.items())}
     return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}
+
+
+def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
+    """What the least of several budgets is worth, of each row that has them."""
+    said = []
+    for name, (first, *_) in spent(entries).items():
+        best = rows[name].published.best if name in rows else None
+        if best is not None and (ours := first.score()) is not None:
+            seconds = first.predictors["ups"].seconds
+            words = f"{seconds:.0f} s of training leave {ours.value / best:.2f} of the published FNO's error"
+            said.append(f"`{name}`: {words}.")
+    return said
+
+
+def claims(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """The shortest that can be said of compute and of one simulator for many rows."""
+    many = {name: row for name, row in beyond.items() if "/many" in name}  # the others are for starting from
+    said = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
+    return "".join(f"- {words}\n" for words in said) or f"Nothing is measured yet: `{SPENT}`.\n"
 
 
 def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -291,8 +205,9 @@ def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
             lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, command_of(rows[name], [run])))
     if not lines:
         return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
+    said = "".join(f"- {words}\n" for words in quick_sentences(rows, entries))
     picture = f"\n![Error against seconds of training](images/{PICTURE.name})\n"
-    return markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
+    return f"{said}\n" * bool(said) + markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
 
 
 def draw(path: Path, entries: Sequence[Entry]) -> None:
@@ -308,14 +223,3 @@ def draw(path: Path, entries: Sequence[Entry]) -> None:
         picture = chart(curves, "seconds of training", "nRMSE", log_x=True)
         with writing(path, "run the command in the repository") as beside:
             beside.write_bytes(base64.b64decode(picture.partition(",")[2]))
-
-
-def command_of(row: Row, runs: Sequence[Entry]) -> str:
-    baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
-    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
-
-
-def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Lines whose last cell, a command, is said once where it serves several in a row."""
-    pairs = zip(lines, [("",), *lines], strict=False)
-    return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ups.bench.generate import provenance, write_numbers
+from ups.bench.numbers import measured_on, write_numbers
 from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_manifest
 from ups.data.cache_builder import Builder
 from ups.data.cache_shards import named, write
@@ -74,7 +74,7 @@ def bench_cache(samples: int, seconds: float, dim: int, device: str, json_path: 
     if json_path:
         numbers: dict[str, Any] = {"ratio": ratio, "microseconds per window": costs, "input wait": waits}
         numbers |= {kind: [asdict(r) for r in pair] for kind, pair in readings.items()}
-        write_numbers(json_path, numbers, provenance(torch.device(where)))
+        write_numbers(json_path, numbers, measured_on(torch.device(where)))
 
 
 def prepared(place: Path, samples: int, dim: int) -> tuple[Path, Path]:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.bench.generate import provenance, timed, write_numbers
+from ups.bench.numbers import measured_on, write_numbers
+from ups.bench.turns import Work, in_turn
 from ups.engine.checkpoint.store import Snapshot
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.graph import Prefetch
@@ -29,7 +30,6 @@ from ups.stages.operator import OperatorLoss, OperatorStageConfig
 from ups.supervise.forked_functions import Result, run, values
 from ups.tensors import Window
 
-Work = Callable[[], None]
 Times = dict[str, list[float]]
 
 BLOCK = 8  # steps at a time, in turn with the peer
@@ -132,18 +132,6 @@ def bare(stage: OperatorStage, window: Window) -> Work:
     return step
 
 
-def in_turns(turns: Sequence[tuple[str, Work | None]], rounds: int, meet: Work) -> Times:
-    """Seconds of every step by name, a block of each in turn, after a round to warm up; a turn without work is another
-    rank's. The first step of a block, which finds the memory as others left it, does not count."""
-    times: Times = {name: [] for name, _ in turns}
-    for number in range(rounds + 1):
-        for name, step in turns if number % 2 else turns[::-1]:
-            meet()
-            block = [timed(step) for _ in range(BLOCK)] if step else []
-            times[name] += block[1:] if number else []
-    return times
-
-
 def quick(times: Sequence[float]) -> float:
     """The mean of the fastest twentieth: whoever else is on the machine only ever slows it, and most of all ranks that
     wait for each other."""
@@ -153,9 +141,8 @@ def quick(times: Sequence[float]) -> float:
 def against_bare(size: int, rounds: int) -> Times:
     with Dist.start("cpu") as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", 0))
-        return in_turns(
-            [("engine", steps_of(ours)), ("bare", bare(stage_of(dist), burgers(dist, size)))], rounds, lambda: None
-        )
+        turns = [("engine", steps_of(ours)), ("bare", bare(stage_of(dist), burgers(dist, size)))]
+        return in_turn(turns, rounds, dist.device, block=BLOCK)
 
 
 def protected(size: int, rounds: int) -> Times:
@@ -163,7 +150,7 @@ def protected(size: int, rounds: int) -> Times:
     with Dist.start("cpu", DistConfig(ranks=2)) as dist, tempfile.TemporaryDirectory() as folder:
         ours = trainer_of(dist, size, Pulse(Path(folder) / "pulse", dist.rank))
         off = steps_of(ours, Unprotected, Pulse(None, dist.rank))
-        return in_turns([("on", steps_of(ours)), ("off", off)], rounds, dist.barrier)
+        return in_turn([("on", steps_of(ours)), ("off", off)], rounds, dist.device, dist.barrier, BLOCK)
 
 
 def pinned(size: int, rounds: int) -> Times:
@@ -175,7 +162,7 @@ def pinned(size: int, rounds: int) -> Times:
         apart = steps_of(trainer_of(Dist(), size, None))
         joint = steps_of(trainer_of(dist, 2 * size, None))
         alone: list[tuple[str, Work | None]] = [("alone", apart if dist.rank == rank else None) for rank in range(2)]
-        return in_turns([*alone, ("apart", apart), ("joint", joint)], rounds, dist.barrier)
+        return in_turn([*alone, ("apart", apart), ("joint", joint)], rounds, dist.device, dist.barrier, BLOCK)
 
 
 def saves(megabytes: int, rounds: int) -> list[float]:
@@ -232,5 +219,5 @@ def bench_engine(rounds: int, size: int, json_path: Path | None, say: Callable[[
         "two processes that never speak": most,
     }
     if json_path:
-        depends = {**provenance(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
+        depends = {**measured_on(torch.device("cpu")), "rounds": rounds, "block": BLOCK, "batch": size}
         write_numbers(json_path, result, depends)

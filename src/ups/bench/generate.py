@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import math
-import platform
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ups.bench.numbers import measured_on, write_numbers
+from ups.bench.turns import timed
 from ups.engine.ranks.dist import device_of
-from ups.files import write_named
 from ups.physics import EQUATIONS
 from ups.physics.random import Draw
 from ups.physics.solver import Equation, initial_states
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import DTYPES, batch_of
 from ups.types import Domain, check_known
-from ups.version import __version__
 
 Say = Callable[[str], None]
 STEP = 5e-4  # of exponax: 20 per frame; our scheme takes 10 to 40, as each sample needs
@@ -59,7 +56,7 @@ def bench_generate(
     if device.type == "cpu" and "burgers1d" in (tasks or EQUATIONS):
         peer = against_exponax(say)
     if json_path:
-        write_numbers(json_path, {"rates": [asdict(rate) for rate in rates], "exponax": peer}, provenance(device))
+        write_numbers(json_path, {"rates": [asdict(rate) for rate in rates], "exponax": peer}, measured_on(device))
 
 
 def measure(equation: Equation, scheme: str, device: torch.device, seconds: float) -> Rate:
@@ -86,12 +83,6 @@ def _run(
     equation.simulate(Draw(0, range(batch), device, getattr(torch, DTYPES[scheme])), domain, times, scheme)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def against_exponax(say: Say, batch: int = 128, rounds: int = 5, frames: int = 41) -> dict[str, float] | None:
@@ -169,20 +160,3 @@ def exponax_burgers(u0: Tensor, step: float, frames: int, precision: str, nu: fl
 
     run()
     return run
-
-
-def write_numbers(path: Path, numbers: Mapping[str, Any], provenance: Mapping[str, Any]) -> None:
-    """What was measured, as JSON, with what it depends on."""
-    text = json.dumps({**numbers, "provenance": provenance}, indent=1) + "\n"
-    write_named(path, text, "choose another --json")
-
-
-def provenance(device: torch.device) -> dict[str, str | int]:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    return {
-        "version": __version__,
-        "torch": torch.__version__,
-        "device": name,
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-    }

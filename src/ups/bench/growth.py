@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ups.bench.generate import provenance, write_numbers
 from ups.bench.growth_start import BARS, SIZES, start_seconds
+from ups.bench.numbers import measured_on, write_numbers
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.jobs.timing import timed_stage
@@ -146,7 +146,7 @@ def bench_growth(
             for r in rows
         ]
         bars = {**{axis.name: axis.bar for axis in chosen}, **(BARS if starts else {})}
-        write_numbers(json_path, {"growth": facts, "bars": bars}, {**provenance(place), "rounds": rounds})
+        write_numbers(json_path, {"growth": facts, "bars": bars}, {**measured_on(place), "rounds": rounds})
     if plot and steps:
         curves = [
             Curve(f"{r.axis}, {r.core}: {r.exponent:.2f}", np.divide(r.sizes, r.sizes[0]), np.array(r.seconds))

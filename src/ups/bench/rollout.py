@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ups.bench.generate import provenance, write_numbers
+from ups.bench.numbers import measured_on, write_numbers
 from ups.bench.turns import in_turn
 from ups.engine.ranks.dist import device_of
 from ups.eval.fourier import NeuralOpBaseline, available
@@ -148,7 +148,7 @@ def bench_rollout(
         say("over an FNO: its package is not installed; pip install 'universal-physics-stack[baselines]' brings it.")
     if json_path:
         numbers = {"task": task.name, "error": error, "seconds": seconds, "ratios": rows, "bars": BARS, "what": what}
-        write_numbers(json_path, numbers, {**provenance(device), "samples": samples, "rounds": rounds})
+        write_numbers(json_path, numbers, {**measured_on(device), "samples": samples, "rounds": rounds})
 
 
 def _ours(simulator: Simulator, race: Race) -> dict[str, Callable[[], Any]]:

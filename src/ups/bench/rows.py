@@ -133,6 +133,8 @@ class Row:
                 parts = (budget.trajectories, max(4, budget.trajectories // 4), FEW_TEST)
                 changes[f"data.{label}.samples"] = sum(parts)
                 changes[f"data.{label}.split.fractions"] = [part / sum(parts) for part in parts]
+                # The first are the same whatever comes behind them; the last would be others for every number.
+                changes[f"data.{label}.split.convention"] = "pdebench-first"
         if budget.start_from is not None:
             changes["start_from"] = str(budget.start_from)
         if budget.precision is not None:

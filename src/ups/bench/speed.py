@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ups.bench.generate import provenance, write_numbers
+from ups.bench.numbers import measured_on, write_numbers
 from ups.bench.speed_case import Found
 from ups.bench.speed_large import large
 from ups.bench.speed_steps import fsdp, protections, ranks, small
@@ -87,7 +87,7 @@ def bench_speed(
     facts: dict[str, Any] = environment()
     git = facts["git"] or {}
     about = {
-        **provenance(place),
+        **measured_on(place),
         "cores": facts["cores"],
         "started": facts["started"],
         "command": facts["command"],

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ups.bench import ledger
-from ups.bench.beyond_tables import PICTURE, cell, circumstances, command_of, draw, markdown, newest, tables_beyond
+from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
+from ups.bench.cells import cell, circumstances, command_of, markdown, newest
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ups.bench.generate import timed
-
 Work = Callable[[], Any]
+
+
+def timed(work: Work) -> float:
+    """Seconds that some work takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def finished(work: Work, device: torch.device) -> Work:
@@ -40,18 +46,20 @@ def in_turn(
     rounds: int,
     device: torch.device,
     meet: Callable[[], None] = lambda: None,
+    block: int = 1,
 ) -> dict[str, list[float]]:
     """Seconds of each work by name, one for each of so many rounds in turn, after a round to warm up.
 
-    A turn without work is another rank's; all ranks `meet` before each.
+    A turn without work is another rank's; all ranks `meet` before each. Of a `block` of several in every turn the first
+    one, which finds the memory as others left it, does not count.
     """
     times: dict[str, list[float]] = {name: [] for name, _ in turns}
     for number in range(rounds + 1):
         for name, work in turns if number % 2 else turns[::-1]:
             meet()
             if work is not None:
-                elapsed = timed(finished(work, device))
-                times[name] += [elapsed] if number else []
+                seconds = [timed(finished(work, device)) for _ in range(block)]
+                times[name] += seconds[block > 1 :] if number else []
     return times
 
 

@@ -88,6 +88,8 @@ class EvalConfig(Config):
     ) -> dict[str, tuple[dict[str, float | str], ...]]:
         from ups.physics import TASKS
 
+        for task in (task for task, sets in unseen.items() if {} in sets):
+            raise ValueError(f"a set of parameters of {task} is empty; name at least one in it, or leave it out.")
         try:
             made = {
                 task: tuple(single(GenerateConfig(task=task, params={**p}).params) for p in sets)

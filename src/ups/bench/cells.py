@@ -1,0 +1,118 @@
+"""What tables are made of: runs that belong together, their numbers and ratios as words, lines with commands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ups.bench.ledger import Entry, Score
+from ups.bench.rows import Row
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
+    """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
+    else but what ran beside them; the newest of each seed. What is shown is the newest and not the best: who picks by
+    the test error deceives himself."""
+    known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
+    if not known:
+        return []
+
+    def kin(entry: Entry) -> tuple[Any, ...]:
+        return entry.recipe, entry.minutes, program(entry), entry.hardware, "fno" in entry.predictors
+
+    last = max(known, key=lambda entry: entry.started)
+    alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
+    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+
+
+def program(entry: Entry) -> str | None:
+    """Which one it was: a commit that changes documents alone is the same program."""
+    return entry.source or entry.commit
+
+
+def fair(ratio: str, ours: Entry, theirs: Entry) -> str:
+    """A ratio of two runs, which says something where both have one recipe; with a remark on what else is not equal."""
+    if ours.recipe != theirs.recipe:
+        return "– (different recipes)"
+    unlike = ["programs"] if program(ours) != program(theirs) else []
+    unlike += ["hardware"] if ours.hardware != theirs.hardware else []
+    return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
+
+
+def circumstances(runs: Sequence[Entry]) -> str:
+    """What else is to know of runs, each thing once."""
+    return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
+
+
+def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
+    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
+    if not scores:
+        return "not run"
+    mean = mean_of(scores)
+    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
+    value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
+    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
+
+
+def mean_of(scores: Sequence[Score]) -> float:
+    """The mean of numbers of several seeds."""
+    return sum(score.value for score in scores) / len(scores)
+
+
+def by_newest_recipe(runs: Sequence[Entry]) -> list[Entry]:
+    """Those by the recipe of the newest: older ones would say what a recipe is worth, not what time is."""
+    last = max(runs, key=lambda entry: entry.started, default=None)
+    return [entry for entry in runs if last is not None and entry.recipe == last.recipe]
+
+
+def ratio_of(above: Score, below: Score) -> str:
+    """One number over another of other runs, from the least to the most that their intervals allow."""
+    ends = above.low / below.high, above.high / below.low
+    return f"{above.value / below.value:.2f} ({ends[0]:.2f} – {ends[1]:.2f})"
+
+
+def command_of(row: Row, runs: Sequence[Entry]) -> str:
+    baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
+    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+
+
+def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
+    """Task and split of each number of a name, in the order in which they were judged."""
+    return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
+
+
+def found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+    key = (task, split, metric, predictor)
+    return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
+
+
+def table_of(
+    header: Sequence[str],
+    rows: Mapping[str, Row],
+    entries: Sequence[Entry],
+    asks: Callable[[Row], object],
+    lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
+) -> str:
+    """Of the rows that ask for something: what their newest runs say, without the row and the command, which stand
+    around each line; or how to measure it."""
+    lines: list[tuple[str, ...]] = []
+    for row in (row for row in rows.values() if asks(row)):
+        name, runs = f"`{row.name}`", newest(entries, row, "beyond")
+        lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
+        if not runs:
+            blank = ["–"] * (len(header) - 3)
+            lines.append((name, "not measured yet", *blank, f"`{row.command(row.minutes)}`"))
+    return markdown(header, _once(lines))
+
+
+def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Lines whose last cell, a command, is said once where it serves several in a row."""
+    pairs = zip(lines, [("",), *lines], strict=False)
+    return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]

@@ -1,0 +1,134 @@
+"""One simulator for many rows of the table, held against the rows alone: its table, and what that says in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, table_of
+from ups.bench.ledger import Entry, Score
+from ups.bench.rows import Row
+from ups.physics import EQUATIONS
+from ups.physics.solver import Equation
+from ups.run.exams import labels_of
+from ups.run.params import files_of
+from ups.types import counted
+
+
+@dataclass(frozen=True)
+class Part:
+    """One set of parameters of a simulator for many: its errors, which row of the table it is, the best that is
+    published of that, its runs alone, and the share of the minutes that one set has."""
+
+    where: str
+    scores: list[Score]
+    best: float | None
+    known: list[Entry]
+    share: float
+
+    @property
+    def alone(self) -> list[Score]:
+        """The errors of the row alone."""
+        return [score for entry in self.known if (score := entry.score()) is not None]
+
+    @property
+    def over_alone(self) -> list[Score]:
+        """The errors over the mean of the row alone; none where either is not measured."""
+        if not self.alone:
+            return []
+        mean, ends = mean_of(self.alone), ("value", "low", "high")
+        return [s.model_copy(update={key: getattr(s, key) / mean for key in ends}) for s in self.scores]
+
+    @property
+    def as_long(self) -> bool:
+        """Whether the row alone was trained for as many minutes as its share."""
+        return bool(self.known) and math.isclose(self.known[0].minutes, self.share, rel_tol=0.01)
+
+
+def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: Sequence[Entry]) -> list[Part]:
+    """Every set of parameters of a row beyond the table, as its runs have it."""
+    sets, parts = sets_of(row), []
+    share = runs[0].minutes / len(sets)
+    for task, split, solved in sets:
+        name, known = alone(rows, entries, solved, share)
+        where, best = (f"`{name}`", rows[name].published.best) if name else (f"`{task}`, {split}", None)
+        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, share))
+    return parts
+
+
+def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
+    """Of each row beyond the table that is many of it a sentence, then all of their sets beside the rows alone."""
+    header = ("row", "of the table", "one for all", "published FNO", "alone", "ratio", "training", "command")
+
+    def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
+        for part in parts_of(rows, row, runs, entries):
+            known, ratio = part.known, "–"
+            if part.over_alone:
+                given = known[0].protocol != runs[0].protocol
+                ratio = cell(part.over_alone, ".2f") + (" (other frames given)" if given else "")
+            spent = f"{part.share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
+            words = cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
+            yield part.where, *words, cell(part.alone) if part.alone else "not measured", ratio, spent
+
+    said = "".join(f"- {words}\n" for words in sentences(rows, beyond, entries))
+    return f"{said}\n" * bool(said) + table_of(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
+
+
+def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
+    """What the table says of each simulator for many, in a sentence."""
+    said = []
+    for row in (row for row in beyond.values() if row.config.evaluation.apart):
+        if runs := newest(entries, row, "beyond"):
+            parts, spent = parts_of(rows, row, runs, entries), runs[0].predictors["ups"]
+            judged = [part for part in parts if part.scores]
+            good = sum(part.best is not None and mean_of(part.scores) <= part.best for part in judged)
+            size = f"one network of {spent.params / 1e6:.1f} million numbers"
+            words = f"`{row.name}`, {size}, {runs[0].minutes:g} min of training ({counted(spent.steps, 'step')}): of "
+            words += f"{len(parts)} rows {len(judged)} are judged, and {good} at or below the published FNO"
+            words += f"{_span(judged)}."
+            said.append(words)
+    return said
+
+
+def _span(parts: Sequence[Part]) -> str:
+    """The least and the greatest ratio to the rows alone, and those of rows that were trained for as long."""
+    every, long = (
+        [mean_of(part.over_alone) for part in some if part.over_alone]
+        for some in (parts, [part for part in parts if part.as_long])
+    )
+    if not every:
+        return ""
+    words = f"; they have {_ends(every)} times the error of the row alone"
+    return words + (f", {_ends(long)} times where that was trained for as long" if long else "")
+
+
+def _ends(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
+    """Task, split and equation of each set of parameters of a row, as `evaluation.apart` judges them."""
+    found: dict[str, list[Equation]] = {}
+    for data in row.config.data.values():
+        kind = EQUATIONS[data.equation or ""]
+        found.setdefault(data.definition.name, []).extend(f.equation(kind) for f in files_of(data.params))
+    return [
+        (task, label, solved)
+        for task, sets in found.items()
+        for solved, label in zip(sets, labels_of([s.params() for s in sets]) if sets[1:] else ["test"], strict=True)
+    ]
+
+
+def alone(
+    rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
+) -> tuple[str, list[Entry]]:
+    """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
+    many minutes."""
+    for row in rows.values():
+        if [own for _, _, own in sets_of(row)] == [solved]:
+            known = by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
+            near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
+            return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
+    return "", []

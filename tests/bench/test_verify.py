@@ -1,0 +1,89 @@
+"""`ups bench verify`: what a short version is held against, and how far seeds may differ."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tiny_rows import FACTS, entry
+from ups.bench import verify
+from ups.bench.ledger import Entry, text_of
+from ups.bench.rows import ROWS, Budget, Row, rows_in
+from ups.bench.verify import bench_verify, bound_of, comparable, compared, digests_of
+from ups.verdict import Ending
+
+HOME = Path(__file__).parents[2]
+
+
+def short(value: float, steps: int = 1000, **changes: object) -> Entry:
+    score = {**FACTS["numbers"][0], "value": value, "low": 0.9 * value, "high": 1.1 * value}  # type: ignore[index,dict-item]
+    stages = {"operator": {"steps": steps, "seconds": 20.0}}
+    facts = {"kind": "short", "minutes": 0.33, "numbers": [score], "stages": stages, "run": repr((value, changes))}
+    return entry(**{**facts, **changes})
+
+
+def test_short_versions_of_other_minutes_are_not_what_one_is_held_against() -> None:
+    hasty, slow = short(9.0, minutes=0.05), short(8.0, steps=100)
+    usual = [short(1.0, seed=0, steps=700), short(1.2, seed=1, steps=2200)]
+    assert comparable([hasty, usual[0], slow, usual[1]]) == usual[1:], "700 of 2200 steps teach less"
+    assert comparable([hasty, usual[1], slow, usual[0]]) == [usual[1], usual[0]]
+    assert comparable([short(1.0, minutes=1 / 3), last := short(1.0, minutes=0.33334)])[-1] == last
+    assert len(comparable([short(1.0, minutes=1 / 3), last])) == 2, "the same twenty seconds"
+
+
+def test_a_worse_row_does_not_pass_because_a_hasty_one_was_worse_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = rows_in(HOME / ROWS)["darcy2d/beta1"]
+    known = [short(v, row=row.name, recipe=row.recipe, minutes=m) for v, m in ((9.0, 0.05), (1.0, 0.33), (1.1, 0.33))]
+    (tmp_path / "ledger.json").write_text(text_of(known))
+    monkeypatch.setattr(verify, "require_room", lambda _: None)
+
+    def verified(value: float) -> tuple[int, str]:
+        def entry_of(place: object, row: Row, budget: Budget, facts: object) -> Entry:  # noqa: ARG001
+            assert (budget.minutes, budget.steps) == (0.33, {"operator": 1000})
+            return short(value, row=row.name)
+
+        said: list[str] = []
+        monkeypatch.setattr(verify, "entry_of", entry_of)
+        asked = (row, Budget(device="cpu"), tmp_path / "ledger.json", tmp_path / "runs", said.append)
+        return bench_verify(*asked, lambda *_: Ending.SUCCESS), said[-1]
+
+    assert verified(1.15) == (
+        0,
+        f"{row.name}: nRMSE 1.15 in its short version; 2 earlier runs had 0.9 – 1.21: as before.",
+    )
+    assert verified(3.0)[0] == 1
+    assert verified(3.0)[1].endswith("2 earlier runs had 0.9 – 1.21: WORSE than before.")
+
+
+def test_three_seeds_say_how_far_a_further_one_may_lie() -> None:
+    """Student's t of two degrees of freedom has 4.3027 at 97.5 %, of three 3.1824 (any table of it)."""
+    seeds = [short(math.exp(number), seed=number) for number in range(3)]
+    bound = math.exp(1 + 4.3027 * math.sqrt(4 / 3))
+    assert bound_of(seeds) == pytest.approx(bound, rel=1e-3)
+    assert bound_of([*seeds, short(1e9, seed=0), seeds[0]]) == pytest.approx(bound, rel=1e-3), "a seed counts once"
+    spread = math.sqrt(5 / 3)
+    assert bound_of([*seeds, short(math.exp(3), seed=3)]) == pytest.approx(
+        math.exp(1.5 + 3.1824 * spread * math.sqrt(5 / 4)), rel=1e-3
+    )
+    assert bound_of(seeds[:2]) == -math.inf, "two say too little"
+    assert bound_of([*seeds[:2], short(math.inf, seed=3)]) == -math.inf
+    passed, words = compared(short(20.0), seeds)
+    assert passed
+    assert "3 earlier runs had 0.9 – 8.128: as before, by the spread of their seeds, which reaches 390" in words
+    assert not compared(short(20.0), seeds[1:])[0]
+    assert not compared(short(1.01 * bound), seeds)[0]
+    assert not compared(short(math.nan), seeds)[0]
+    close = [short(value, seed=seed) for seed, value in enumerate((1.0, 1.001, 0.999))]
+    assert compared(short(1.09), close)[1].endswith("had 0.8991 – 1.101: as before."), "as wide as the intervals"
+
+
+def test_data_are_the_same_whether_an_entry_has_their_files_by_task_or_all_at_each() -> None:
+    (data,) = FACTS["data"]  # type: ignore[misc]
+    files = {"a": "00", "b": "11"}
+    old = short(1.0, data=[{**data, "task": task, "sha256": files} for task in ("one", "two")])
+    new = short(1.0, data=[{**data, "task": name, "sha256": {name: digest}} for name, digest in files.items()])
+    assert digests_of(old) == digests_of(new) == files
