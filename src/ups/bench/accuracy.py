@@ -26,7 +26,7 @@ from ups.provenance import code
 from ups.run.check import check, outlines
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import open_sets
-from ups.run.generate import _name
+from ups.run.generate import name_of
 from ups.run.journal import Span
 from ups.run.params import files_of
 from ups.run.phases import STARTED
@@ -220,7 +220,7 @@ def names_by_task(config: RunConfig) -> dict[str, set[str]]:
         for params in files_of(asked.params):
             equation = params.equation(EQUATIONS[asked.task])
             domain = asked.store.domain(equation.domain(asked.resolution or equation.task.resolution))
-            names.setdefault(made.definition.name, set()).add(_name(asked, params, equation, domain))
+            names.setdefault(made.definition.name, set()).add(name_of(asked, params, equation, domain))
     return names
 
 

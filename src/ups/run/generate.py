@@ -87,7 +87,7 @@ def _make(
     scheme = config.scheme or equation.schemes[0]
     equation.check_scheme(scheme)
     domain = equation.domain(config.resolution or equation.task.resolution)
-    path = folder / _name(config, params, equation, config.store.domain(domain))
+    path = folder / name_of(config, params, equation, config.store.domain(domain))
     plan = file_spec(config, params, domain, scheme)
     if overwrite:
         discard(path)
@@ -233,7 +233,7 @@ def _residual(plan: FileSpec, frames: Array, inputs: Array) -> dict[str, float]:
     return {RESIDUAL: max(left)} if left else {}
 
 
-def _name(config: GenerateConfig, params: FileParams, equation: Equation, domain: Domain) -> str:
+def name_of(config: GenerateConfig, params: FileParams, equation: Equation, domain: Domain) -> str:
     """PDEBench's name; a range is written 0.001-1.0 in the place of its number."""
     spelling = equation.task.storage.spelling
     ranges = {name: f"{spell(r.low, spelling)}-{spell(r.high, spelling)}" for name, r in params.ranges.items()}
