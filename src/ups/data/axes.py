@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from ups.data.source import Remarks, is_uniform
+from ups.definition import TIME
 from ups.types import Array, DataError, Domain
 
 Box = tuple[float, float]
+UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
@@ -24,6 +28,25 @@ def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple
     note_uneven(name, stored if stored.dtype.kind == "f" else axis, remarks)
     downwards = len(axis) > 1 and axis[0] > axis[-1]
     return (axis[::-1].copy(), True) if downwards else (axis, False)
+
+
+def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:
+    """Coordinates that are stored as text: numbers, or of time dates as ISO 8601 writes them, in the least unit that
+    they name."""
+    text = np.char.strip(np.asarray([w.decode() if isinstance(w, bytes) else str(w) for w in words.flat], str))
+    text = text.reshape(words.shape)
+    with suppress(ValueError):
+        return text.astype(np.float64)
+    if name == TIME:
+        with suppress(ValueError):
+            days = np.char.rstrip(text, "Z").astype("datetime64")
+            unit = np.datetime_data(days.dtype)[0]
+            remarks.notes.append(f"the times are dates, which are counted in {UNITS.get(unit, unit)}")
+            return days.astype(np.float64)
+    dates = " or as dates such as 2001-01-31T06:00" if name == TIME else ""
+    raise DataError(
+        f"{where}: the coordinates {name} are words, such as '{text.flat[0]}'; write them as numbers{dates}."
+    )
 
 
 def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:

@@ -69,11 +69,13 @@ def axes_by_definition(
             raise DataError(_misfit(path, variable, definition, count))
         chosen[variable.name] = dataclasses.replace(variable, dims=dims)
         sizes |= {name: n for name, n in zip(dims, variable.shape, strict=True) if name not in (CHANNEL, "")}
-    given = {name for group, names in definition.inputs.items() for name in (group, *names)} | {MASK, definition.mask}
+    named = set(named_inputs(definition))
     for variable in (v for v in variables if v.name not in chosen):
-        dims = _beside(variable, layout, sizes, given)
+        dims = _beside(variable, layout, sizes, named | {MASK})
         if dims is None:
             _check_no_axis(path, variable, sizes)
+            if variable.name in named and _moves(variable, layout, sizes):
+                raise moving_input(path, variable)
             remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
         else:
             chosen[variable.name] = dataclasses.replace(variable, dims=dims)
@@ -85,7 +87,7 @@ def _channels_by_array(variables: Sequence[Variable], definition: Definition) ->
     """The arrays that hold what is predicted, and the channels each must have (None: any number)."""
     names = {v.name: v for v in variables}
     if not definition.fields:
-        taken = {*definition.inputs, *(c for group in definition.inputs.values() for c in group), MASK, definition.mask}
+        taken = {*named_inputs(definition), MASK}
         least = len(definition.space) + (TIME in definition.layout)
         large = [v for v in variables if v.name not in taken and v.is_number and len(v.shape) >= least]
         return {v.name: None for v in large if not _is_axis(v.name, definition) or len(v.shape) > 2}
@@ -124,6 +126,28 @@ def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: s
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
         return _fit(variable.shape, options, sizes, loose=True)
     return _fit(variable.shape, [one, ()], sizes, loose=True)
+
+
+def named_inputs(definition: Definition) -> tuple[str, ...]:
+    """What a task may call the arrays of its inputs, its mask among them."""
+    names = tuple(name for group, channels in definition.inputs.items() for name in (group, *channels))
+    return (*names, *filter(None, (definition.mask,)))
+
+
+def moving_input(path: Path, variable: Variable) -> DataError:
+    """The error of an input that has frames."""
+    return DataError(
+        f"{path}: the input {variable.words} changes in time, and an input must not; keep one frame of it, or make it "
+        "one of `fields`, on the same grid as the others and predicted with them."
+    )
+
+
+def _moves(variable: Variable, layout: Dims, sizes: Mapping[str, int]) -> bool:
+    """Whether an array that is no input would be one if it did not change in time, on the grid or the same all over."""
+    frames = [tuple(name for name in dims if name in layout) for dims in ((SAMPLE, TIME), (TIME,))]
+    gone = ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))
+    options = [*(_without(layout, *names) for names in gone), *frames]
+    return TIME in layout and sizes.get(TIME, 1) > 1 and _fit(variable.shape, options, sizes, loose=True) is not None
 
 
 def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[str]:
