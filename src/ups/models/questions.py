@@ -83,7 +83,8 @@ def parameters(
             words = _choices(name, task)
             asked = f"one of {', '.join(words)}" if words else f"trained from {lo:g} to {hi:g}"
             raise ConfigError(f"{task.name} needs the parameter {name}, {asked}; give params={{'{name}': …}}.")
-        value = tensor_of(_placed(given[name], name, task) if name in given else lo, f"{name} of {task.name}").reshape(-1)
+        placed = _placed(given[name], name, task) if name in given else lo
+        value = tensor_of(placed, f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
             raise ConfigError(
                 f"{name} has {counted(len(value), 'value')} for {counted(batch, 'sample')}; give one, or one per "
