@@ -105,6 +105,16 @@ def test_reencoding_gives_the_same_steps_when_the_codec_loses_nothing() -> None:
     assert torch.allclose(sim.simulate(window(u, asked), 1), carried)
 
 
+def test_a_rollout_from_its_own_frame_is_the_same_where_frames_are_encoded_again() -> None:
+    """Otherwise it goes on from tokens, which hold more than the frame."""
+    sim, u = burgers(), frames("burgers1d")[:, 0]
+    for reencode in (False, True):
+        sim.config = SimulatorConfig(reencode=reencode, guard=False)
+        whole = sim.rollout(u, 5, NU)
+        again = sim.rollout(whole[:, 1], 3, NU)
+        assert torch.equal(whole[:, 2:], again) is reencode
+
+
 def test_the_guard_keeps_totals_and_signs() -> None:
     sim = burgers()
     u = frames("burgers1d")[:, 0]
