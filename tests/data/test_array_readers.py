@@ -301,6 +301,30 @@ def test_nan_in_fixed_places_is_a_mask_and_nan_that_moves_a_problem(tmp_path: Pa
     assert source.problems == ("NaN moves in time in sample 000001; only NaN in fixed places is a mask",)
 
 
+def test_an_input_with_frames_is_refused_where_the_file_names_its_axes(tmp_path: Path) -> None:
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        for name, n in {"time": 3, "x": 4}.items():
+            file.createDimension(name, n)
+        for name in ("u", "f"):
+            file.createVariable(name, "f4", ("time", "x"))[:] = numbers(3, 4)
+    with pytest.raises(DataError, match=r"the input f \(3 × 4\) changes in time, and an input must not"):
+        open_source(tmp_path / "a.nc", TASKS, Definition(inputs={"f": ("f",)}))
+
+
+@pytest.mark.parametrize(
+    ("words", "times", "unit"),
+    [
+        (["2001-01-31", "2001-02-01", "2001-02-02"], np.array([0.0, 1, 2]), "days"),
+        ([b"2001-01-31T18:00Z", b"2001-02-01T00:00Z", b"2001-02-01T06:00Z"], 60 * np.array([0.0, 6, 12]), "minutes"),
+        (["0.5", " 1", "1.5"], np.array([0.5, 1, 1.5]), ""),
+    ],
+)
+def test_times_may_be_stored_as_text(tmp_path: Path, words: list[Any], times: Any, unit: str) -> None:
+    source = open_source(save(tmp_path / "a.npz", values=numbers(2, 3, 8, 2), t=words), TASKS, FLOW)
+    np.testing.assert_array_equal(source.times - (source.times[0] if unit else 0), times)
+    assert (f"the times are dates, which are counted in {unit}" in source.notes) is bool(unit)
+
+
 def test_a_mask_may_be_given_as_truth_values_under_its_name(tmp_path: Path) -> None:
     solid, values = RNG.random((3, 8)) > 0.5, numbers(3, 4, 8, 2)
     source = open_source(save(tmp_path / "a.npz", values=values, mask=solid), TASKS, FLOW)
@@ -365,10 +389,26 @@ def test_words_are_parameters_that_the_network_is_told(tmp_path: Path) -> None:
         ({"values": numbers(2, 3, 8, 2), "x": [0, 2, 1, 3, 4, 5, 6, 7]}, FLOW, "x neither increase nor decrease"),
         ({"values": numbers(2, 3, 8, 2), "t": [0, 1, 2, 3]}, FLOW, r"array t \(4\) is called like an axis of length 3"),
         ({"values": numbers(2, 3, 8, 2), "x": np.arange(9)}, FLOW, r"array x \(9\) is called like .* of length 8"),
+        (
+            {"values": numbers(2, 3, 8, 2), "t": ["dawn", "noon", "dusk"]},
+            FLOW,
+            "the coordinates time are words, such as 'dawn'; write them as numbers or as dates such as 2001-",
+        ),
+        ({"values": numbers(2, 3, 8, 2), "x": [*"abcdefgh"]}, FLOW, "x are words, such as 'a'; write them as numbers."),
         ({"values": numbers(2, 3, 8, 2) * 1j}, FLOW, "is complex|does not have"),
         ({"values": np.array([{}, {}])}, FLOW, "holds Python objects, not numbers"),
         ({"values": numbers(0, 3, 8, 2)}, FLOW, "sample has length 0"),
         ({"u": numbers(2, 3, 8), "v": numbers(2, 3, 9)}, FLOW, r"array v \(2 × 3 × 9\) does not have the axes"),
+        (
+            {"values": numbers(2, 3, 8, 2), "f": numbers(2, 3, 8)},
+            Definition(**{**vars(FLOW), "inputs": {"f": ("f",)}}),
+            r"the input f \(2 × 3 × 8\) changes in time, and an input must not; keep one frame of it, or make it",
+        ),
+        (
+            {"values": numbers(2, 3, 8, 2), "fx": numbers(2, 3)},
+            Definition(**{**vars(FLOW), "inputs": {"f": ("fx",)}}),
+            r"the input fx \(2 × 3\) changes in time, and an input must not",
+        ),
         (
             {"values": numbers(2, 3, 8, 2)},
             Definition(**{**vars(FLOW), "datasets": {"u": "/sol"}}),

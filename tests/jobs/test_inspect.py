@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tracemalloc
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from ups.data import open_source
 from ups.data.trajectories import Reduction, Trajectories
 from ups.definition import Definition
 from ups.jobs.inspect import describe, notes, problems, task_table
+from ups.jobs.obeyed import law_residuals
 from ups.models.grids import check_grid
-from ups.physics import EQUATIONS
+from ups.physics import EQUATIONS, TASKS
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, generate
 from ups.types import ConfigError, DataError
@@ -121,7 +124,7 @@ def test_a_sample_in_which_no_cell_counts_is_named_and_not_read(tmp_path: Path) 
 def test_an_axis_of_one_cell_is_found_which_no_run_takes(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, u=np.random.default_rng(0).random((3, 9, 8, 1)))
-    task = Definition("a", dims=("sample", "time", "x", "y"), fields={"u": ("u",)})
+    task = Definition("a", dims=("sample", "time", "x", "y"), fields={"u": ("u",)}, dt=0.1)
     sentence = "the axis y has one cell, and nothing can be learnt along it; write the data without it"
     assert [problem for _, problem in problems([path], task)] == [sentence]
     assert notes([path], task) == []
@@ -146,7 +149,7 @@ def test_units_that_differ_are_found_in_a_folder_and_across_files_of_one_task(tm
 
 
 def test_values_that_could_be_one_per_frame_are_a_note_of_info_and_validate(tmp_path: Path) -> None:
-    task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    task = Definition("flow", dims=("sample", "time", "x"), fields={"u": ("u",)}, dt=0.1)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["u"], file["drive"] = np.random.default_rng(0).random((21, 21, 8)), np.arange(21.0)
     said = "drive (21) is read as a parameter of each sample, but could be one value per frame as well"
@@ -154,6 +157,55 @@ def test_values_that_could_be_one_per_frame_are_a_note_of_info_and_validate(tmp_
     info = describe(tmp_path / "a.h5", task)
     assert f"note: {said}" in info
     assert "each sample has its own drive" in info
+
+
+def test_what_was_taken_for_granted_is_a_note_of_info_and_validate(tmp_path: Path) -> None:
+    """Axes that fall, and times that are missing: both were read without a word."""
+    values = np.random.default_rng(8).normal(size=(5, 4, 16))
+    np.savez(tmp_path / "a.npz", u=values, x=np.linspace(1, 0, 16))
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)})
+    said = [note for _, note in notes([tmp_path / "a.npz"], task)]
+    assert said == [
+        "x falls as it is stored, and is read from low to high: arrays that are given to a simulator run the same way",
+        "no times are stored; frames are taken to be 1 apart (`dt` in the task says otherwise)",
+    ]
+    assert all(f"  note: {note}" in describe(tmp_path / "a.npz", task) for note in said)
+
+
+@pytest.mark.parametrize("kind", ["twice", "once", "mirrored", "at rest", "walls"])
+def test_the_end_of_a_box_that_wraps_stored_twice_is_a_note(tmp_path: Path, kind: str) -> None:
+    draw, k = np.random.default_rng(3), np.arange(1, 4)
+    x = np.arange(33) / 32 if kind != "mirrored" else (np.arange(32) + 0.5) / 32
+    size = draw.normal(size=(2, 20, 6, 1, 3)) * ([[[[[1]]]], [[[[0]]]]] if kind == "mirrored" else 1)
+    waves = size[0] * np.cos(2 * np.pi * k * x[:, None]) + size[1] * np.sin(2 * np.pi * k * x[:, None])
+    u = waves.sum(-1)[..., : 32 if kind == "once" else None]
+    u = u * np.exp(-(((x - 0.5) / 0.05) ** 2)) if kind == "at rest" else u
+    np.savez(tmp_path / "a.npz", u=u, dt=0.1)
+    task = Definition("a", dims=("sample", "time", "x"), periodic=() if kind == "walls" else ("x",))
+    words = "the last cell of x equals the first in all frames looked at; x wraps, so leave out the one or the other"
+    assert (words in [note for _, note in notes([tmp_path / "a.npz"], task)]) is (kind == "twice")
+    assert (f"  note: {words}\n" in describe(tmp_path / "a.npz", task)) is (kind == "twice")
+
+
+def test_times_are_those_of_all_samples(tmp_path: Path) -> None:
+    for i, (frames, dt) in enumerate([(4, 0.5), (7, 0.5), (5, 0.25)]):
+        np.savez(tmp_path / f"{i}.npz", u=np.random.default_rng(i).normal(size=(frames, 16)), t=dt * np.arange(frames))
+    task = Definition("a", dims=("time", "x"), fields={"u": ("u",)})
+    assert "  t from 0 to 3 (in the shortest to 1), dt from 0.25 to 0.5\n" in describe(tmp_path, task)
+    (tmp_path / "2.npz").unlink()
+    assert "  t from 0 to 3 (in the shortest to 1.5), dt = 0.5\n" in describe(tmp_path, task)
+
+
+def test_read_only_arrays_are_measured_without_a_warning(tmp_path: Path) -> None:
+    """Torch warns once in a process unless it is told to do so always."""
+    np.savez(tmp_path / "a.npz", u=np.random.default_rng(5).uniform(1, 2, (5, 4, 16)), dt=0.1)
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)}, positive=("u",))
+    with open_source(tmp_path / "a.npz", TASKS, task) as source, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.set_warn_always(True)
+        ((_, worst, _),) = law_residuals(source)
+    torch.set_warn_always(False)
+    assert worst == 0
 
 
 def test_constant_and_frozen_trajectories_are_found(sound: Path) -> None:

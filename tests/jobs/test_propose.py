@@ -216,6 +216,24 @@ def test_fit_takes_what_init_proposes_but_for_what_it_is_told() -> None:
     assert "operator.train.lr" not in found[2]
 
 
+@pytest.mark.parametrize(
+    ("shape", "patch"), [((2,), [1, 2, 2]), ((7,), [2, 2, 2]), ((8,), [4, 2, 2]), ((32, 3), [4, 1, 2])]
+)
+def test_a_grid_too_small_for_the_usual_patch_is_given_a_smaller_one(
+    tmp_path: Path, shape: tuple[int, ...], patch: list[int]
+) -> None:
+    """Neither `ups init` nor the data can be told of another."""
+    u, dims = np.random.default_rng(9).normal(size=(12, 5, *shape)), ("sample", "time", *"xy"[: len(shape)])
+    with Data(u, dims).source() as source:
+        assert _proposed([source], "cpu", 1.0, {})["model.codec.patch"] == patch
+    np.savez(tmp_path / "small.npz", u=u)
+    (tmp_path / "small.yaml").write_text(f"name: small\ndims: [{', '.join(dims)}]\nfields: {{u: [u]}}\n")
+    config = written(tmp_path / "config.yaml", tmp_path / "small.npz", task=str(tmp_path / "small.yaml"))
+    codec = config.model.part("codec")
+    assert list(codec.patch) == patch
+    build([source.task], codec, OperatorConfig(width=16, heads=2), grids={source.task.name: shape})
+
+
 def test_a_section_that_fit_is_given_leaves_the_rest_of_it_as_it_is_proposed() -> None:
     """Whole, it took the time to train for with it."""
     given = {"operator": {"train": {"lr": 1e-3}}, "model.operator": {"carried": {"a": ["c"]}, "context": 3}, "mix": {}}

@@ -17,10 +17,10 @@ from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.engine.preemption import Preempted
 from ups.models import Simulator, SimulatorConfig, artifact
-from ups.models.questions import walls_of
+from ups.models.questions import parameters, walls_of
 from ups.physics import TASKS
 from ups.physics.laws import guarding
-from ups.types import ConfigError, DataError
+from ups.types import ConfigError, DataError, Param
 
 NU = {"nu": 1.0}
 
@@ -105,6 +105,16 @@ def test_reencoding_gives_the_same_steps_when_the_codec_loses_nothing() -> None:
     assert torch.allclose(sim.simulate(window(u, asked), 1), carried)
 
 
+def test_a_rollout_from_its_own_frame_is_the_same_where_frames_are_encoded_again() -> None:
+    """Otherwise it goes on from tokens, which hold more than the frame."""
+    sim, u = burgers(), frames("burgers1d")[:, 0]
+    for reencode in (False, True):
+        sim.config = SimulatorConfig(reencode=reencode, guard=False)
+        whole = sim.rollout(u, 5, NU)
+        again = sim.rollout(whole[:, 1], 3, NU)
+        assert torch.equal(whole[:, 2:], again) is reencode
+
+
 def test_the_guard_keeps_totals_and_signs() -> None:
     sim = burgers()
     u = frames("burgers1d")[:, 0]
@@ -156,6 +166,35 @@ def test_a_parameter_outside_the_trained_range_warns_and_an_unknown_or_missing_o
         sim.rollout(u, 1)
     with pytest.raises(ConfigError, match="3 values for 2 samples"):
         sim.rollout(u, 1, {"nu": [1.0, 1.0, 1.0]})
+
+
+GAS = Param("gas", "air", "", choices=("air", "argon"), encoded=True)
+OF_GAS = dataclasses.replace(TASKS["burgers1d"], parameters=(GAS,))
+SEEN = {"gas": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["argon", "air"],
+        np.array(["argon", "air"]),
+        np.array([b"argon", b"air"]),
+        np.array(["argon", "air"], object),
+        torch.tensor([1, 0]),
+        [1, 0.0],
+    ],
+)
+def test_words_are_their_places_in_any_kind_of_array(words: object) -> None:
+    assert parameters({"gas": words}, OF_GAS, SEEN, 2).tolist() == [[1.0], [0.0]]
+    assert parameters({"gas": np.asarray(words)[0]}, OF_GAS, SEEN, 2).tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize("word", ["neon", 0.5, 7, [0, -1], np.array(["air", "neon"]), ["air", 1]])
+def test_what_is_no_word_of_a_parameter_is_refused_with_those_that_are(word: object) -> None:
+    with pytest.raises(ConfigError, match=r"burgers1d was not trained on gas = '[\w.-]+'; it knows air, argon\."):
+        parameters({"gas": word}, OF_GAS, SEEN, 2)
+    with pytest.raises(ConfigError, match="needs the parameter gas, one of air, argon; give"):
+        parameters({}, OF_GAS, SEEN, 2)
 
 
 def test_a_field_that_never_varied_stays_what_it_was_and_another_value_warns() -> None:
@@ -383,3 +422,14 @@ def test_a_boundary_is_the_same_however_it_is_said(boundary: object) -> None:
 def test_samples_of_one_question_share_a_boundary_that_there_is(boundary: object) -> None:
     with pytest.raises(ConfigError, match=r"boundary is .* must be one of periodic, trans, the same for all samples"):
         walls_of(None, TASKS["cfd1d"], {"boundary": boundary})
+
+
+@pytest.mark.parametrize(
+    ("said", "wraps"),
+    [(["y"], (False, True)), ("x", (True, False)), ([], (False, False)), (("y", "x"), (True, True))],
+)
+def test_axes_that_wrap_may_be_said_by_name(said: object, wraps: tuple[bool, ...]) -> None:
+    assert walls_of(said, TASKS["cfd2d"], {}) == wraps
+    assert walls_of(list(wraps), TASKS["cfd2d"], {}) == wraps
+    with pytest.raises(ConfigError, match=r"periodic is \['z'\], but must be names of axes \(x, y\), or True"):
+        walls_of(["z"], TASKS["cfd2d"], {})

@@ -513,6 +513,43 @@ def test_fit_refuses_data_before_it_writes_them(tmp_path: Path, what: str) -> No
     assert not list(tmp_path.iterdir())
 
 
+class Labelled:
+    """An array with names of its axes, as xarray has them."""
+
+    name, coords = "u", ()
+
+    def __init__(self, values: np.ndarray, dims: tuple[str, ...]) -> None:
+        self.values, self.dims = values, dims
+
+
+SHORT = np.random.default_rng(0).normal(size=(6, 4, 16))
+AXES = ["sample", "time", "x"]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (ups.Data([SHORT[0], SHORT[1, :3]]), "values is a list of arrays of different shapes, which make no"),
+        (ups.Data(SHORT, params={"k": [[1], [2, 3]]}), "k is a list of arrays of different shapes"),
+        (ups.Data(SHORT, params={"k": SHORT[:, :2, 0]}), "k has 6 × 2 values; give one, or one per sample, and each"),
+        (ups.Data(SHORT * 1j), r"values \(6 × 4 × 16\) is complex; write its real and imaginary part as two channels"),
+        (ups.Data({"a": SHORT, "b": SHORT * 1j}), r"b \(6 × 4 × 16\) is complex; write its real and imaginary part"),
+        (ups.Data(SHORT, AXES[:2]), r"dims=\['sample', 'time'\] does not name the axes of 6 × 4 × 16 numbers"),
+        (ups.Data(SHORT, ["sample", "x", "x"]), "does not name the axes of 6 × 4 × 16 numbers; name each of them once"),
+        (ups.Data(SHORT, [*AXES, "y"]), r"name each of them once, .* such as dims=\['sample', 'time', 'x'\]"),
+        (ups.Data(SHORT[..., None], AXES), r"such as dims=\['sample', 'time', 'x', 'channel'\]"),
+        (ups.Data(SHORT, task=ups.Definition(dims=("sample", "time"))), "does not name the axes of 6 × 4 × 16 numbers"),
+        (ups.Data(SHORT, AXES, inputs={"f": SHORT}), r"the input f \(6 × 4 × 16\) changes in time"),
+        (ups.Data(SHORT, AXES, inputs={"f": SHORT[:, 0, :5]}), r"f \(6 × 5\) does not lie on the grid of 16 cells"),
+        (ups.Data(Labelled(SHORT, ("case", "when", "x"))), "nothing says what the dimension 'when' is; rename it to"),
+    ],
+)
+def test_arrays_that_cannot_be_read_are_one_sentence_that_speaks_of_arrays(data: ups.Data, words: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=words) as caught:
+        data.source()
+    assert not {"--task", "damaged", "\n"} & {*str(caught.value).split(" ")}
+
+
 def test_fit_trains_one_simulator_for_several_tasks(tmp_path: Path) -> None:
     speeds = np.linspace(0.2, 1, 12)
     one, two = ups.Data(waves(16, 8, speeds)), ups.Data(waves(32, 6, speeds), task=ups.Definition(periodic=["x"]))

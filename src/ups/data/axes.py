@@ -5,14 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from ups.data.source import Remarks, is_uniform
+from ups.definition import TIME
 from ups.types import Array, DataError, Domain
 
 Box = tuple[float, float]
+UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
+# What notes say that are worth a look before anything is trained.
+FALLS, NO_TIMES = "falls as it is stored, and is read from low to high", "no times are stored"
 UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
@@ -24,6 +30,25 @@ def space_axis(name: str, stored: Array, remarks: Remarks, where: Path) -> tuple
     note_uneven(name, stored if stored.dtype.kind == "f" else axis, remarks)
     downwards = len(axis) > 1 and axis[0] > axis[-1]
     return (axis[::-1].copy(), True) if downwards else (axis, False)
+
+
+def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:
+    """Coordinates that are stored as text: numbers, or of time dates as ISO 8601 writes them, in the least unit that
+    they name."""
+    text = np.char.strip(np.asarray([w.decode() if isinstance(w, bytes) else str(w) for w in words.flat], str))
+    text = text.reshape(words.shape)
+    with suppress(ValueError):
+        return text.astype(np.float64)
+    if name == TIME:
+        with suppress(ValueError):
+            days = np.char.rstrip(text, "Z").astype("datetime64")
+            unit = np.datetime_data(days.dtype)[0]
+            remarks.notes.append(f"the times are dates, which are counted in {UNITS.get(unit, unit)}")
+            return days.astype(np.float64)
+    dates = " or as dates such as 2001-01-31T06:00" if name == TIME else ""
+    raise DataError(
+        f"{where}: the coordinates {name} are words, such as '{text.flat[0]}'; write them as numbers{dates}."
+    )
 
 
 def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:
@@ -74,11 +99,13 @@ def grid(
 ) -> tuple[Domain, frozenset[str]]:
     """The domain of an array, and the axes that are stored from high to low. Boundaries are not known to wrap."""
     boxes = box_without_coordinates(names, shape, given)
-    axes, bounds, flipped = [], [], set()
+    axes, bounds, flipped = [], [], set[str]()
     for name, n, box in zip(names, shape, boxes, strict=True):
         if name in stored:
             axis, downwards = space_axis(name, stored[name], remarks, where)
-            flipped |= {name} if downwards else set()
+            if downwards:
+                flipped.add(name)
+                remarks.notes.append(f"{name} {FALLS}: arrays that are given to a simulator run the same way")
             box = given.get(name) or bounds_of(axis)
         else:
             axis = box[0] + (np.arange(n) + 0.5) * ((box[1] - box[0]) / n)
@@ -95,9 +122,7 @@ def times_of(frames: int, stored: Array | None, dt: float | Array | None, remark
         stored = np.arange(frames) * dt[:, None] if len(dt) > 1 else np.arange(frames) * dt[0]
     if stored is None:
         if dt is None and frames > 1:
-            remarks.notes.append(
-                "no times are stored; frames are taken to be 1 apart (`dt` in the task says otherwise)"
-            )
+            remarks.notes.append(f"{NO_TIMES}; frames are taken to be 1 apart (`dt` in the task says otherwise)")
         return np.arange(frames) * float(1.0 if dt is None else dt)
     times = np.asarray(stored, np.float64)
     if not np.isfinite(times).all() or not (np.diff(times, axis=-1) > 0).all():

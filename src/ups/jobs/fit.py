@@ -12,7 +12,8 @@ import numpy as np
 
 from ups.config import load
 from ups.data import Source, defined
-from ups.data.readers.memory import open_memory
+from ups.data.readers.array_dims import VALUES, role_of
+from ups.data.readers.memory import array_of, open_memory
 from ups.data.splits import PARTS, make_split
 from ups.data.trajectories import Reduction, alike
 from ups.data.write_well import write_data_set
@@ -28,7 +29,7 @@ from ups.run.datasets import Screen, open_sets
 from ups.run.load import load as load_simulator
 from ups.run.run import run_alone
 from ups.rundir import RunDir
-from ups.types import ConfigError, counted
+from ups.types import Array, ConfigError, counted
 
 # The share of the time that goes into a codec that has something to learn.
 CODEC = 0.15
@@ -63,7 +64,9 @@ class Data:
         arrays, dims = _named(self.values)
         beside = {**self.coords, **self.inputs, **({} if self.mask is None else {"mask": self.mask})}
         words = {k: v for k, v in self.params.items() if isinstance(v, str)}
-        columns = {k: v for k, v in self.params.items() if k not in words}
+        columns = {k: array_of(v, k) for k, v in self.params.items() if k not in words}
+        _check_columns(columns)
+        _check_axes(self.dims, arrays, dims, definition)
         if not dims:
             definition = replace(definition, dims=tuple(self.dims) or definition.dims or _usual(arrays, definition))
             inputs = {name: (name,) for name in self.inputs} | definition.inputs
@@ -100,8 +103,40 @@ def _named(values: Any) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
         arrays = {name: values, **{str(key): values.coords[key] for key in values.coords}}
         return {n: a.values for n, a in arrays.items()}, {n: tuple(map(str, a.dims)) for n, a in arrays.items()}
     if isinstance(values, Mapping):
-        return {str(name): value for name, value in values.items()}, {}
-    return {"values": values}, {}
+        return {str(name): array_of(value, str(name)) for name, value in values.items()}, {}
+    return {VALUES: array_of(values, VALUES)}, {}
+
+
+def _check_columns(columns: Mapping[str, Array]) -> None:
+    """Every parameter is one value, or one per sample."""
+    for name, values in columns.items():
+        if max(values.shape, default=1) != values.size:
+            shape = " × ".join(map(str, values.shape))
+            raise ConfigError(f"{name} has {shape} values; give one, or one per sample, and each column its own name.")
+
+
+def _check_axes(
+    said: Sequence[str], arrays: Mapping[str, Array], dims: Mapping[str, tuple[str, ...]], definition: Definition
+) -> None:
+    """What names the axes of arrays names each once, one of space among them; `said` as many as a lone array has."""
+    if dims:
+        known = set(definition.datasets.values())
+        strange = [d for d in _widest(dims) if d not in known and not role_of(d, {}, definition)]
+        if strange:
+            raise ConfigError(
+                f"nothing says what the dimension '{strange[0]}' is; rename it to sample, time, x, y, z or channel, or "
+                f"give task=ups.Definition(datasets={{'sample': '{strange[0]}'}})."
+            )
+        return
+    shape = max((a.shape for a in arrays.values()), key=len, default=())
+    named = replace(definition, dims=tuple(said) or definition.dims)
+    wrong = len(named.dims) < len(shape) or (said and len(arrays) == 1 and len(said) != len(shape))
+    if named.dims and (wrong or not named.space or len(set(named.layout)) != len(named.dims)):
+        usual = [str(SAMPLE), str(TIME), *SPACE][: max(3, len(shape) - (len(shape) > 3))]
+        raise ConfigError(
+            f"dims={[*map(str, named.dims)]} does not name the axes of {' × '.join(map(str, shape))} numbers; name "
+            f"each of them once, and at least one of space, such as dims={usual + [str(CHANNEL)] * (len(shape) > 3)}."
+        )
 
 
 def _widest(dims: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -94,6 +94,10 @@ class Holding:
         title = spec.name if spec.title in ("", spec.name) else f"{spec.title} ({spec.name})"
         return f"{title}: {what} × {cells} cells × {', '.join(spec.channels)}"
 
+    def thin(self, kind: str) -> int:
+        """Every so many cells are kept; all of data that are made, or whose files are not named."""
+        return every_of(max(self.cells), CELLS[kind][self.task.ndim]) if self.files else 1
+
     def section(self, kind: str) -> dict[str, Any]:
         """The entry of a config."""
         entry: dict[str, Any] = {"file": self.files[0] if len(self.files) == 1 else list(self.files)}
@@ -102,8 +106,7 @@ class Holding:
             entry |= {"scheme": "accurate"}
         elif self.definition:
             entry["task"] = self.definition
-        thin = {"space": every_of(max(self.cells), CELLS[kind][self.task.ndim])} if self.files else {}
-        thin |= {} if self.task.steady else {"time": self.every}
+        thin = {"space": self.thin(kind)} | ({} if self.task.steady else {"time": self.every})
         thin = {name: every for name, every in thin.items() if every > 1}
         cut: dict[str, Any] = {"time": [0.7, 0.15, 0.15]} if self.samples < FEW else {"fractions": list(OF_FEW)}
         if self.divided or self.samples >= MANY:  # of a tenth of fewer a test could tell nothing
@@ -189,7 +192,7 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
 def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
     """How a simulator of some tasks, with a network of a named size, is made and trained on a kind of device: the
     sections of a config, without the size."""
-    patch = [4, 2 if kind == "cpu" else 4, 2]
+    patch = [_patch(sets, kind, ndim, most) for ndim, most in enumerate((4, 2 if kind == "cpu" else 4, 2), start=1)]
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
     carried = {h.task.name: list(h.winds) for h in sets if h.winds}
@@ -211,6 +214,14 @@ def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
             "train": {"lr": RATES.get(size, RATES["small"]), "optimizer": "muon", "ema": 0.99},
         },
     }
+
+
+def _patch(sets: Sequence[Holding], kind: str, ndim: int, most: int) -> int:
+    """The cells of a patch along an axis: a half, a quarter … of `most` where an axis has no room for two patches."""
+    least = min((n // h.thin(kind) for h in sets if h.task.ndim == ndim for n in h.cells), default=2 * most)
+    while most > 1 and 2 * most > least:
+        most //= 2
+    return most
 
 
 def _made(task: str) -> Holding:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source, blocks, open_source
+from ups.data.axes import FALLS, NO_TIMES
 from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
@@ -18,8 +19,15 @@ from ups.data.units import check_units
 from ups.definition import Definition
 from ups.jobs.digits import Digits
 from ups.jobs.obeyed import close_ups, coefficients, contradictions, law_residuals, stated
-from ups.jobs.seams import seamless, wrapping
-from ups.jobs.variety import described_task, differences, single_cells, uneven_times, varying_parameters
+from ups.jobs.seams import seams
+from ups.jobs.variety import (
+    described_task,
+    differences,
+    single_cells,
+    times_in_words,
+    uneven_times,
+    varying_parameters,
+)
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.types import Array, DataError, counted, counted_from
@@ -40,6 +48,9 @@ WRONG = (
 # Samples of which no law and no coefficient is measured.
 UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
+# Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
+UNSURE = (PER_FRAME, FALLS, NO_TIMES)
+
 Task = str | Definition | None
 
 
@@ -48,7 +59,7 @@ def describe(path: Path, task: Task = None) -> str:
     with open_source(path, TASKS, task) as source:
         lines = [*_headline(source), *_values(source), *coefficients(source)]
         lines += [f"  {law}, but for up to {worst:.1e} of its size" for law, worst, _ in law_residuals(source)]
-        lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *wrapping(seamless(source)))]
+        lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *seams(source))]
         faults = (*source.problems, *uneven_times(source), *single_cells(source))
         lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
@@ -62,8 +73,8 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     for path in paths:
         try:
             with open_source(path, TASKS, task) as source:
-                unsure = [note for note in source.notes if PER_FRAME in note]
-                found += [(path, note) for note in (*unsure, *differences(source), *wrapping(seamless(source)))]
+                unsure = [note for note in source.notes if any(words in note for words in UNSURE)]
+                found += [(path, note) for note in (*unsure, *differences(source), *seams(source))]
         except DataError:
             continue  # `problems` says why
     return found
@@ -175,7 +186,7 @@ def _counting(source: Source, index: int) -> Array | None:
 
 
 def _headline(source: Source) -> list[str]:
-    task, t = source.task, np.asarray(source.times, np.float64)
+    task = source.task
     cells = " × ".join(map(str, source.domain.shape))
     size, kind = _size(source), "steady" if task.steady else "transient"
     lines = [
@@ -191,8 +202,7 @@ def _headline(source: Source) -> list[str]:
     ):
         ends = "periodic" if wraps else "bounded"
         lines.append(f"  {letter} from {lo:.6g} to {hi:.6g}, d{letter} = {(hi - lo) / n:.6g}, {ends}")
-    if not task.steady and len(t) > 1:
-        lines.append(f"  t from {t[0]:g} to {t[-1]:g}, dt = {(t[-1] - t[0]) / (len(t) - 1):g}")
+    lines += [] if task.steady else times_in_words(source)
     if source.params:
         lines.append(f"  parameters: {stated(source.params)}")
     for name, values in varying_parameters(source).items():

@@ -40,8 +40,9 @@ def law_residuals(source: Source) -> list[tuple[str, float, float]]:
     laws = laws_of(source.task, source.domain.periodic, params)
     worst, blur = [0.0] * len(laws), [0.0] * len(laws)
     for sample in close_ups(source) if laws else ():
-        u = torch.as_tensor(sample.values, dtype=torch.float64).unsqueeze(0)
-        mask = mask_of(source.task, torch.as_tensor(sample.inputs).unsqueeze(0))
+        # Copies: what a reader gives may be read-only, which torch warns of.
+        u = torch.from_numpy(np.array(sample.values, np.float64)).unsqueeze(0)
+        mask = mask_of(source.task, torch.from_numpy(np.array(sample.inputs)).unsqueeze(0))
         for i, law in enumerate(laws):
             worst[i] = max(worst[i], float(law.residual(u, source.domain, mask)))
             blur[i] = max(blur[i], float(law.sampling_error(u, source.domain, mask)))

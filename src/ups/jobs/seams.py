@@ -1,8 +1,8 @@
-"""Axes that nobody has called periodic, and whose ends fit together as if they were: looked for in a few frames."""
+"""The ends of axes in a few frames: they fit together though nobody calls them periodic, or one point is both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,26 +12,46 @@ from ups.types import Array
 LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each
 SMOOTH = 0.3  # of a frame's deviation, which neighbours differ by at most where cells resolve it
 LEAST, STEP, BEND = 0.5, 1.5, 2.0  # times what is usual inside: any seam at least, its step and its bend at most
+SAME, STILL = 1e-3, 1e-6  # of the steps beside them: what equal ends differ by; of all deviation: no step
 FEWEST = 12  # frames of which anything can be said
 
 
 def seamless(source: Source) -> tuple[str, ...]:
     """The axes that do not wrap by what is said of them, and across whose ends all channels go on as they do inside, in
     value and in slope. A field that is held at walls has a kink there, one that is flat there a step."""
+    return _axes(source, _frames(source), False, _fits)
+
+
+def seams(source: Source) -> list[str]:
+    """What there is to say of the ends of axes: those that seem to wrap, and those that do and have their end twice."""
+    frames = _frames(source)
+    twice = (
+        "the last cell of {0} equals the first in all frames looked at; {0} wraps, so leave out the one or the other"
+    )
+    closed = [twice.format(name) for name in _axes(source, frames, True, _twice)]
+    return [*wrapping(_axes(source, frames, False, _fits)), *closed]
+
+
+def _axes(source: Source, frames: Array, wrap: bool, holds: Callable[[Array, int], bool]) -> tuple[str, ...]:
+    """The axes that wrap, or do not, of which something `holds` in frames."""
+    ends = enumerate(zip(source.task.axes, source.domain.periodic, source.domain.shape, strict=False))
+    chosen = [(axis, name) for axis, (name, wraps, n) in ends if wraps is wrap and n >= 8 and len(frames)]
+    return tuple(name for axis, name in chosen if holds(frames, axis))
+
+
+def _frames(source: Source) -> Array:
+    """Some frames `(F, *S, C)` of some samples; none of a task whose equation says what wraps, or where too few are
+    finite."""
     if source.task.equation or source.task.steady:
-        return ()
-    shape, periodic = source.domain.shape, source.domain.periodic
+        return np.zeros(0)
     found = []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         last = len(source.times_of(i)) - 1
         places = sorted({last * k // (TIMES - 1) for k in range(TIMES)})
-        if source.domain_of(i).shape == shape:
+        if source.domain_of(i).shape == source.domain.shape:
             found += [source.read(i, slice(k, k + 1))[0].astype(np.float64) for k in places]
     frames = [frame for frame in found if np.isfinite(frame).all()]
-    if len(frames) < FEWEST:
-        return ()
-    axes = enumerate(zip(source.task.axes, periodic, shape, strict=False))
-    return tuple(name for axis, (name, wraps, n) in axes if not wraps and n >= 8 and _fits(np.stack(frames), axis))
+    return np.stack(frames) if len(frames) >= FEWEST else np.zeros(0)
 
 
 def wrapping(axes: Sequence[str]) -> list[str]:
@@ -58,3 +78,12 @@ def _fits(frames: Array, axis: int) -> bool:
         if (ratio < LEAST**2).any() or (ratio > most**2).any():
             return False
     return True
+
+
+def _twice(frames: Array, axis: int) -> bool:
+    """Whether the ends of an axis are equal, and its neighbours there are not, nor the cells next to the ends, as in
+    states that are their own mirror image."""
+    lines = np.moveaxis(frames, 1 + axis, 0)
+    apart = np.sqrt(np.mean((lines[0] - lines[-1]) ** 2))
+    steps = [np.sqrt(np.mean((lines[i] - lines[j]) ** 2)) for i, j in ((0, 1), (-2, -1), (1, -2))]
+    return bool(min(steps) > STILL * lines.std() and apart < SAME * min(steps))

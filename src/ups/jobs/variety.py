@@ -42,6 +42,19 @@ def differences(source: Source) -> list[str]:
     return notes
 
 
+def times_in_words(source: Source) -> list[str]:
+    """From when to when frames were taken, and how far apart, of all samples; a line of `data info`."""
+    rows = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, range(len(source)))}.values()
+    long = [t for t in rows if len(t) > 1]
+    if not long:
+        return []
+    ends, steps = [float(t[-1]) for t in long], [float((t[-1] - t[0]) / (len(t) - 1)) for t in long]
+    low, high = min(steps), max(steps)
+    apart = f"dt = {low:g}" if _digits(low) == _digits(high) else f"dt from {low:g} to {high:g}"
+    shortest = "" if _digits(min(ends)) == _digits(max(ends)) else f" (in the shortest to {min(ends):g})"
+    return [f"  t from {min(float(t[0]) for t in long):g} to {max(ends):g}{shortest}, {apart}"]
+
+
 def varying_parameters(source: Source) -> dict[str, str]:
     """The range of each parameter that differs from sample to sample, in words."""
     values: dict[str, dict[float | str, None]] = {}

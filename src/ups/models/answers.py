@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Answers(nn.Module):
         params: Any = None,
         dt: Any = None,
         task: TaskSpec | str | None = None,
-        periodic: tuple[bool, ...] | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
         points: Any = None,
         inputs: Any = None,
         ensemble: int | None = None,
@@ -96,7 +97,8 @@ class Answers(nn.Module):
         channel), and a Dataset has a variable for each channel; answers are labelled alike. With fewer frames than the
         operator's context, the first stands for those before it. `params` maps names to a number, or to one per sample;
         one outside the trained range warns. `dt` is the trained one unless given: a number, or one for each step.
-        `task` is needed where the simulator knows several. `points (P, n)`, in the task's own coordinates, asks for
+        `task` is needed where the simulator knows several. `periodic` names the axes that wrap, or says True or False
+        of each, where it is not as the task says. `points (P, n)`, in the task's own coordinates, asks for
         values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
         force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
         do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
@@ -135,7 +137,7 @@ class Answers(nn.Module):
         inputs: Any,
         params: Any = None,
         task: TaskSpec | str | None = None,
-        periodic: tuple[bool, ...] | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
         points: Any = None,
         tolerance: float | None = None,
         ensemble: int | None = None,
@@ -158,7 +160,7 @@ class Answers(nn.Module):
         tolerance: float = 1e-6,
         params: Any = None,
         task: TaskSpec | str | None = None,
-        periodic: tuple[bool, ...] | None = None,
+        periodic: Sequence[bool] | Sequence[str] | None = None,
     ) -> Solution:
         """The solution of a steady task, refined by iterations of a solver until the relative residual of its discrete
         equations is at most `tolerance`, with what that took. The rest as in `solve`."""
@@ -172,7 +174,7 @@ class Answers(nn.Module):
         inputs: Any,
         params: Any,
         task: TaskSpec | str | None,
-        periodic: tuple[bool, ...] | None,
+        periodic: Sequence[bool] | Sequence[str] | None,
         guess: str = GUESS,
     ) -> tuple[Given, Window]:
         """What a user gives to be solved, and the window of it."""

@@ -80,10 +80,11 @@ def parameters(
     columns = []
     for name, (lo, hi) in ((name, trained[name]) for name in names):
         if name not in given and lo != hi:
-            raise ConfigError(
-                f"{task.name} needs the parameter {name}, trained from {lo:g} to {hi:g}; give params={{'{name}': …}}."
-            )
-        value = tensor_of(_placed(given.get(name, lo), name, task), f"{name} of {task.name}").reshape(-1)
+            words = _choices(name, task)
+            asked = f"one of {', '.join(words)}" if words else f"trained from {lo:g} to {hi:g}"
+            raise ConfigError(f"{task.name} needs the parameter {name}, {asked}; give params={{'{name}': …}}.")
+        placed = _placed(given[name], name, task) if name in given else lo
+        value = tensor_of(placed, f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
             raise ConfigError(
                 f"{name} has {counted(len(value), 'value')} for {counted(batch, 'sample')}; give one, or one per "
@@ -94,16 +95,32 @@ def parameters(
     return torch.stack(columns, 1) if columns else torch.zeros(batch, 0)
 
 
+def _choices(name: str, task: TaskSpec) -> tuple[str, ...]:
+    """The words that a parameter may be; none where it is a number."""
+    return next(p.choices for p in task.parameters if p.name == name)
+
+
 def _placed(given: Any, name: str, task: TaskSpec) -> Any:
     """A parameter that is a word, or one per sample, as its place among the choices; numbers as they are."""
-    choices = next(p.choices for p in task.parameters if p.name == name)
-    words = [given] if isinstance(given, str) else given
-    if not choices or not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        return given
-    for word in words:
+    choices = _choices(name, task)
+    words = _words(given) if choices else None
+    if choices and words is None:
+        places = tensor_of(given, f"{name} of {task.name}", dtype=torch.float64).reshape(-1).tolist()
+        words = [choices[int(x)] if x in range(len(choices)) else f"{x:g}" for x in places]
+    for word in words or ():
         if word not in choices:
             raise ConfigError(f"{task.name} was not trained on {name} = '{word}'; it knows {', '.join(choices)}.")
-    return [choices.index(word) for word in words]
+    return given if words is None else [choices.index(word) for word in words]
+
+
+def _words(given: Any) -> list[str] | None:
+    """Text in any kind of array, or alone; None for what holds none."""
+    if isinstance(given, Tensor):
+        return None
+    plain = getattr(given, "values", given)
+    many = np.asarray(plain, object if isinstance(plain, list | tuple) else None).reshape(-1).tolist()
+    many = [x.decode(errors="replace") if isinstance(x, bytes) else x for x in many]
+    return [str(x) for x in many] if any(isinstance(x, str) for x in many) else None
 
 
 def places_of(given: Any, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor:
@@ -137,14 +154,19 @@ def steps_of(given: Any, count: int, low: float, high: float, task: str) -> Tens
 
 
 def walls_of(given: Any, task: TaskSpec, params: Any) -> tuple[bool, ...]:
-    """Which axes wrap: as given, else as the task does at these parameters."""
+    """Which axes wrap: as given, by name or True and False for each, else as the task does at these parameters."""
     if given is None:
         return task.periodicity(_one_boundary(task, params if isinstance(params, Mapping) else {}))
-    if not isinstance(given, tuple | list) or [type(wraps) for wraps in given] != [bool] * task.ndim:
+    axes = task.axes[: task.ndim]
+    named = (given,) if isinstance(given, str) else given
+    if isinstance(named, tuple | list) and all(isinstance(name, str) and name in axes for name in named):
+        return tuple(axis in named for axis in axes)
+    if not isinstance(named, tuple | list) or [type(wraps) for wraps in named] != [bool] * task.ndim:
         raise ConfigError(
-            f"{task.name}: periodic is {given}, but must be True or False for each of {counted(task.ndim, 'axis')}."
+            f"{task.name}: periodic is {given}, but must be names of axes ({', '.join(axes)}), or True or False for "
+            f"each of {counted(task.ndim, 'axis')}."
         )
-    return tuple(given)
+    return tuple(named)
 
 
 def _one_boundary(task: TaskSpec, params: Mapping[str, Any]) -> dict[str, Any]:

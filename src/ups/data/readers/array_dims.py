@@ -69,11 +69,13 @@ def axes_by_definition(
             raise DataError(_misfit(path, variable, definition, count))
         chosen[variable.name] = dataclasses.replace(variable, dims=dims)
         sizes |= {name: n for name, n in zip(dims, variable.shape, strict=True) if name not in (CHANNEL, "")}
-    given = {name for group, names in definition.inputs.items() for name in (group, *names)} | {MASK, definition.mask}
+    named = set(named_inputs(definition))
     for variable in (v for v in variables if v.name not in chosen):
-        dims = _beside(variable, layout, sizes, given)
+        dims = _beside(variable, layout, sizes, named | {MASK})
         if dims is None:
             _check_no_axis(path, variable, sizes)
+            if variable.name in named:
+                raise _no_input(path, variable, layout, sizes)
             remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
         else:
             chosen[variable.name] = dataclasses.replace(variable, dims=dims)
@@ -85,9 +87,10 @@ def _channels_by_array(variables: Sequence[Variable], definition: Definition) ->
     """The arrays that hold what is predicted, and the channels each must have (None: any number)."""
     names = {v.name: v for v in variables}
     if not definition.fields:
-        taken = {*definition.inputs, *(c for group in definition.inputs.values() for c in group), MASK, definition.mask}
+        taken = {*named_inputs(definition), MASK}
         least = len(definition.space) + (TIME in definition.layout)
-        large = [v for v in variables if v.name not in taken and v.is_number and len(v.shape) >= least]
+        held = [v for v in variables if v.is_number or v.dtype.kind == "c"]  # what is complex is refused by name
+        large = [v for v in held if v.name not in taken and len(v.shape) >= least]
         return {v.name: None for v in large if not _is_axis(v.name, definition) or len(v.shape) > 2}
     result: dict[str, int | None] = {}
     missing: list[str] = []
@@ -124,6 +127,31 @@ def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: s
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
         return _fit(variable.shape, options, sizes, loose=True)
     return _fit(variable.shape, [one, ()], sizes, loose=True)
+
+
+def named_inputs(definition: Definition) -> tuple[str, ...]:
+    """What a task may call the arrays of its inputs, its mask among them."""
+    names = tuple(name for group, channels in definition.inputs.items() for name in (group, *channels))
+    return (*names, *filter(None, (definition.mask,)))
+
+
+def moving_input(path: Path, variable: Variable) -> DataError:
+    """The error of an input that has frames."""
+    return DataError(
+        f"{path}: the input {variable.words} changes in time, and an input must not; keep one frame of it, or make it "
+        "one of `fields`, on the same grid as the others and predicted with them."
+    )
+
+
+def _no_input(path: Path, variable: Variable, layout: Dims, sizes: Mapping[str, int]) -> DataError:
+    """The error of an array that the task calls an input, and that does not have the axes of one."""
+    frames = [tuple(name for name in dims if name in layout) for dims in ((SAMPLE, TIME), (TIME,))]
+    gone = ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))
+    options = [*(_without(layout, *names) for names in gone), *frames]  # on the grid, or the same all over it
+    if sizes.get(TIME, 1) > 1 and _fit(variable.shape, options, sizes, loose=True):
+        return moving_input(path, variable)
+    grid = " × ".join(str(sizes.get(name, "?")) for name in _without(layout, SAMPLE, TIME, CHANNEL))
+    return DataError(f"{path}: the input {variable.words} does not lie on the grid of {grid} cells; give it on that.")
 
 
 def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[str]:
@@ -186,7 +214,7 @@ def axes_by_name(path: Path, variables: Sequence[Variable], definition: Definiti
     auxiliary = {name for v in variables for name in str(v.attributes.get("coordinates", "")).split()}
     roles: dict[str, str] = {}
     for dim in {dim for v in variables for dim in v.dims}:
-        role = _role(dim, attributes.get(dim, {}), definition)
+        role = role_of(dim, attributes.get(dim, {}), definition)
         roles[dim] = SPELLINGS.get(renaming.get(dim, "").lower(), renaming[dim]) if dim in renaming else role
     chosen, strange = [], []
     for variable in variables:
@@ -211,7 +239,7 @@ def _coordinate(variable: Variable, roles: Mapping[str, str]) -> str:
     return roles[variable.name] if roles.get(variable.name) else variable.name
 
 
-def _role(dim: str, attributes: Mapping[str, object], definition: Definition) -> str:
+def role_of(dim: str, attributes: Mapping[str, object], definition: Definition) -> str:
     """What a dimension is: sample, time, channel, the name of an axis of space, or "" where nothing tells."""
     word = dim.lower()
     if word in SPELLINGS:

@@ -9,8 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from ups.data.axes import grid, times_of
-from ups.data.readers.array_dims import MASK, VALUES, axes_by_definition, axes_by_name, check_named, listed, renamed
+from ups.data.axes import grid, read_words, times_of
+from ups.data.readers.array_dims import (
+    MASK,
+    VALUES,
+    axes_by_definition,
+    axes_by_name,
+    check_named,
+    listed,
+    moving_input,
+    named_inputs,
+    renamed,
+)
 from ups.data.readers.arrays import ArraySource, Columns, Store, Variable, naming_fault, plain
 from ups.data.source import Facts, Remarks, Source, numbered
 from ups.data.units import stated
@@ -47,6 +57,8 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     with naming_fault(path, "its coordinates"):
         stored = {name: _whole(store, v) for name, v in parts.coordinates.items()}
         params = {v.name: _column(store, v) for v in parts.params}
+    words = {name: values for name, values in stored.items() if values.dtype.kind in "OSTU"}
+    stored |= {name: read_words(name, values, remarks, path) for name, values in words.items()}
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
     # A number called dt, beside frames without times, is the time between them and no parameter.
@@ -129,7 +141,10 @@ def _sorted(path: Path, variables: Sequence[Variable], definition: Definition, r
         raise DataError(f"{path}: {v.words} is complex; write its real and imaginary part as two channels.")
     spatial = [v for v in spatial if v.is_number]
     moving = [v for v in spatial if TIME in v.dims]
-    given = {c for group, names in definition.inputs.items() for c in (group, *names)} | {definition.mask, MASK}
+    named = set(named_inputs(definition))
+    for v in (v for v in moving if v.name in named and v.shape[v.dims.index(TIME)] > 1):
+        raise moving_input(path, v)
+    given = named | {MASK}
     steady = [v for v in spatial if v.name not in given] if not moving else []
     parts.field_groups = _choose(path, definition.fields, moving or steady, parts.fields, remarks, needed=True)
     rest = [v for v in spatial if v not in parts.fields and TIME not in v.dims]
@@ -213,6 +228,8 @@ def _whole(store: Store, v: Variable) -> Array:
     values = _content(store, v)
     real = [name for name in v.dims if name]
     values = values.T if real == [TIME, SAMPLE] else values
+    if values.dtype.kind in "OSTU":
+        return values
     plainly = (v.scale, v.offset) == (1.0, 0.0) and values.dtype.kind == "f"
     return values.astype(values.dtype.newbyteorder("=")) if plainly else v.decoded(values)
 

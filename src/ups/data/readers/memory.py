@@ -45,7 +45,13 @@ def array_of(value: Any, name: str) -> Array:
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     plain = getattr(value, "values", value)
-    array = np.asarray(plain)
+    try:
+        array = np.asarray(plain)
+    except ValueError:
+        raise ConfigError(
+            f"{name} is a list of arrays of different shapes, which make no array; give all of one shape, or write "
+            "each trajectory to a file of its own, and ups.fit('FOLDER', data__data__task='my.yaml') reads them."
+        ) from None
     if array.dtype.hasobject:
         raise ConfigError(f"{name} is no array of numbers; give numpy, torch, xarray or a list of numbers.")
     return array
