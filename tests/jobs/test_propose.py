@@ -17,7 +17,7 @@ from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
 from ups.jobs import propose as module
 from ups.jobs.fit import Data, _proposed, _single
-from ups.jobs.holdings import OF_FEW, held_as_they_are, holdings
+from ups.jobs.holdings import OF_FEW, Holding, held_as_they_are, holdings
 from ups.jobs.inspect import notes
 from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
@@ -294,6 +294,14 @@ def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_pat
     config = written(tmp_path / "config.yaml", folder / "waves.npz", task=str(folder / "waves.yaml"))
     (entry,) = config.data.values()
     assert entry.split.time == (0.7, 0.15, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("cells", "every"), [((1000,), 2), ((1024,), 4), ((1021,), 1), ((512, 16), 2), ((512, 4), 1), ((256, 256), 4)]
+)
+def test_cells_are_left_out_evenly_and_never_of_an_axis_that_has_few(cells: tuple[int, ...], every: int) -> None:
+    task = TASKS["burgers1d" if len(cells) == 1 else "cfd2d"]
+    assert Holding(task, ("a.npz",), (3,), cells, "", uneven=False).thin("cpu") == every
 
 
 def test_folders_that_divide_a_data_set_are_left_to_do_so(tmp_path: Path) -> None:

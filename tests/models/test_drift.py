@@ -68,8 +68,7 @@ def fitted() -> LatentOperator:
     operator = LatentOperator(OperatorConfig(width=16, depth=1, heads=2, context=2), 2, [task])
     frames = torch.stack([waves(4, 32, i * STEP * SPEEDS[:, 0]) for i in range(4)], 1)
     shown = (frames, asked(SPEEDS), torch.full((4, 3), STEP))
-    operator.fit_drift(*shown)
-    left = operator.increments(*shown)
+    left = operator.increments(*shown, operator.fit_drift(*shown))
     assert left.abs().max() < 1e-3 * frames.abs().max()
     return operator
 
@@ -112,8 +111,7 @@ def test_steps_of_uneven_length_in_a_box_of_another_one_are_carried_as_far_as_ea
     times = torch.cat((torch.zeros(4, 1), dt.cumsum(1)), 1)
     frames = torch.stack([waves(4, 32, t * SPEEDS[:, 0] / 2) for t in times.unbind(1)], 1)
     shown = (frames, asked(SPEEDS, box=(2.0,)), dt)
-    operator.fit_drift(*shown)
-    left = operator.increments(*shown)
+    left = operator.increments(*shown, operator.fit_drift(*shown))
     assert left.abs().max() < 1e-3 * frames.abs().max()
     way = operator.drift["advection1d"].way(torch.ones(1, 1), torch.ones(1))
     assert torch.allclose(way, torch.tensor([[1.0, 0.0, 0.0]]), atol=1e-4)

@@ -27,6 +27,7 @@ from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_
 
 FRAMES = 41  # of a trajectory, about which are kept
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
+LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
 UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
@@ -96,7 +97,10 @@ class Holding:
 
     def thin(self, kind: str) -> int:
         """Every so many cells are kept; all of data that are made, or whose files are not named."""
-        return every_of(max(self.cells), CELLS[kind][self.task.ndim]) if self.files else 1
+        if not self.files:
+            return 1
+        most = every_of(max(self.cells), CELLS[kind][self.task.ndim])
+        return next(n for n in range(most, 0, -1) if n == 1 or all(c % n == 0 and c >= LEFT * n for c in self.cells))
 
     def section(self, kind: str) -> dict[str, Any]:
         """The entry of a config."""
@@ -143,7 +147,7 @@ def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thi
     if source.task.steady:
         return here
     every = every or here.every
-    thin = thin or every_of(max(here.cells), CELLS["cpu"][here.task.ndim])
+    thin = thin or here.thin("cpu")
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
     return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
 

@@ -146,11 +146,11 @@ class LatentOperator(TokenNetwork):
             named |= {f"{place}.speeds": axis, f"{place}.size": axis._replace(silent=False)}
         return named
 
-    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> None:
+    def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> Drift | None:
         """Record how parameters carry the states of a task, from frames `z (B, K, *G, D)` that are `dt (B, K - 1)`
-        apart."""
+        apart; what was found, for the operator itself may be a shape without memory yet."""
         if condition.task not in self.drift:
-            return
+            return None
         params, patch = self._winds(condition), self._patch(condition.task)
         states = z if patch is None else torch.unflatten(cells_of(z.flatten(0, 1), patch), 0, tuple(z.shape[:2]))
         found = Drift.fitted(params, dt, states, condition.periodic).to(z.device)
@@ -158,14 +158,14 @@ class LatentOperator(TokenNetwork):
             found.speeds.mul_(self._stretched(condition, z.device))
         known = {name: value for name, value in found.state_dict().items() if name != "told"}
         self.drift[condition.task].load_state_dict(known, strict=False)
+        return found
 
-    def increments(self, z: Tensor, condition: Condition, dt: Tensor) -> Tensor:
+    def increments(self, z: Tensor, condition: Condition, dt: Tensor, drift: Drift | None) -> Tensor:
         """What each frame of `z (B, K, *G, D)` but the first differs by from the one before it, `dt (B, K - 1)` apart,
         carried as parameters carry it: `(B, K - 1, *G, D)`."""
-        if condition.task not in self.drift or not dt.shape[1]:
+        if drift is None or not dt.shape[1]:
             return z.diff(dim=1)
-        drift, params = self.drift[condition.task], self._winds(condition)
-        assert isinstance(drift, Drift)
+        params = self._winds(condition)
         ways = torch.stack([drift.way(params, step) for step in dt.unbind(1)], 1)
         ways = ways / self._stretched(condition, z.device)
         return z[:, 1:] - _carried(z[:, :-1], ways, condition, self._patch(condition.task))

@@ -140,9 +140,12 @@ class OperatorStage(Stage):
             return "frames"
         return "both" if self.needs_frames else "tokens"
 
-    @torch.no_grad()
     def fit(self, *windows: Window, inherited: Collection[str] = ()) -> None:
         """Measure how much a step changes a task; the losses and the operator count in units of that."""
+        with torch.no_grad():
+            self._measure(windows, inherited)
+
+    def _measure(self, windows: Sequence[Window], inherited: Collection[str]) -> None:
         task, steps = windows[0].task, windows[0].targets.shape[1]
         frames = [torch.cat((window.state.unsqueeze(1), window.targets), 1) for window in windows]
         tokens = [self._encoded(each, window) for each, window in zip(frames, windows, strict=True)]
@@ -168,8 +171,8 @@ class OperatorStage(Stage):
             steps = [window.step(i) for i in range(z.shape[1] - 1)]
             dt = torch.stack(steps, 1) if steps else z.new_zeros(len(z), 0)
             shown.append((z, Condition.of(window), dt))
-        self.operator.fit_drift(*max(shown, key=lambda each: len(each[0])))
-        left = [self.operator.increments(*each).square().flatten(1).mean(1) for each in shown]
+        found = self.operator.fit_drift(*max(shown, key=lambda each: len(each[0])))
+        left = [self.operator.increments(*each, found).square().flatten(1).mean(1) for each in shown]
         self.operator.fit_increments(windows[0].task.name, torch.cat(left).mean().sqrt())
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
