@@ -84,6 +84,7 @@ def test_sharded_ranks_learn_what_replicated_ones_do(house: Path) -> None:
     assert artifact(house, "sharded").read_bytes() == artifact(house).read_bytes()
 
 
+@pytest.mark.slow  # 20 s, and the one above has the same stage in a whole run
 def test_alone_on_top_of_another_run_it_leaves_every_other_bit_and_mistakes_are_one_sentence(house: Path) -> None:
     tiny = " ".join(TINY.split())
     run = f"run {CONFIG} {tiny} --here"
