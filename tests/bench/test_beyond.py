@@ -12,7 +12,7 @@ from ups.bench.accuracy import entry_of
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS, over_grid, over_neighbours, trained_values
 from ups.bench.ledger import text_of
 from ups.bench.many import sets_of
-from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, beyond, check_budget, chosen, rows_in
+from ups.bench.rows import Budget, Row, beyond, check_budget, chosen
 from ups.config import load
 from ups.data.splits import make_split
 from ups.eval.trajectories import PerTrajectory
@@ -23,16 +23,6 @@ from ups.types import ConfigError
 from ups.verdict import Ending
 
 HOME = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def table() -> dict[str, Row]:
-    return rows_in(HOME / ROWS, HOME / PUBLISHED)
-
-
-@pytest.fixture(scope="module")
-def further() -> dict[str, Row]:
-    return beyond(HOME)
 
 
 def config() -> RunConfig:

@@ -5,25 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tiny_rows import FACTS
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.beyond_tables import draw, resolution_table, tables_beyond
 from ups.bench.ledger import Entry, sealed
-from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
+from ups.bench.rows import Row
 
 HOME = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def table() -> dict[str, Row]:
-    return rows_in(HOME / ROWS, HOME / PUBLISHED)
-
-
-@pytest.fixture(scope="module")
-def further() -> dict[str, Row]:
-    return beyond(HOME)
 
 
 def score(metric: str, value: float, split: str = "test", **changes: object) -> dict[str, object]:

@@ -352,6 +352,17 @@ def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error
     assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
 
 
+def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no_divergence() -> None:
+    w = window(TASKS["burgers1d"])
+    nothing = w.targets.clone()
+    nothing[2] = 0
+    w = replace(w, targets=nothing)
+    ours, still = (evaluate(Fixed(w.targets + size, name), [w], P) for size, name in ((0.1, "ups"), (9, "persistence")))
+    assert (ours.score, ours.diverged.any()) == (np.inf, False)
+    (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
+    assert words.startswith(f"burgers1d: 1 of {len(ours)} trajectories (such as {ours.ids[2] if ours.ids else 2}) have")
+
+
 def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_the_codec() -> None:
     """A field that dies out in one of six trajectories: any error is large beside it."""
     w = window(TASKS["burgers1d"])

@@ -3,6 +3,7 @@
 import dataclasses
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import h5py
@@ -31,6 +32,7 @@ from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
 from ups.run.exams import Exam, Maker, by_length, by_parameters, exams
 from ups.run.judge import Judge, predictor_of
 from ups.run.leaks import leaks
+from ups.run.order import fit_stage
 from ups.run.run import Run, run_alone
 from ups.tensors import numbers_of
 from ups.types import ConfigError, DataError
@@ -190,6 +192,19 @@ def test_a_set_of_parameters_is_judged_once_and_one_that_ends_with_its_context_i
     cost, device = Cost(seconds=90.0), torch.device("cpu")
     judge = Judge(settings, build([same.task], CodecConfig(dim=16), OperatorConfig()), cost, device, SCREEN)
     assert judge.seconds == 90, "two entries are one task"
+
+
+def test_a_stage_is_shown_every_entry_and_grid_of_a_task_before_it_is_trained(tmp_path: Path) -> None:
+    entries = {}
+    for name, speed, cells in (("slow", 0.2, 16), ("fast", 0.9, 16), ("fine", 0.5, 32)):
+        file = npz(tmp_path / f"{name}.npz", np.full(8, speed), cells=cells)
+        entries[name] = {"file": str(file), "task": WAVES}
+    settings, shown = config(tmp_path, entries), []
+    stage = SimpleNamespace(name="operator", fit=lambda *windows, inherited: shown.append((windows, inherited)))
+    fit_stage(cast(Any, stage), settings, sets_of(settings, tmp_path), torch.device("cpu"), ("wavelets",))
+    ((windows, inherited),) = shown
+    seen = {w.context.shape[2]: sorted({round(v, 1) for v in w.params.flatten().tolist()}) for w in windows}
+    assert (seen, inherited) == ({16: [0.2, 0.9], 32: [0.5]}, ("wavelets",))
 
 
 def test_new_trajectories_on_a_finer_grid_say_for_which_of_several_parameters_they_are(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ class Comparison:
 
     @property
     def diverged(self) -> Array:
-        """Samples with a frame that is not finite, or that is further from the truth than `DIVERGED` allows, `(N,)`."""
-        far = self.rmse > DIVERGED * np.maximum(self.norm, self.norm.max(1, keepdims=True))
+        """Samples with a frame that is not finite, or that is further from the truth than `DIVERGED` allows, `(N,)`. A
+        field that is zero throughout has no size from which to be far."""
+        size = self.norm.max(1, keepdims=True)
+        far = (self.rmse > DIVERGED * size) & (size > 0)
         return np.asarray((far | self.lost).any((1, 2)))
