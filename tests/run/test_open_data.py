@@ -24,12 +24,12 @@ from ups.eval.rollout import evaluate, protocol
 from ups.jobs.inspect import record_split
 from ups.jobs.predict import rollout
 from ups.models import CodecConfig, OperatorConfig, build
-from ups.physics import TASKS
+from ups.physics import EQUATIONS, TASKS
 from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
-from ups.run.exams import Exam, Maker, by_length, by_parameters, exams
+from ups.run.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
 from ups.run.judge import Judge, predictor_of
 from ups.run.leaks import leaks
 from ups.run.order import fit_stage
@@ -205,6 +205,17 @@ def test_a_stage_is_shown_every_entry_and_grid_of_a_task_before_it_is_trained(tm
     ((windows, inherited),) = shown
     seen = {w.context.shape[2]: sorted({round(v, 1) for v in w.params.flatten().tolist()}) for w in windows}
     assert (seen, inherited) == ({16: [0.2, 0.9], 32: [0.5]}, ("wavelets",))
+
+
+def test_sets_of_parameters_are_named_in_the_order_in_which_their_equation_has_them(tmp_path: Path) -> None:
+    """By these names a table finds the row of each set."""
+    sets = [{"eta": 0.1, "boundary": "periodic"}, {"eta": 0.01, "boundary": "trans"}]
+    few = {"task": "cfd1d", "samples": 4, "resolution": 16, "frames": 3, "split": {"fractions": [0.5, 0.25, 0.25]}}
+    entries = {f"e{i}": {**few, "params": params} for i, params in enumerate(sets)}
+    (data,) = sets_of(config(tmp_path, entries), tmp_path)
+    equations = [EQUATIONS["cfd1d"](**params) for params in sets]
+    said = [exam.split for exam in by_parameters(data, 1) if isinstance(exam, Exam)]
+    assert said == labels_of([equation.params() for equation in equations])
 
 
 def test_new_trajectories_on_a_finer_grid_say_for_which_of_several_parameters_they_are(tmp_path: Path) -> None:

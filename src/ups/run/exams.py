@@ -22,6 +22,7 @@ from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
 from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
+Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
@@ -118,18 +119,21 @@ def exams(
 def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
     """The test trajectories of each set of parameters by themselves, apart on each grid; none where all have the same
     parameters. A set in which no frame follows the `context` is a sentence."""
-    found: dict[tuple[tuple[str, float | str], ...], dict[tuple[int, ...], list[Trajectories]]] = {}
+    named: dict[Key, Params] = {}  # in the order in which the first has them
+    found: dict[Key, dict[tuple[int, ...], list[Trajectories]]] = {}
     for entry in data.entries:
         rows = {name: row for row, name in enumerate(entry.source.ids)}
-        sets: dict[tuple[tuple[str, float | str], ...], list[str]] = {}
+        sets: dict[Key, list[str]] = {}
         for name in entry.split.part("test"):
-            sets.setdefault(tuple(sorted(entry.source.params_of(rows[name]).items())), []).append(name)
-        for params, ids in sets.items():
+            params = entry.source.params_of(rows[name])
+            sets.setdefault(key := frozenset(params.items()), []).append(name)
+            named.setdefault(key, params)
+        for key, ids in sets.items():
             for part in alike(entry.source, ids, entry.config.reduce):
-                found.setdefault(params, {}).setdefault(part.shape, []).append(part)
+                found.setdefault(key, {}).setdefault(part.shape, []).append(part)
     if len(found) < 2:
         return
-    for label, grids in zip(labels_of([dict(params) for params in found]), found.values(), strict=True):
+    for label, grids in zip(labels_of([named[key] for key in found]), found.values(), strict=True):
         for shape, parts in grids.items():
             split = label if len(grids) == 1 else f"{label}, {cells_of(shape)}"
             if not data.task.steady and max(int(part.lengths.max()) for part in parts) <= context:
