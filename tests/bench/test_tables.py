@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiny_rows import FACTS
-from ups.bench.cells import circumstances, newest
+from ups.bench.cells import circumstances, commits, newest
 from ups.bench.ledger import LEDGER, Entry, append, sealed
 from ups.bench.rows import BEYOND, PUBLISHED, ROWS, Row, rows_in
 from ups.bench.tables import DOCUMENTS, ENGINE, GROWTH, SPEED, bench_tables, filled, shown, tables_of
@@ -119,16 +119,30 @@ def test_the_newest_is_shown_and_not_the_best() -> None:
     assert newest([again, hasty], row) == [hasty]
 
 
-def test_seeds_belong_together_where_the_program_is_the_same_whatever_ran_beside_them() -> None:
+def test_seeds_of_one_recipe_belong_together_whatever_ran_beside_them_and_the_versions_are_named() -> None:
     row = rows_in(HOME / ROWS)["swe2d"]
     facts = ("aaa", "one", "alone"), ("bbb", "one", "beside two"), ("bbb", "two", "alone")
     runs = [
         measured(row, seed=seed, started=f"2099-01-0{seed + 1}", commit=commit, source=source, note=note)
         for seed, (commit, source, note) in enumerate(facts)
     ]
-    assert newest(runs[:2], row) == runs[:2], "another commit of the same files"
+    assert newest(runs, row) == runs
+    assert commits(runs) == "commits aaa, bbb"
     assert circumstances(runs) == "alone, beside two"
-    assert newest(runs, row) == runs[2:], "other files"
+    other = measured(row, seed=3, started="2099-02-01", recipe="another")
+    assert newest([*runs, other], row) == [other]
+
+
+def test_how_often_a_seed_lies_in_the_interval_of_another_is_counted(copy: Path) -> None:
+    row = rows_in(copy / ROWS, copy / PUBLISHED)["swe2d"]
+    (copy / LEDGER).unlink()
+    append(copy / LEDGER, [measured(row, 1.0, seed=0)])
+    assert "Run again" not in tables_of(copy)["accuracy"]
+    append(copy / LEDGER, [measured(row, 1.05, seed=1), measured(row, 2.0, seed=2)])  # each plus and minus a tenth
+    assert tables_of(copy)["accuracy"].endswith(
+        "Run again: of 1 row of more than one seed, each seed against the interval of every other, "
+        "2 of 6 numbers lie in it, 4 do not.\n"
+    )
 
 
 def test_a_mark_that_cannot_be_filled_is_named() -> None:

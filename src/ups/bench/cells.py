@@ -16,15 +16,15 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
-    """The newest run of a row, of at least so many minutes, and those of other seeds that differ from it by nothing
-    else but what ran beside them; the newest of each seed. What is shown is the newest and not the best: who picks by
-    the test error deceives himself."""
+    """The newest run of a row, of at least so many minutes, and the newest of each other seed by the same recipe for
+    as long on the same hardware: the program may have changed between them, as it will have for whoever repeats one.
+    What is shown is the newest and not the best: who picks by the test error deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     if not known:
         return []
 
     def kin(entry: Entry) -> tuple[Any, ...]:
-        return entry.recipe, entry.minutes, program(entry), entry.hardware, "fno" in entry.predictors
+        return entry.recipe, entry.minutes, entry.hardware, "fno" in entry.predictors
 
     last = max(known, key=lambda entry: entry.started)
     alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
@@ -43,6 +43,12 @@ def fair(ratio: str, ours: Entry, theirs: Entry) -> str:
     unlike = ["programs"] if program(ours) != program(theirs) else []
     unlike += ["hardware"] if ours.hardware != theirs.hardware else []
     return f"{ratio} (different {' and '.join(unlike)})" if unlike else ratio
+
+
+def commits(runs: Sequence[Entry]) -> str:
+    """By which versions runs were made, each once; none where none is known."""
+    known = dict.fromkeys(run.commit[:7] for run in runs if run.commit)
+    return f"commit{'s' * (len(known) > 1)} {', '.join(known)}" if known else ""
 
 
 def circumstances(runs: Sequence[Entry]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import cell, circumstances, command_of, markdown, newest
+from ups.bench.cells import cell, circumstances, command_of, commits, markdown, newest
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -109,7 +110,19 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         cells = (cell(_scores(runs, "ups")), published, ratio, _cost(runs, "ups"), command_of(row, runs))
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
-    return markdown(header, lines) + (f"\nTo know before comparing: {'; '.join(notes)}.\n" if notes else "")
+    notes = [f"To know before comparing: {'; '.join(notes)}."] if notes else []
+    return markdown(header, lines) + "".join(f"\n{words}\n" for words in (*notes, *_repeated(rows, entries)))
+
+
+def _repeated(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> list[str]:
+    """How often the number of one seed lies in the interval of another: what to expect of whoever runs a row again."""
+    seeds = [scores for row in rows.values() if len(scores := _scores(shown(entries, row), "ups")) > 1]
+    pairs = [(one, other) for scores in seeds for one, other in permutations(scores, 2)]
+    if not pairs:
+        return []
+    held = sum(one.low <= other.value <= one.high for one, other in pairs)
+    what = f"{counted(len(seeds), 'row')} of more than one seed, each seed against the interval of every other"
+    return [f"Run again: of {what}, {held} of {counted(len(pairs), 'number')} lie in it, {len(pairs) - held} do not."]
 
 
 def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
@@ -281,8 +294,8 @@ def _over(runs: Sequence[ledger.Entry], best: float | None) -> str:
 
 
 def _cost(runs: Sequence[ledger.Entry], predictor: str) -> str:
-    """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which version."""
+    """Seconds, steps and parameters of the first seed, and, of ours, beside what and by which versions."""
     training = runs[0].predictors[predictor]
     words = f"{training.seconds:.0f} s, {counted(training.steps, 'step')}, {training.params / 1e6:.2f} M parameters"
-    about = (circumstances(runs), runs[0].commit and f"commit {runs[0].commit[:7]}") if predictor == "ups" else ()
+    about = (circumstances(runs), commits(runs)) if predictor == "ups" else ()
     return "; ".join(filter(None, (words, *about)))
