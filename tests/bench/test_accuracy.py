@@ -66,6 +66,7 @@ def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> No
         assert {row["predictor"] for row in rows} == {"ups", "persistence", "reconstruction"} == {*entry.predictors}
         stages = json.loads(place.stages.read_text())
         assert {name: spent.steps for name, spent in entry.stages.items()} == {n: s["steps"] for n, s in stages.items()}
+        assert all(entry.stages[name].validation == s["score"] for name, s in stages.items())
         assert entry.predictors["ups"].steps == sum(s["steps"] for s in stages.values())
         facts = json.loads(place.environment.read_text())
         assert (entry.config, entry.run, entry.seed) == (facts["fingerprint"], facts["run"], seed)

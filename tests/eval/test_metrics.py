@@ -231,7 +231,7 @@ def test_a_frame_of_nothing_is_compared_with_the_mean_size_of_the_others() -> No
     """As before a wave enters the box: frames of size 0, 2 and 4, each off by 1; and a channel that is always there."""
     true = np.ones((1, 3, 8, 2)) * np.array([0.0, 2.0, 4.0])[:, None, None]
     true[..., 1] = 5.0
-    wanted = [[1 / 2, 1 / 5], [1 / 2, 1 / 5], [1 / 4, 1 / 5]]
+    wanted = [[1 / 3, 1 / 5], [1 / 2, 1 / 5], [1 / 4, 1 / 5]]
     assert measure(true + 1, true).frames("nrmse")[0].tolist() == wanted
     assert nrmse(torch.from_numpy(true + 1), torch.from_numpy(true))[0].tolist() == wanted
     nothing = torch.zeros(1, 2, 8, 2)

@@ -17,6 +17,7 @@ from ups.engine.ranks.dist import Dist, DivergedError
 from ups.physics import TASKS
 from ups.run.config import run_config
 from ups.run.order import Proven, drawn, windows_of
+from ups.run.training import seeded
 
 
 class Numbers:
@@ -150,3 +151,14 @@ def test_by_error_the_share_asked_for_is_the_mean_over_the_steps() -> None:
     assert sampler.wanted_shares(1000)[0] == pytest.approx((early + 300 * 0.75 + (1000 - 400 - LEAD) * 0.5) / 1000)
     assert sampler.turns(1000)[0] / 1000 == pytest.approx(sampler.wanted_shares(1000)[0], abs=0.005)
     assert torch.tensor(sampler.wanted_shares(777)).sum() == pytest.approx(1)
+
+
+def test_what_a_stage_draws_follows_from_the_seed_of_the_run_and_is_no_other_stages() -> None:
+    def seed(stage: str = "operator", **keys: int) -> int:
+        return seeded(load(run_config(), None, {"data.b.task": "burgers1d", **keys}), stage).seed
+
+    drawn_from = [seed(), seed(seed=1), seed("codec"), seed(**{"operator.train.seed": 1})]
+    assert len(set(drawn_from)) == 4
+    assert seed() == drawn_from[0]
+    nearest = min(abs(a - b) for a in drawn_from for b in drawn_from if a != b)
+    assert nearest > 10**6, "a rank adds its number: none draws what a rank of another run does"

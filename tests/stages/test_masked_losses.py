@@ -109,6 +109,14 @@ def test_terms_with_a_mask_of_ones_are_those_without() -> None:
     assert torch.allclose(edges(found, (False, True), whole), edges(found, (False, True)))
 
 
+def test_the_spectral_term_is_the_mean_over_all_waves_whichever_axis_is_the_last() -> None:
+    found, truth = torch.rand(2, 3, 8, 6, 2, generator=torch.Generator().manual_seed(2))
+    gap, size = (torch.fft.fftn(x, dim=(1, 2), norm="ortho").abs() for x in (found - truth, truth))
+    wanted = (gap / (size + size.mean((1, 2, 3), keepdim=True))).square().mean((1, 2, 3))
+    assert torch.allclose(spectral(found, truth), wanted)
+    assert torch.allclose(spectral(found.transpose(1, 2), truth.transpose(1, 2)), wanted)
+
+
 def test_steps_of_their_own_length_are_what_the_operator_is_told() -> None:
     """A step of a window whose steps differ is that of a window of its length."""
     sim = simulator().eval()

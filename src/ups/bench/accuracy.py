@@ -176,7 +176,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "cores": environment["cores"],
             "versions": environment["versions"],
             "data": data_of(config, place),
-            "stages": {name: {"steps": s["steps"], "seconds": s["seconds"]} for name, s in stages.items()},
+            "stages": {name: _stage(s) for name, s in stages.items()},
             "predictors": {r.predictor: _picked(r, ledger.Training) for r in test},
             "numbers": [*(_picked(r, ledger.Score) for r in test), *further],
             "phases": place.read(place.phases),
@@ -222,6 +222,11 @@ def names_by_task(config: RunConfig) -> dict[str, set[str]]:
             domain = asked.store.domain(equation.domain(asked.resolution or equation.task.resolution))
             names.setdefault(made.definition.name, set()).add(name_of(asked, params, equation, domain))
     return names
+
+
+def _stage(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """What stages.json says of a stage that an entry keeps."""
+    return {"steps": outcome["steps"], "seconds": outcome["seconds"], "validation": outcome["score"]}
 
 
 def _picked(record: Record, kind: type[Config]) -> dict[str, Any]:

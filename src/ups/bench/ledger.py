@@ -22,7 +22,13 @@ from ups.types import DataError
 LEDGER = Path("benchmarks/accuracy.json")
 ABOUT = "Written by `ups bench accuracy`: a line for each run, never changed afterwards (docs/howto-benchmarks.md)."
 # Keys that older entries lack.
-LATER: dict[str, Any] = {"split": "test", "trajectories": None, "start_from": None, "precision": None}
+LATER: dict[str, Any] = {
+    "split": "test",
+    "trajectories": None,
+    "start_from": None,
+    "precision": None,
+    "validation": None,
+}
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
 
@@ -45,6 +51,13 @@ class Spent(Config):
 
     steps: int
     seconds: float
+
+
+class Stage(Spent):
+    """What a stage took, and the error on validation trajectories of the weights that were kept: what the settings of a
+    row are chosen by, for its test part is to choose nothing."""
+
+    validation: float | None = LATER["validation"]
 
 
 class Training(Spent):
@@ -91,7 +104,7 @@ class Entry(Config):
     cores: int
     versions: dict[str, str]
     data: tuple[Data, ...]
-    stages: dict[str, Spent]
+    stages: dict[str, Stage]
     predictors: dict[str, Training]
     numbers: tuple[Score, ...]
     phases: dict[str, float]

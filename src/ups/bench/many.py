@@ -34,11 +34,15 @@ class Part:
 
     @property
     def over_alone(self) -> list[Score]:
-        """The errors over the mean of the row alone; none where either is not measured."""
+        """The errors over the mean of the row alone, from the least to the most that both intervals allow; none where
+        either is not measured."""
         if not self.alone:
             return []
-        mean, ends = mean_of(self.alone), ("value", "low", "high")
-        return [s.model_copy(update={key: getattr(s, key) / mean for key in ends}) for s in self.scores]
+        mean, low, high = mean_of(self.alone), min(s.low for s in self.alone), max(s.high for s in self.alone)
+        return [
+            s.model_copy(update={"value": s.value / mean, "low": s.low / high, "high": s.high / low})
+            for s in self.scores
+        ]
 
     @property
     def as_long(self) -> bool:
@@ -92,15 +96,10 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
 
 
 def _span(parts: Sequence[Part]) -> str:
-    """The least and the greatest ratio to the rows alone, and those of rows that were trained for as long."""
-    every, long = (
-        [mean_of(part.over_alone) for part in some if part.over_alone]
-        for some in (parts, [part for part in parts if part.as_long])
-    )
-    if not every:
-        return ""
-    words = f"; they have {_ends(every)} times the error of the row alone"
-    return words + (f", {_ends(long)} times where that was trained for as long" if long else "")
+    """The least and the greatest ratio to the rows alone, of those rows that were trained for as long."""
+    long = [mean_of(part.over_alone) for part in parts if part.as_long and part.over_alone]
+    of = f"; beside rows alone that were trained for as long, {counted(len(long), 'row')},"
+    return f"{of} they have {_ends(long)} times the error" if long else ""
 
 
 def _ends(values: Sequence[float]) -> str:

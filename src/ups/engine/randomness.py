@@ -61,5 +61,9 @@ def set_generators(states: Generators, device: torch.device) -> None:
 
 def derived_state(source: bytes, world: int, rank: int) -> dict[str, Any]:
     """A state for one of `world` ranks that follows from `source` alone, different for every rank and world."""
-    digest = hashlib.sha256(source + f"|{world}|{rank}".encode()).digest()
-    return {"seed": int.from_bytes(digest[:7], "big")}
+    return {"seed": seed_of(source + f"|{world}|{rank}".encode())}
+
+
+def seed_of(source: bytes) -> int:
+    """A seed that follows from `source` alone, and has nothing to do with those of others."""
+    return int.from_bytes(hashlib.sha256(source).digest()[:7], "big")

@@ -38,7 +38,7 @@ class TrainConfig:
     warmup: float = 0.05
     """Part of the budget in which the learning rate rises."""
     min_lr: float = 0.01
-    """The learning rate's floor, as a part of `lr`."""
+    """The learning rate's floor, as a part of `lr`; not with `halvings`, which have none."""
     halvings: int = 0
     """In the place of the cosine that leads to the floor: the learning rate is halved so often, evenly; 0: never."""
     ema: float = 0.999
@@ -82,7 +82,7 @@ class TrainConfig:
     prefetch: int = 2
     """Windows built ahead by a thread; 0: each when it is needed."""
     seed: int = 0
-    """Of dropout and whatever else draws during training."""
+    """Of dropout and whatever else draws during training, besides the seed of the run."""
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:

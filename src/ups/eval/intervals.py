@@ -56,12 +56,10 @@ def ratio_of_means(ours: Array, theirs: Array, protocol: str, name: str) -> Numb
     """Mean of ours over mean of theirs, with the interval of resampling both together: below one is better."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     _check_same_samples(ours, theirs)
-    resamples = min(2000, AT_ONCE // len(ours) + 1)
-    draws = np.random.default_rng(0).integers(0, len(ours), (resamples, len(ours)))
-    above, below = ours[draws].mean(1), theirs[draws].mean(1)
-    low, high = np.quantile(ratio(above, below), (0.025, 0.975), method="inverted_cdf")
+    above, below = resampled_means(np.stack((ours, theirs)))
+    low, high = (float(end[0]) for end in quantiles(ratio(above, below)[None]))
     value = ratio(ours.mean(), theirs.mean())
-    return Number(name, "strict", protocol, float(value), float(low), float(high), len(ours))
+    return Number(name, "strict", protocol, float(value), low, high, len(ours))
 
 
 def strict(name: str, values: Array, protocol: str, seed: int = 0) -> Number:

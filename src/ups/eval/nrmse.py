@@ -36,7 +36,8 @@ def nrmse(predicted: Values, truth: Values, floor: float | Values = 1e-25, mask:
     `floor=0`: an error is infinite there, and no error over no size is nan, which `ups.eval.metrics` counts as 0.
     """
     size = _rms_in_units(truth, mask)
-    usual, there = size.mean(1)[:, None], size != 0
+    there = size != 0
+    usual = (size.sum(1) / there.sum(1).clip(1))[:, None]
     size = np.where(there, size, usual) if isinstance(size, np.ndarray) else size.where(there, usual)
     relative: Values = _rms_in_units(predicted - truth, mask) / (size + floor * (size == 0))
     return relative

@@ -10,7 +10,7 @@ import numpy as np
 
 from ups.later import Tensor, torch
 from ups.physics.balances import BALANCES, Balance, Part
-from ups.physics.fit import bump, bump_matrix, radii
+from ups.physics.fit import bump_matrix, bumps_at, radii
 from ups.tensors import table
 from ups.types import Domain, TaskSpec
 
@@ -23,12 +23,7 @@ def round_bumps(n: int, length: float, radius: float, order: int) -> np.ndarray[
     x = (np.arange(n) + 0.5) * length / n
     count = max(1, round(2 * length / radius))
     gap = x[None, :] - np.arange(count)[:, None] * length / count
-    s = (gap - length * np.round(gap / length)) / radius
-    whole, shape = bump(s, 0), bump(s, order)
-    mass = whole.sum(1, keepdims=True)
-    if order:  # the derivative of a constant is 0 on the grid as well
-        shape = shape - whole * (shape.sum(1, keepdims=True) / mass)
-    return np.asarray((-1 / radius) ** order * shape / mass)
+    return bumps_at((gap - length * np.round(gap / length)) / radius, radius, order)
 
 
 @table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from torch import Tensor
 from ups.data.loader import AHEAD, loaded
 from ups.engine.checkpoint.vault import Vault
 from ups.engine.loop import Trainer
+from ups.engine.randomness import seed_of
 from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
-from ups.engine.train import Outcome
+from ups.engine.train import Outcome, TrainConfig
 from ups.eval.results import Drawn
 from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
@@ -98,7 +99,7 @@ class Training:
 
         with loaded(windows, settings.workers) as built:
             trainer = Trainer(
-                settings.train,
+                seeded(config, name),
                 stage,
                 Proven(built, windows, dist, name, self.trackers),
                 dist,
@@ -115,3 +116,9 @@ class Training:
             trainer.release()
             return learnt, {}
         return learnt, trainer.weights(dist.leads or name != config.plan[-1])
+
+
+def seeded(config: RunConfig, stage: str) -> TrainConfig:
+    """How a stage is trained, with draws that follow from the run's seed and are no other stage's or run's."""
+    train = config.stage(stage).train
+    return replace(train, seed=seed_of(f"{config.seed}|{train.seed}|{stage}".encode()))

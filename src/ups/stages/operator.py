@@ -44,10 +44,11 @@ class OperatorLoss:
     Without it nothing holds what tokens say beyond the field, and rollouts drift (model.simulator.reencode helps)."""
     power: Literal["auto"] | float = "auto"
     """Power of a sample's square error that the two above count: 1 the square, 0.5 its root, as nRMSE does, so that
-    hard samples outweigh easy ones less; auto: 0.5 where a change is measured by the sample (model.operator.gauge),
-    else 1, for by the gauge of a task states that come to rest would outweigh all others."""
+    hard samples outweigh easy ones less; auto: 0.5 where changes are measured by the sample (model.operator.gauge),
+    of all tasks, else 1."""
     spectral: float = 0.0
-    """Error of the real Fourier amplitudes of the decoded frame along its axes, weighted towards high wavenumbers."""
+    """Error of the waves of the decoded frame, each over its own size and the mean one: faint waves, as the finest
+    ones mostly are, count more than by their share of the field."""
     conserved: float = 0.0
     """Drift of what the equation conserves."""
     boundary: float = 0.0

@@ -37,13 +37,16 @@ def raised(error: Tensor, power: float) -> Tensor:
 
 
 def spectral(found: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Square error of the Fourier amplitudes of `(B, *S, C)`, each over its own size and the sample's mean one. Cells
-    that do not count have no error."""
-    axes = tuple(range(1, truth.ndim - 1))
+    """Square error of the waves of `(B, *S, C)`, each over its own size and the sample's mean one. Cells that do not
+    count have no error."""
+    axes, last = tuple(range(1, truth.ndim - 1)), truth.shape[-2]
     gap = torch.fft.rfftn(without((found - truth).float(), mask), dim=axes, norm="ortho").abs()
     size = torch.fft.rfftn(without(truth.float(), mask), dim=axes, norm="ortho").abs()
-    typical = size.mean(tuple(range(1, size.ndim)), keepdim=True).clamp_min(NOTHING)
-    return square(gap / (size + typical))
+    stored = torch.arange(last // 2 + 1, device=truth.device)
+    waves = 1 + ((stored > 0) & (2 * stored < last)).float()  # that each one stands for
+    weight, rest = (waves * (len(stored) / last)).unsqueeze(-1), tuple(range(1, size.ndim))
+    typical = (size * weight).mean(rest, keepdim=True).clamp_min(NOTHING)
+    return torch.mean((gap / (size + typical)).square() * weight, rest)
 
 
 def box_of(window: Window) -> Domain:
