@@ -53,11 +53,13 @@ def read_before(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> 
 
 
 def measured(data: DataSet) -> TaskStatistics:
-    """The statistics of a data set's training part; all of it is read."""
+    """The statistics of a data set's training part; all of it is read. Every trajectory counts alike, whatever its
+    grid."""
     parts = data.parts("train")
-    mean, std = pooled([part.sound().statistics() for part in parts], [len(part) for part in parts])
-    inputs = torch.cat([part.inputs.flatten(0, -2) for part in parts])
-    given = (inputs.mean(0), inputs.std(0)) if data.task.inputs else (inputs.new_zeros(0), inputs.new_zeros(0))
+    counts = [len(part) for part in parts]
+    mean, std = pooled([part.sound().statistics() for part in parts], counts)
+    inputs = [part.inputs.flatten(0, -2) for part in parts]
+    given = pooled([(x.mean(0), x.std(0)) for x in inputs], counts) if data.task.inputs else (torch.zeros(0),) * 2
     params = torch.cat([part.params for part in parts])
     steps = [dt for part in parts for dt in part.clock.range]
     return TaskStatistics(mean, std, *given, params.amin(0), params.amax(0), (min(steps), max(steps)))
