@@ -18,10 +18,10 @@ from ups.data import open_source
 from ups.data.trajectories import Reduction, Trajectories
 from ups.definition import Definition
 from ups.jobs.inspect import describe, notes, problems, task_table
-from ups.jobs.obeyed import law_residuals
 from ups.models.grids import check_grid
 from ups.physics import EQUATIONS, TASKS
 from ups.run.data_config import GenerateConfig
+from ups.run.doubts import law_residuals
 from ups.run.generate import Progress, generate
 from ups.types import ConfigError, DataError
 

@@ -14,6 +14,7 @@ from ups.data.splits import PARTS, make_split, parts_of
 from ups.data.write_well import write_data_set
 from ups.definition import Definition
 from ups.run.datasets import open_files
+from ups.run.doubts import lost_digits
 from ups.run.generate import Progress, Report
 from ups.types import ConfigError, DataError
 
@@ -44,7 +45,7 @@ def import_data(
             raise DataError(f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; add --resample.")
         parts = _split(source, fractions)
         remarks.append(", ".join(f"{part} {len(ids)}" for part, ids in parts.items()))
-        remarks += [f"PROBLEM: {problem}" for problem in source.problems]
+        remarks += [f"PROBLEM: {problem}" for problem in (*source.problems, *lost_digits(source))]
         label = _checked(name or source.task.name)
         path = write_data_set(
             *(source, out, label, parts, overwrite),

@@ -12,13 +12,13 @@ import numpy as np
 
 from ups.data import Source, blocks, open_source
 from ups.data.axes import FALLS, NO_TIMES
+from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
 from ups.data.readers.array_dims import PER_FRAME
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
-from ups.jobs.digits import Digits
-from ups.jobs.obeyed import close_ups, coefficients, contradictions, law_residuals, stated
+from ups.jobs.obeyed import coefficients, contradictions, stated
 from ups.jobs.seams import seams
 from ups.jobs.variety import (
     described_task,
@@ -30,10 +30,9 @@ from ups.jobs.variety import (
 )
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
+from ups.run.doubts import close_ups, laws_in_words, lost_digits
 from ups.types import Array, DataError, counted, counted_from
 
-# What a law may be off in float32 data of a second-order scheme before it counts as broken.
-TOLERANCE = 1e-3
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
 NOT_FINITE = "NaN or infinity in"
 # What may be wrong with the values of a sample; the first that holds is said.
@@ -57,10 +56,10 @@ Task = str | Definition | None
 def describe(path: Path, task: Task = None) -> str:
     """What a file is, in words and numbers, with the coefficients its own data obey; then its task, to be edited."""
     with open_source(path, TASKS, task) as source:
-        lines = [*_headline(source), *_values(source), *coefficients(source)]
-        lines += [f"  {law}, but for up to {worst:.1e} of its size" for law, worst, _ in law_residuals(source)]
+        holds, broken = laws_in_words(source)
+        lines = [*_headline(source), *_values(source), *coefficients(source), *(f"  {law}" for law in holds)]
         lines += [f"  note: {note}" for note in (*source.notes, *differences(source), *seams(source))]
-        faults = (*source.problems, *uneven_times(source), *single_cells(source))
+        faults = (*source.problems, *uneven_times(source), *single_cells(source), *lost_digits(source), *broken)
         lines += [f"  PROBLEM: {problem}" for problem in faults]
         lines += ["", "# The task, to be edited, put into a config under `task:` or named with --task my.yaml:"]
         lines.append(described_task(source, Definition.of(task)).text().rstrip())
@@ -120,12 +119,7 @@ def _file_problems(source: Source) -> list[str]:
     found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
     found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
     if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
-        found += [
-            f"it does not hold that {law}: off by {worst:.1e} of its size"
-            for law, worst, blur in law_residuals(source)
-            if worst > TOLERANCE + 2 * blur
-        ]
-        found += contradictions(source)
+        found += [*laws_in_words(source)[1], *contradictions(source)]
     return found
 
 
@@ -231,12 +225,12 @@ def _values(source: Source) -> list[str]:
         v = sample.values.reshape(-1, len(source.task.channels)).astype(np.float64)
         v = v[np.isfinite(v).all(axis=1)] if source.task.mask else v
         if len(v):
-            rows.append(np.stack([v.min(0), v.max(0), v.mean(0), np.square(v).mean(0)]))
+            rows.append(np.stack([v.min(0), v.max(0), v.mean(0), v.var(0)]))
     if not rows:
         return ["  no cell of the trajectories looked at counts"]
     stack = np.stack(rows)
     low, high, mean = stack[:, 0].min(0), stack[:, 1].max(0), stack[:, 2].mean(0)
-    std = np.sqrt(np.maximum(stack[:, 3].mean(0) - mean**2, 0))
+    std = np.sqrt(stack[:, 3].mean(0) + stack[:, 2].var(0))  # squares of what is far from 0 would lose its digits
     return [f"  values of {counted(len(rows), 'trajectory')}:"] + [
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)

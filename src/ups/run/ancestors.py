@@ -12,6 +12,7 @@ from ups.data.duplicates import Ends, ends_of, pieces
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Entry, open_sets
+from ups.run.doubts import doubts
 from ups.run.generate import Report as Following
 from ups.run.leaks import leaks
 from ups.rundir import RunDir
@@ -35,7 +36,7 @@ def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, followin
     warned = [Warned(words, seen=True) for data in sets for words in leaks(data, (split,))]
     warned += _trained_before(config, sets, split, following)
     which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"
-    return f"on trajectories {which}", [each.words for each in warned]
+    return f"on trajectories {which}", [*(each.words for each in warned), *doubts(sets)]
 
 
 def _trained_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> Iterator[Warned]:

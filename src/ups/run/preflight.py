@@ -10,6 +10,7 @@ from ups.data.splits import PARTS
 from ups.run.config import RunConfig
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Say
+from ups.run.doubts import doubts
 from ups.run.journal import Journal, Span
 from ups.run.leaks import leaks
 from ups.run.statistics import read_before
@@ -51,7 +52,7 @@ def prepare_data(
         else:
             for part in (part for data in sets() for name in PARTS for part in data.parts(name)):
                 part.sound()
-        if remarks := [words for data in sets() for words in leaks(data)]:
+        if remarks := [*(words for data in sets() for words in leaks(data)), *doubts(sets())]:
             mark.facts["remarks"] = remarks
             for words in remarks:
                 identity.say(words)
