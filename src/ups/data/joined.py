@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import numpy as np
 from ups.data.source import Facts, Source, View
 from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
+
+
+SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
 
 def same_task(sources: Sequence[Source]) -> TaskSpec:
@@ -139,13 +143,17 @@ class Joined(Source):
 
 
 def _said(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:
-    """The notes or problems of all parts, with the files they are of where they are not of all."""
-    places: dict[str, list[str]] = {}
+    """The notes or problems of all parts, with the files they are of where they are not of all. Arrays of several sizes
+    are one array: the first size is said."""
+    places: dict[str, dict[str, str]] = {}
     for part, label in zip(parts, labels, strict=True):
         for text in getattr(part, kind):
-            places.setdefault(text, []).append(label)
-    for text, files in places.items():
-        yield text if len(files) == len(parts) > 1 else f"{_few(files)}: {text}"
+            places.setdefault(SIZE.sub("()", text), {})[label] = text
+    for files in places.values():
+        sizes = dict.fromkeys(files.values())
+        text = next(iter(sizes))
+        text = SIZE.sub(lambda found: f"{found[0][:-1]} and other sizes)", text, count=1) if len(sizes) > 1 else text
+        yield text if len(files) == len(parts) > 1 else f"{_few([*files])}: {text}"
 
 
 def _label(folder: Path, path: Path) -> str:

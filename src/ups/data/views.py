@@ -18,10 +18,11 @@ class CutInTime(View):
     """Every trajectory as three, one after the other in time: `<id>@train`, `<id>@valid`, `<id>@test`.
 
     No frame is in two of them. valid and test get `floor(frames · fraction)` frames, train the rest. `parts` says which
-    part each id is of.
+    part each id is of. valid and test are cut again into `pieces` of one length, `<id>@test-1`, `<id>@test-2` …; the
+    last frames, fewer than pieces, are in none.
     """
 
-    def __init__(self, source: Source, fractions: tuple[float, float, float]) -> None:
+    def __init__(self, source: Source, fractions: tuple[float, float, float], pieces: int = 1) -> None:
         self._spans: list[tuple[int, range]] = []
         self.parts: dict[str, str] = {}
         for row, name in enumerate(source.ids):
@@ -29,9 +30,11 @@ class CutInTime(View):
             valid, test = (math.floor(frames * fraction + 1e-9) for fraction in fractions[1:])
             ends = (0, frames - valid - test, frames - test, frames)
             for part, first, last in zip(PARTS, ends, ends[1:], strict=False):
-                if last > first:
-                    self._spans.append((row, range(first, last)))
-                    self.parts[f"{name}@{part}"] = part
+                count = 1 if part == "train" else pieces
+                length = (last - first) // count
+                for at in range(count if length else 0):
+                    self._spans.append((row, range(first + at * length, first + (at + 1) * length)))
+                    self.parts[f"{name}@{part}" + (f"-{at + 1}" if count > 1 else "")] = part
         row, span = self._spans[0]
         times = source.times_of(row)[span.start : span.stop]
         super().__init__(source, ids=tuple(self.parts), times=times, domain=source.domain_of(row))

@@ -15,23 +15,29 @@ from ups.data.splits import PARTS, parts_of
 from ups.data.units import check_units
 from ups.definition import definition_from, is_file_name
 from ups.jobs.history import Triple, hides, triples
+from ups.jobs.pace import FREE, pace
 from ups.jobs.seams import seamless, wrapping
 from ups.jobs.settled import driven
+from ups.jobs.variety import uneven_times
 from ups.jobs.winds import Glance, glances, winds_in
 from ups.physics import EQUATIONS, TASKS
 from ups.physics.random import Draw
 from ups.physics.solver import initial_states
 from ups.physics.symmetries import winds_of
+from ups.run.datasets import REMARKS
+from ups.run.doubts import doubts_of
 from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
 
-FRAMES = 41  # of a trajectory, about which are kept
+FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
+IN_ALL = 1000  # frames, about, that are kept at least: few trajectories keep more of theirs
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
 LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
 LOOKED_AT = 8  # samples, about, whose first frames are looked at
 UNIFORM, TINY = 0.01, 1e-30  # part of the deviation of all values that a uniform state has at most; no deviation
 MANY = 60  # trajectories, below which a larger part of them is for testing
+IN_TIME = (0.7, 0.15, 0.15)  # the parts of the time of very few
 OF_FEW = (0.6, 0.15, 0.25)  # the parts of fewer: to train on, to validate on and to test on
 RATES = {"tiny": 8e-3, "small": 4e-3, "base": 2e-3, "large": 1e-3}  # the highest learning rate of a network
 
@@ -54,6 +60,8 @@ class Holding:
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
+    pace: int = FREE  # so many frames apart, neighbours are near to each other
+    said: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
 
     @property
     def samples(self) -> int:
@@ -61,8 +69,10 @@ class Holding:
 
     @property
     def usual(self) -> int:
-        """Every so many frames would be kept if all samples were as long as most."""
-        return every_of(sorted(self.lengths)[self.samples // 2], FRAMES)
+        """Every so many frames would be kept if all samples were as long as most: fewer are left out of few samples,
+        and where they change fast."""
+        wanted = max(FRAMES, IN_ALL // self.samples)
+        return min(every_of(sorted(self.lengths)[self.samples // 2], wanted), self.pace)
 
     @property
     def every(self) -> int:
@@ -79,7 +89,18 @@ class Holding:
         named, verb = ("sample", "ends") if len(self.blown) == 1 else ("samples", "end")
         ends = f"{named} {', '.join(self.blown)} {verb} without a finite value, and a run refuses such"
         lost = [f"{ends}: mend or leave out what `ups data validate` names"] if self.blown else []
-        return [*wrapping(self.seamless), *fewer, *lost]
+        return [*self.said, *wrapping(self.seamless), *fewer, *lost]
+
+    def left_out(self, kind: str) -> list[str]:
+        """Which frames and cells are not used, in words."""
+        thin, frames = self.thin(kind), counted_from(self.lengths, "frame")
+        near = (
+            "; further apart, they would change by more than half of their deviation" if self.every == self.pace else ""
+        )
+        axes = "each axis" if self.task.ndim > 1 else "the axis"
+        found = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
+        found += [f"every {_ordinal(thin)} cell along {axes} is used"] if thin > 1 else []
+        return [f"{'; '.join(found)} (`reduce` in the config)"] if found else []
 
     @property
     def place(self) -> str:
@@ -112,7 +133,9 @@ class Holding:
             entry["task"] = self.definition
         thin = {"space": self.thin(kind)} | ({} if self.task.steady else {"time": self.every})
         thin = {name: every for name, every in thin.items() if every > 1}
-        cut: dict[str, Any] = {"time": [0.7, 0.15, 0.15]} if self.samples < FEW else {"fractions": list(OF_FEW)}
+        cut: dict[str, Any] = {"time": list(IN_TIME)} if self.samples < FEW else {"fractions": list(OF_FEW)}
+        pieces = int(min(self.lengths) / self.every * IN_TIME[-1]) // FRAMES
+        cut |= {"pieces": pieces} if pieces > 1 and self.samples < FEW else {}
         if self.divided or self.samples >= MANY:  # of a tenth of fewer a test could tell nothing
             cut = {}
         return {**entry, **({"reduce": thin} if thin else {}), **({"split": cut} if cut else {})}
@@ -122,32 +145,51 @@ def every_of(count: int, wanted: int) -> int:
     return max(1, count // wanted)
 
 
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     """What files hold, by task; without files, a task that is made."""
     if not files:
         return [_made(task or "burgers1d")]
+    definition = definition_from(task) if task else None
     found, seen = [], []
     for path in files:
-        with open_source(path, TASKS, definition_from(task) if task else None) as source:
-            found.append(_held(source, (str(path),), task))
+        with open_source(path, TASKS, definition) as source:
+            here = _outline(source, (str(path),), task)
+            found.append(_looked_into(source, here, here.every, here.thin("cpu")) if len(files) == 1 else here)
             seen.append(source)
     check_units(seen)
+    every = {here.task.name: here.every for here in _joined(found)}
+    for i, path in enumerate(files if len(files) > 1 else ()):  # together they may be many
+        with open_source(path, TASKS, definition) as source:
+            found[i] = _looked_into(source, found[i], every[source.task.name], found[i].thin("cpu"))
     return _by_task(found)
 
 
 def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
     """What sources hold, by task, of which every frame and cell is kept."""
-    return _by_task([_held(source, (), "", every=1, thin=1) for source in sources])
+    return _by_task([_looked_into(source, _outline(source, (), ""), every=1, thin=1) for source in sources])
 
 
-def _held(source: Source, files: tuple[str, ...], task: str, every: int = 0, thin: int = 0) -> Holding:
-    """What a source holds, with frames of a few samples, as far apart as they will be."""
+def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
+    """What a source holds, but for frames of its samples; of one that is named, with what there is to say of it."""
     facts = (files, source.lengths(), source.domain.shape, task)
     here = Holding(source.task, *facts, source.task.steady or _all_uneven(source), divided=_divided(source))
+    if not files:
+        return here
+    problems = [f"PROBLEM: {words}" for words in (*source.problems, *uneven_times(source))]
+    here = replace(here, said=(*problems, *source.notes[:REMARKS], *doubts_of(source)))
+    most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
+    return replace(here, pace=pace(source, most, here.thin("cpu")))
+
+
+def _looked_into(source: Source, here: Holding, every: int, thin: int) -> Holding:
+    """With frames of a few samples of a source, as far apart as they will be."""
     if source.task.steady:
         return here
-    every = every or here.every
-    thin = thin or here.thin("cpu")
     seen, past = tuple(glances(source, every)), tuple(triples(source, every, thin))
     return replace(here, seen=seen, past=past, seamless=seamless(source), blown=_blown(source))
 
@@ -164,8 +206,8 @@ def _blown(source: Source) -> tuple[str, ...]:
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
-def _by_task(found: Sequence[Holding]) -> list[Holding]:
-    """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
+def _joined(found: Iterable[Holding]) -> list[Holding]:
+    """Holdings of one task joined; DataError where their fields differ."""
     tasks: dict[str, Holding] = {}
     for here in found:
         name, earlier = here.task.name, tasks.get(here.task.name)
@@ -178,8 +220,16 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
             here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
+            said = tuple(dict.fromkeys(earlier.said + here.said))
+            here = replace(here, pace=min(earlier.pace, here.pace), said=said)
         tasks[name] = here
-    for holding in tasks.values():
+    return list(tasks.values())
+
+
+def _by_task(found: Sequence[Holding]) -> list[Holding]:
+    """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
+    tasks = _joined(found)
+    for holding in tasks:
         if holding.samples < FEW and holding.task.steady:
             raise DataError(
                 f"{holding.place}: {holding.samples} steady states cannot be cut into data to train on, to validate "
@@ -189,7 +239,7 @@ def _by_task(found: Sequence[Holding]) -> list[Holding]:
             raise DataError(f"{holding.place}: {NOT_TOLD}")
     return [
         replace(h, winds=winds_in(h.task, h.seen), hidden=hides(h.past), driven=driven(h.past), seen=(), past=())
-        for h in tasks.values()
+        for h in tasks
     ]
 
 

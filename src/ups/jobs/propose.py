@@ -92,7 +92,11 @@ def _header(
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
         *(f"# Data: {holding.words}." for holding in sets),
-        *(f"# Note: {holding.task.name}: {note}." for holding in sets for note in holding.remarks),
+        *(
+            f"# Note: {holding.task.name}: {note}."
+            for holding in sets
+            for note in (*holding.left_out(kind), *holding.remarks)
+        ),
         f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
         f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
@@ -107,12 +111,13 @@ NOTES = {
     "samples": "trajectories to make",
     "reduce": "every n-th frame and every n-th cell are used",
     "split": "few trajectories: how they are cut for training, validation and testing",
+    "pieces": "of the time to validate on and to test on: each is foretold from its own first frame",
     "dim": "numbers per token: at least channels × patch^axes, or the codec loses something",
     "size": "tiny, small, base or large",
     "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
     "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
     "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
-    "context": "frames that are looked back on: one was seen to leave half of what comes next open, and two to tell it",
+    "context": "frames looked back on: a plain regression on cells near by foretold the next from two, but not from one",
     "memoryless": "tasks of which one frame says all",
     "driven": "tasks whose states were seen to become uniform and still move: measured by the task all the same",
     "own_layers": "each task has some layers for itself, so that they do not disturb each other",

@@ -10,7 +10,7 @@ import numpy as np
 from ups.data import Source
 from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
-from ups.types import counted
+from ups.types import Array, counted
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.
 HALVED = 8
@@ -23,7 +23,8 @@ def differences(source: Source) -> list[str]:
     rows = range(len(source))
     domains = {id(domain): domain for domain in map(source.domain_of, rows)}.values()
     lengths = [len(source.times_of(i)) for i in rows]
-    steps = sorted({_digits(t[1] - t[0]) for t in map(source.times_of, rows) if len(t) > 1})
+    clocks = {id(t): np.asarray(t, np.float64) for t in map(source.times_of, rows)}.values()
+    steps = sorted({step for t in clocks if len(t) > 1 and is_even(t) for step in _apart(t)})  # others: a problem
     grids = sorted({domain.shape for domain in domains})
     notes = []
     if len(grids) > 1:
@@ -48,9 +49,9 @@ def times_in_words(source: Source) -> list[str]:
     long = [t for t in rows if len(t) > 1]
     if not long:
         return []
-    ends, steps = [float(t[-1]) for t in long], [float((t[-1] - t[0]) / (len(t) - 1)) for t in long]
+    ends, steps = [float(t[-1]) for t in long], [step for t in long for step in _apart(t)]
     low, high = min(steps), max(steps)
-    apart = f"dt = {low:g}" if _digits(low) == _digits(high) else f"dt from {low:g} to {high:g}"
+    apart = f"dt = {low:g}" if low == high else f"dt from {low:g} to {high:g}"
     shortest = "" if _digits(min(ends)) == _digits(max(ends)) else f" (in the shortest to {min(ends):g})"
     return [f"  t from {min(float(t[0]) for t in long):g} to {max(ends):g}{shortest}, {apart}"]
 
@@ -107,6 +108,14 @@ def described_task(source: Source, definition: Definition) -> Definition:
         parameters=definition.parameters,
         dt=definition.dt,
     )
+
+
+def _apart(times: Array) -> tuple[float, ...]:
+    """The time between frames: one number where they are even, and else the least and the greatest."""
+    if is_even(times):
+        return (_digits((times[-1] - times[0]) / (len(times) - 1)),)
+    steps = np.diff(times)
+    return _digits(steps.min()), _digits(steps.max())
 
 
 def _digits(step: float) -> float:

@@ -157,7 +157,9 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         raise type(error)(f"data.{name}: {error}") from None
     frames = len(times[data.reduce.frames])
     if split.time is not None:
-        frames, counts = min(int(frames * share) for share in split.time), dict.fromkeys(PARTS, len(ids))
+        pieces = dict(zip(PARTS, (1, split.pieces, split.pieces), strict=True))
+        frames = min(int(frames * share) // n for share, n in zip(split.time, pieces.values(), strict=True))
+        counts = {part: n * len(ids) for part, n in pieces.items()}
     counts["train"] *= 2**task.ndim if data.mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
     return Outline(task, grid, frames, counts, domain.periodic, disk, True)

@@ -146,6 +146,9 @@ class SplitConfig(Config):
     time: tuple[float, float, float] | None = None
     """Shares of the time of each trajectory, in the place of `fractions`: the past is for training, the future for
     validation and testing, and no frame is in two parts."""
+    pieces: int = Field(default=1, ge=1)
+    """With `time`: so many pieces of the same length of the time for validation and of that for testing, each foretold
+    from its own first frame. Of what is chaotic one long rollout says nothing, and takes long."""
     hold_out: dict[str, tuple[float | str, ...] | Between] = Field(default_factory=dict)
     """Parameter values that are for testing alone, by name: `{nu: [0.02]}`, or all of a range, `{nu: {low: 0.01, high:
     0.1}}`. Of several parameters all must fit."""
@@ -161,6 +164,8 @@ class SplitConfig(Config):
             raise ValueError(f"a split is made in one way, not by {' and '.join(ways)}; keep one.")
         if self.time is not None and not (min(self.time) >= 0 and abs(sum(self.time) - 1) <= 1e-9):
             raise ValueError(f"split.time is {self.time}, but its shares are not negative and sum to 1.")
+        if self.pieces > 1 and self.time is None:
+            raise ValueError(f"split.pieces is {self.pieces}, but without `time` no trajectory is cut; add it.")
         if self.files and set(self.files) != set(PARTS):
             raise ValueError("split.files names files for train, valid and test; add the missing part.")
         return self

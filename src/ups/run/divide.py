@@ -25,7 +25,7 @@ def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
 def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
     settings, seed = data.split, data.seed
     if settings.time is not None:
-        cut = CutInTime(source, settings.time)
+        cut = CutInTime(source, settings.time, settings.pieces)
         return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
     if settings.hold_out:
         out = held_aside(settings, source)

@@ -1,4 +1,4 @@
-"""What a few trajectories, looked at closely, say against training on them: laws that they break, digits that they lose."""
+"""What a few trajectories, looked at closely, say against training on them: broken laws, and digits that are lost."""
 
 from __future__ import annotations
 
