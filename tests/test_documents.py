@@ -1,4 +1,4 @@
-"""Every link of the documents leads somewhere: to a file that is there, and to a heading that it has."""
+"""Every link of the documents leads somewhere, to a file and a heading that are there; every command is one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from cyclopts import App
+
+from ups.cli import app
+
 HOME = Path(__file__).parents[1]
 PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"(?:^|`)(?:uv run )?ups ([a-z]+(?: [a-z]+)?)(?=[\s`])", re.MULTILINE)  # in a fence or in code
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -32,3 +37,21 @@ def broken(page: Path) -> Iterator[str]:
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there() -> None:
     assert len(PAGES) > 30
     assert [link for page in PAGES for link in broken(page)] == []
+
+
+def commands(of: App, before: str = "") -> Iterator[str]:
+    """All commands, those of groups with the name of the group."""
+    for name in (name for name in of if not name.startswith("-")):
+        yield f"{before}{name}"
+        yield from commands(of[name], f"{before}{name} ")
+
+
+def test_every_command_that_the_documents_name_is_one() -> None:
+    known = set(commands(app))
+    groups = {name.split()[0] for name in known if " " in name}
+    assert {"run", "data info"} <= known
+    named = [(page.name, words) for page in PAGES for words in COMMAND.findall(page.read_text())]
+    assert len(named) > 100
+    wrong = [(page, words) for page, words in named if words.split()[0] not in known]
+    pairs = [(page, words) for page, words in named if words.split()[0] in groups and " " in words]
+    assert [*wrong, *((page, words) for page, words in pairs if words not in known)] == []

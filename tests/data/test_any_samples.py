@@ -209,6 +209,11 @@ def test_a_split_in_time_puts_no_frame_in_two_parts_and_loses_none() -> None:
     assert frames == {"0@train": list(range(15)), "0@valid": [15, 16], "0@test": [17, 18, 19]}
     assert source.times_of(2).tolist() == [17, 18, 19]
     assert source.read(0, slice(2, 9, 3))[:, 0, 0].tolist() == [2, 5, 8]
+    source = CutInTime(Memory([Sample(values, np.arange(20.0), 1.0, mask)]), (0.5, 0.2, 0.3), pieces=2)
+    frames = {name: source.read(i)[:, 0, 0].tolist() for i, name in enumerate(source.ids)}
+    pieces = {"0@valid-1": [10, 11], "0@valid-2": [12, 13], "0@test-1": [14, 15, 16], "0@test-2": [17, 18, 19]}
+    assert frames == {"0@train": list(range(10)), **pieces}
+    assert set(source.parts.values()) == {"train", "valid", "test"}
 
 
 def test_what_is_given_with_a_sample_is_filled_where_nothing_counts_and_must_be_finite_elsewhere() -> None:

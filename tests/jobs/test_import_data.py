@@ -142,3 +142,12 @@ def test_validate_takes_several_paths_and_parameters(tmp_path: Path, capsys: pyt
     assert "trajectories in more than one place: 1 pair" in capsys.readouterr().out
     assert run("data", "validate", folder, "--task", task, "--params", "re") == 2
     assert "--params has 're', but must be NAME=VALUE pairs" in capsys.readouterr().err
+
+
+def test_an_import_says_that_float32_loses_what_a_field_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "a.npz", p=1e12 + 600 * RNG.normal(size=(10, 4, 8)), dt=0.1)
+    (tmp_path / "a.yaml").write_text("name: a\ndims: [sample, time, x]\nfields: {p: [p]}\n")
+    main(["data", "import", str(tmp_path / "a.npz"), "--task", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "o")])
+    assert "PROBLEM: p varies by " in capsys.readouterr().out

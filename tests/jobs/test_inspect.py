@@ -194,6 +194,36 @@ def test_times_are_those_of_all_samples(tmp_path: Path) -> None:
     assert "  t from 0 to 3 (in the shortest to 1), dt from 0.25 to 0.5\n" in describe(tmp_path, task)
     (tmp_path / "2.npz").unlink()
     assert "  t from 0 to 3 (in the shortest to 1.5), dt = 0.5\n" in describe(tmp_path, task)
+    np.savez(tmp_path / "3.npz", u=np.random.default_rng(3).normal(size=(4, 16)), t=[0, 0.1, 2, 2.5])
+    text = describe(tmp_path, task)
+    assert "dt from 0.1 to 1.9\n" in text, "not the mean of each"
+    assert "the time between frames differs" not in text, "nor a second range"
+
+
+def test_a_law_that_does_not_hold_is_one_sentence_for_info_and_validate(tmp_path: Path) -> None:
+    u = 1 + np.linspace(0, 0.5, 6)[:, None] + 0.1 * np.sin(np.arange(16))
+    task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)}, conserved=("u",), positive=("u",))
+    np.savez(tmp_path / "a.npz", u=np.stack([u, 2 * u]), dt=0.1)
+    ((_, sentence),) = problems([tmp_path / "a.npz"], task)
+    assert sentence.startswith("it does not hold that u is conserved: off by ")
+    text = describe(tmp_path / "a.npz", task)
+    assert f"  PROBLEM: {sentence}\n" in text
+    assert "u is conserved, but for" not in text
+    assert "  u is never below 0, but for up to 0.0e+00 of its size\n" in text
+    u[2, 3] = np.nan
+    np.savez(tmp_path / "a.npz", u=np.stack([u, 2 * u]), dt=0.1)
+    assert "that u is conserved could not be measured" in describe(tmp_path / "a.npz", task)
+
+
+def test_a_field_that_float32_cannot_tell_apart_is_said_and_measured_as_it_is_stored(tmp_path: Path) -> None:
+    p = 1e12 + 600 * np.random.default_rng(0).normal(size=(4, 5, 16))
+    task = Definition("a", dims=("sample", "time", "x"), fields={"p": ("p",)})
+    np.savez(tmp_path / "a.npz", p=p, dt=0.1)
+    text = describe(tmp_path / "a.npz", task)
+    assert f"  std {p.std():.4g}\n" in text
+    ((_, sentence),) = problems([tmp_path / "a.npz"], task)
+    assert f"  PROBLEM: {sentence}\n" in text
+    assert "can hardly tell apart" in sentence
 
 
 def test_read_only_arrays_are_measured_without_a_warning(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from ups.jobs import propose as module
 from ups.jobs.fit import Data, _proposed, _single
 from ups.jobs.holdings import OF_FEW, Holding, held_as_they_are, holdings
 from ups.jobs.inspect import notes
+from ups.jobs.pace import FAST, FREE, SLOW, pace
 from ups.jobs.propose import propose
 from ups.jobs.timing import Ceilings
 from ups.models import CodecConfig, OperatorConfig, build
@@ -81,7 +82,11 @@ def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path)
     config = written(tmp_path / "config.yaml", file)
     (entry,) = config.data.values()
     assert entry.file == str(file)
-    assert entry.reduce.time == 201 // 41
+    assert entry.reduce.time == 201 // (1000 // 12), "a dozen trajectories keep a thousand frames in all"
+    assert (
+        "# Note: advection1d: every 2nd of 201 frames is used (`reduce` in the config).\n"
+        in (tmp_path / "config.yaml").read_text()
+    )
     assert config.operator.train.seconds == 300  # type: ignore[attr-defined]
     text = (tmp_path / "config.yaml").read_text()
     assert text.startswith(f"# ups run {tmp_path / 'config.yaml'}\n")
@@ -386,13 +391,13 @@ def test_every_remark_is_a_comment_and_the_rest_is_yaml(tmp_path: Path) -> None:
 
 
 def test_frames_are_left_out_by_what_most_trajectories_have_and_the_shortest_allows(tmp_path: Path) -> None:
-    """Whatever file comes first."""
+    """Whatever file comes first; these waves are slow."""
 
     def proposed(*lengths: int) -> tuple[int, str]:
         place = tmp_path / "-".join(map(str, lengths))
         place.mkdir()
         for i, frames in enumerate(lengths):
-            wave = np.sin(np.linspace(0, 6, 16) + 0.1 * np.arange(frames)[:, None])
+            wave = np.sin(np.linspace(0, 6, 16) + 0.01 * np.arange(frames)[:, None])
             np.savez(place / f"{i}.npz", u=wave.astype(np.float32))
         text = "name: un\ndims: [time, x]\nfields: {u: [u]}\n"
         (task := tmp_path / "un.yaml").write_text(text)
@@ -406,3 +411,70 @@ def test_frames_are_left_out_by_what_most_trajectories_have_and_the_shortest_all
         assert "3 trajectories × 10 to 400 frames" in words
         assert "the shortest trajectory has 10 frames, so frames are kept 4 apart; without it 9 would do" in words
     assert proposed(400, 2, 400)[0] == 1
+
+
+def waves(path: Path, count: int, frames: int, speed: float) -> Path:
+    """Waves that run so many radians a frame: by n frames a cell changes 2 sin(n speed / 2) times its deviation."""
+    phase = np.random.default_rng(0).uniform(0, 6, (count, 1, 1)) + speed * np.arange(frames)[:, None]
+    np.save(path, np.sin(2 * np.pi * np.arange(16) / 16 + phase).astype(np.float32))
+    path.with_suffix(".yaml").write_text("name: w\ndims: [sample, time, x]\nfields: {u: [u]}\ndt: 0.1\nperiodic: [x]\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("count", "frames", "speed", "every", "pieces"),
+    [
+        (1, 3000, 0.1, 3, 3),  # a thousand are kept, and tests are of about 41 frames
+        (1, 3000, 0.2, 2, 5),  # 2 sin(0.2) = 0.40, and with the next frame 0.59
+        (1, 3000, 0.001, 73, None),  # slow: 2 sin(0.0365) = 0.07
+        (1, 3000, 0.02, 7, 1),  # 2 sin(0.07) = 0.14, and with the next frame 0.16
+        (1, 30, 0.2, 1, None),
+        (60, 400, 0.001, 9, None),
+        (60, 400, 0.1, 5, None),  # 2 sin(0.25) = 0.49, and with the next frame 0.59
+        (60, 400, 0.6, 1, None),
+    ],
+)
+def test_frames_are_left_out_where_they_are_slow_or_trajectories_many(
+    tmp_path: Path, count: int, frames: int, speed: float, every: int, pieces: int | None
+) -> None:
+    file = waves(tmp_path / "w.npy", count, frames, speed)
+    (held,) = holdings([file], str(file.with_suffix(".yaml")))
+    entry = held.section("cpu")
+    assert entry.get("reduce", {}).get("time", 1) == every
+    assert entry.get("split", {}).get("pieces", 1) == (pieces or 1)
+    said = [words for words in held.left_out("cpu") if "frames is used" in words]
+    assert bool(said) is (every > 1)
+    assert all(f" of {frames} frames is used" in words for words in said)
+
+
+def test_the_pace_of_waves_is_that_of_the_formula_and_nothing_at_rest_has_one(tmp_path: Path) -> None:
+    file = waves(tmp_path / "w.npy", 3, 1000, 0.02)
+    task = definition_from(str(file.with_suffix(".yaml")))
+    with open_source(file, TASKS, task) as source:
+        slow, fast = pace(source, 64, 1)
+    assert (slow, fast) == pytest.approx([2 * np.arcsin(part / 2) / 0.02 for part in (SLOW, FAST)], rel=0.15)
+    still = np.broadcast_to(np.sin(np.arange(16)), (3, 100, 16)).astype(np.float32)
+    still[:, :, 3] = np.nan
+    np.save(file, still)
+    with open_source(file, TASKS, task) as source:
+        assert pace(source, 64, 1) == (FREE, FREE)
+
+
+def test_init_says_what_readers_noticed_and_what_is_doubtful(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(3)
+    (tmp_path / "d").mkdir()
+    for i in range(8):
+        t = np.cumsum(draw.choice([0.02, 0.05], 10 + i % 3))
+        u = 1e12 + draw.normal(size=(len(t), 16)).cumsum(0)
+        np.savez(tmp_path / "d" / f"{i}.npz", u=u, t=t, x=np.arange(16) / 16, inflow=np.arange(len(t)))
+    text = "name: d\ndims: [time, x]\nfields: {u: [u]}\nperiodic: [x]\n"
+    (tmp_path / "d.yaml").write_text(text)
+    main(["init", str(tmp_path / "d"), "--task", str(tmp_path / "d.yaml"), "--out", str(tmp_path / "run.yaml")])
+    shown = capsys.readouterr().out
+    assert "Note: d: PROBLEM: the times are not uniform" in shown
+    assert shown.count("array inflow (10 and other sizes) is not used; the task does not name it") == 1
+    assert "about 1e+12, which float32, in which all is read, can hardly tell apart" in shown
+    for line in (line for line in shown.splitlines() if line.startswith("Note: ")):
+        assert f"# {line}\n" in (tmp_path / "run.yaml").read_text()

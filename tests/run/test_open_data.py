@@ -387,6 +387,23 @@ def test_a_split_that_tears_a_simulation_is_said_before_training_and_in_the_repo
     assert leaks(later) == [], "the future of what is trained on is a test"
 
 
+def test_broken_laws_and_lost_digits_are_said_before_training_and_in_the_report(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    u = draw.normal(size=(12, 6, 16, 1)) + np.arange(6)[:, None, None]
+    np.savez(tmp_path / "a.npz", values=1e9 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
+    np.savez(tmp_path / "b.npz", values=5 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
+    for name, words in (("a", "can hardly tell apart"), ("b", "it does not hold that w is conserved: off by ")):
+        entry = {"file": str(tmp_path / f"{name}.npz"), "task": {**WAVES, "conserved": ["w"]}}
+        settings, lines = config(tmp_path, {"w": entry}, name=name), list[str]()
+        with Run.open(settings, Screen(lines.append, SCREEN.following, SCREEN.watch)) as run, run.folder:
+            run.prepare()
+            on, (warning,) = seen_before(settings, run.sets, "test", SCREEN.following)
+        assert on == "on trajectories not seen in training"
+        assert warning in lines
+        assert warning.startswith("wavelets: ")
+        assert words in warning
+
+
 def test_copies_of_what_is_trained_on_are_no_test_and_said_before_training_and_in_the_report(tmp_path: Path) -> None:
     first, second = (str(npz(tmp_path / name, np.linspace(low, 1, 12))) for name, low in (("a.npz", 0), ("b.npz", 0.1)))
     with np.load(first) as a, np.load(second) as b:

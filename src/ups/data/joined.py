@@ -14,7 +14,6 @@ from ups.data.source import Facts, Source, View
 from ups.data.units import units_of_all
 from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
 
-
 SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
 

@@ -30,7 +30,7 @@ from ups.tensors import NOT_TOLD, told_apart
 from ups.types import Array, ConfigError, DataError, TaskSpec, counted, counted_from
 
 FRAMES = 41  # of a trajectory, about which are kept: a rollout of many small steps takes long to train and to judge
-IN_ALL = 1000  # frames, about, that are kept at least: few trajectories keep more of theirs
+IN_ALL = 1000  # frames, about, that few trajectories keep, unless they are slow
 CELLS = {"cpu": {1: 256, 2: 64, 3: 16}, "cuda": {1: 1024, 2: 128, 3: 64}}  # along an axis, about which are kept
 LEFT = 8  # cells along an axis, at least, where some are left out
 FEW = 5  # trajectories, under which they are cut in time
@@ -60,7 +60,7 @@ class Holding:
     seamless: tuple[str, ...] = ()  # axes that may wrap, though nobody says so
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
-    pace: int = FREE  # so many frames apart, neighbours are near to each other
+    pace: tuple[int, int] = (FREE, FREE)  # so many frames apart, a step changes little, and so many at most
     said: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
 
     @property
@@ -69,10 +69,10 @@ class Holding:
 
     @property
     def usual(self) -> int:
-        """Every so many frames would be kept if all samples were as long as most: fewer are left out of few samples,
-        and where they change fast."""
-        wanted = max(FRAMES, IN_ALL // self.samples)
-        return min(every_of(sorted(self.lengths)[self.samples // 2], wanted), self.pace)
+        """Every so many frames would be kept if all samples were as long as most: of few samples fewer are left out,
+        unless a step changes little all the same, and never so many that it changes too much."""
+        length, (slow, fast) = sorted(self.lengths)[self.samples // 2], self.pace
+        return min(every_of(length, FRAMES), max(every_of(length, IN_ALL // self.samples or 1), slow), fast)
 
     @property
     def every(self) -> int:
@@ -95,7 +95,9 @@ class Holding:
         """Which frames and cells are not used, in words."""
         thin, frames = self.thin(kind), counted_from(self.lengths, "frame")
         near = (
-            "; further apart, they would change by more than half of their deviation" if self.every == self.pace else ""
+            "; further apart, they would change by more than half of their deviation"
+            if self.every == self.pace[1]
+            else ""
         )
         axes = "each axis" if self.task.ndim > 1 else "the axis"
         found = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
@@ -220,8 +222,11 @@ def _joined(found: Iterable[Holding]) -> list[Holding]:
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
             here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
-            said = tuple(dict.fromkeys(earlier.said + here.said))
-            here = replace(here, pace=min(earlier.pace, here.pace), said=said)
+            said, (slow, fast) = (
+                tuple(dict.fromkeys(earlier.said + here.said)),
+                zip(earlier.pace, here.pace, strict=True),
+            )
+            here = replace(here, pace=(min(slow), min(fast)), said=said)
         tasks[name] = here
     return list(tasks.values())
 

@@ -10,25 +10,28 @@ from ups.data import Source
 from ups.types import Array
 
 LOOKED_AT, PLACES = 4, 16  # samples, about, and places in all of them together
-FOREIGN = 0.5  # of what a field deviates by in time, by which a step changes it at most
+SLOW, FAST = 0.15, 0.5  # parts of what a cell deviates by in time: a step should change it by one, and not by the other
 FREE = 10**9  # frames, where any are as near to each other
 TINY = 1e-30
 
 
-def pace(source: Source, most: int, thin: int) -> int:
-    """Every so many frames, up to `most`, can be kept of a source at every so many cells: neighbours then differ by
-    less than half of the deviation that a cell has in time. FREE where even `most` do."""
+def pace(source: Source, most: int, thin: int) -> tuple[int, int]:
+    """Every so many frames, up to `most`, of a source at every so many cells can be kept without a loss, for a step
+    still changes little, and at most, for one of more could hardly be foreseen; FREE where even `most` are as near."""
     steps = sorted({1, most, *(2**k for k in range(1, most.bit_length()))})
     rows = [_changes(source, i, steps, thin) for i in range(0, len(source), max(1, len(source) // LOOKED_AT))]
     if most < 2 or not (found := [row for row in rows if np.isfinite(row[0])]):
-        return FREE
-    changes = np.sqrt(np.nanmean(np.stack(found), 0))
-    before, less = 0, 0.0
-    for step, change in zip(steps, changes.tolist(), strict=True):
-        if change > FOREIGN:
-            return max(1, int(before + (step - before) * (FOREIGN - less) / (change - less)))
-        if np.isfinite(change):  # no sample may be so long
-            before, less = step, change
+        return FREE, FREE
+    squares = dict(zip(steps, np.stack(found).T, strict=True))
+    points = [(step, float(np.sqrt(np.nanmean(each)))) for step, each in squares.items() if np.isfinite(each).any()]
+    return _first(points, SLOW), _first(points, FAST)
+
+
+def _first(points: list[tuple[int, float]], most: float) -> int:
+    """The number of frames by which a change comes to `most` first, between those that were looked at."""
+    for (before, less), (step, change) in zip([(0, 0.0), *points], points, strict=False):
+        if change > most:
+            return max(1, int(before + (step - before) * (most - less) / (change - less)))
     return FREE
 
 

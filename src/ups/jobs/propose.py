@@ -117,7 +117,7 @@ NOTES = {
     "steps": "the codec has nothing to learn while dim is at least that: it loses nothing as it is built",
     "gauge": "a change is measured by the sample itself; by its task where first frames are uniform",
     "carried": "seen to move states in proportion, and taken to do nothing else; {} if they do more",
-    "context": "frames looked back on: a plain regression on cells near by foretold the next from two, but not from one",
+    "context": "frames that are looked back on: a regression on cells near by foretold the next from two, not from one",
     "memoryless": "tasks of which one frame says all",
     "driven": "tasks whose states were seen to become uniform and still move: measured by the task all the same",
     "own_layers": "each task has some layers for itself, so that they do not disturb each other",
