@@ -149,5 +149,6 @@ def test_an_import_says_that_float32_loses_what_a_field_holds(
 ) -> None:
     np.savez(tmp_path / "a.npz", p=1e12 + 600 * RNG.normal(size=(10, 4, 8)), dt=0.1)
     (tmp_path / "a.yaml").write_text("name: a\ndims: [sample, time, x]\nfields: {p: [p]}\n")
-    main(["data", "import", str(tmp_path / "a.npz"), "--task", str(tmp_path / "a.yaml"), "--out", str(tmp_path / "o")])
+    words = ("data", "import", tmp_path / "a.npz", "--task", tmp_path / "a.yaml", "--out", tmp_path / "o")
+    assert run(*words) == 0
     assert "PROBLEM: p varies by " in capsys.readouterr().out

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from ups.data import Source
 from ups.types import Array
 
-LOOKED_AT, PLACES = 4, 16  # samples, about, and places in all of them together
+LOOKED_AT, PLACES, FEWEST = 4, 32, 4  # samples, about, places in all of them together, and in each at least
+ROOM = 2**29  # bytes that are read of a sample, about, if that leaves places enough
 SLOW, FAST = 0.15, 0.5  # parts of what a cell deviates by in time: a step should change it by one, and not by the other
 FREE = 10**9  # frames, where any are as near to each other
-TINY = 1e-30
+TINY, GOLDEN = 1e-30, 0.6180339887498949
 
 
 def pace(source: Source, most: int, thin: int) -> tuple[int, int]:
     """Every so many frames, up to `most`, of a source at every so many cells can be kept without a loss, for a step
     still changes little, and at most, for one of more could hardly be foreseen; FREE where even `most` are as near."""
     steps = sorted({1, most, *(2**k for k in range(1, most.bit_length()))})
-    rows = [_changes(source, i, steps, thin) for i in range(0, len(source), max(1, len(source) // LOOKED_AT))]
-    if most < 2 or not (found := [row for row in rows if np.isfinite(row[0])]):
-        return FREE, FREE
-    squares = dict(zip(steps, np.stack(found).T, strict=True))
-    points = [(step, float(np.sqrt(np.nanmean(each)))) for step, each in squares.items() if np.isfinite(each).any()]
+    chosen = range(0, len(source), max(1, len(source) // LOOKED_AT)) if most > 1 else ()
+    rows = [_changes(source, i, steps, thin) for i in chosen]
+    points = []
+    for at, step in enumerate(steps):
+        long = [(each[at], size) for each, size in rows if len(each) > at]
+        change, size = np.mean(long, 0) if long else np.zeros((2, 1))
+        if (moving := size > TINY).any():
+            points.append((step, float(np.sqrt(np.mean(change[moving] / size[moving])))))
     return _first(points, SLOW), _first(points, FAST)
 
 
@@ -35,28 +37,26 @@ def _first(points: list[tuple[int, float]], most: float) -> int:
     return FREE
 
 
-def _changes(source: Source, index: int, steps: list[int], thin: int) -> Array:
-    """The mean square by which so many frames change each cell of a sample, over that by which it deviates in time,
-    `(steps,)`; nan where there are not as many frames, or nothing moves."""
+def _changes(source: Source, index: int, steps: list[int], thin: int) -> tuple[list[Array], Array]:
+    """The mean squares `(C,)` by which so many frames change the cells of a sample, as far as it has frames, and the
+    square of their deviation in time."""
     cells = (slice(None, None, thin),) * source.task.ndim
-    places, frames = max(2, PLACES // min(LOOKED_AT, len(source))), len(source.times_of(index))
+    frames = len(source.times_of(index))
+    steps = [step for step in steps if step < frames]
+    frame = 4 * len(source.task.channels) * int(np.prod(source.domain_of(index).shape))
+    places = PLACES // min(LOOKED_AT, len(source))
+    places = max(FEWEST, min(places, ROOM // (frame * (1 + len(steps)))))
 
     def read(at: int) -> Array:
         values = source.read(index, slice(at, at + 1))[0][cells].astype(np.float64)
         return np.where(np.isfinite(values), values, np.nan)
 
-    def squares(step: int) -> Iterator[Array]:
-        starts = np.linspace(0, frames - 1 - step, places).astype(int) if step < frames else ()
-        for start in sorted({int(at) for at in starts}):
-            yield _mean(np.square(read(start + step) - read(start)))
-
-    all_over = np.stack([read(int(at)) for at in np.linspace(0, frames - 1, places)])
-    with np.errstate(invalid="ignore", over="ignore"):
-        size = _mean(np.var(all_over, 0, ddof=1))
-        moving = size > TINY
-        ratios = [np.mean(rows, 0)[moving] / size[moving] for step in steps if (rows := list(squares(step)))]
-    means = [float(np.mean(ratio)) if moving.any() else np.nan for ratio in ratios]
-    return np.array([*means, *[np.nan] * (len(steps) - len(means))])
+    # Evenly spread places would be in step with what comes back after a while.
+    ways = (GOLDEN * np.arange(places)) % 1 * (frames - max(steps, default=0))
+    starts = {int(at): read(int(at)) for at in ways}
+    size = _mean(np.var([*starts.values(), read(frames - 1)], 0))
+    squares = [[_mean(np.square(read(at + step) - first)) for at, first in starts.items()] for step in steps]
+    return [np.mean(each, 0) for each in squares], size
 
 
 def _mean(values: Array) -> Array:
