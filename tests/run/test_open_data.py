@@ -392,8 +392,8 @@ def test_broken_laws_and_lost_digits_are_said_before_training_and_in_the_report(
     u = draw.normal(size=(12, 6, 16, 1)) + np.arange(6)[:, None, None]
     np.savez(tmp_path / "a.npz", values=1e9 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
     np.savez(tmp_path / "b.npz", values=5 + u, x=(np.arange(16) + 0.5) / 16, t=0.05 * np.arange(6))
-    for name, words in (("a", "can hardly tell apart"), ("b", "it does not hold that w is conserved: off by ")):
-        entry = {"file": str(tmp_path / f"{name}.npz"), "task": {**WAVES, "conserved": ["w"]}}
+    for name, words in (("a", "can hardly tell apart"), ("b", "it does not hold that h is conserved: off by ")):
+        entry = {"file": str(tmp_path / f"{name}.npz"), "task": {**WAVES, "conserved": ["h"]}}
         settings, lines = config(tmp_path, {"w": entry}, name=name), list[str]()
         with Run.open(settings, Screen(lines.append, SCREEN.following, SCREEN.watch)) as run, run.folder:
             run.prepare()
