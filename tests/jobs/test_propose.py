@@ -427,7 +427,7 @@ def waves(path: Path, count: int, frames: int, speed: float) -> Path:
         (1, 3000, 0.1, 3, 3),  # a thousand are kept, and tests are of about 41 frames
         (1, 3000, 0.2, 2, 5),  # 2 sin(0.2) = 0.40, and with the next frame 0.59
         (1, 3000, 0.001, 73, None),  # slow: 2 sin(0.0365) = 0.07
-        (1, 3000, 0.02, 7, 1),  # 2 sin(0.07) = 0.14, and with the next frame 0.16
+        (1, 3000, 0.045, 5, 2),  # 2 sin(0.1125) = 0.22, and with the next frame 0.27
         (1, 30, 0.2, 1, None),
         (60, 400, 0.001, 9, None),
         (60, 400, 0.11, 4, None),  # 2 sin(0.22) = 0.44, and with the next frame 0.54

@@ -9,7 +9,7 @@ from ups.types import Array
 
 LOOKED_AT, PLACES, FEWEST = 4, 32, 4  # samples, about, places in all of them together, and in each at least
 ROOM = 2**29  # bytes that are read of a sample, about, if that leaves places enough
-SLOW, FAST = 0.15, 0.5  # parts of what a cell deviates by in time: a step should change it by one, and not by the other
+SLOW, FAST = 0.25, 0.5  # parts of what a cell deviates by in time: a step should change it by one, and not by the other
 FREE = 10**9  # frames, where any are as near to each other
 TINY, GOLDEN = 1e-30, 0.6180339887498949
 
