@@ -82,9 +82,9 @@ def test_a_config_for_a_file_names_it_and_thins_it(folder: Path, tmp_path: Path)
     config = written(tmp_path / "config.yaml", file)
     (entry,) = config.data.values()
     assert entry.file == str(file)
-    assert entry.reduce.time == 201 // (1000 // 12), "a dozen trajectories keep a thousand frames in all"
+    assert 201 // (1000 // 12) < entry.reduce.time < 201 // 41, "a dozen slow trajectories"
     assert (
-        "# Note: advection1d: every 2nd of 201 frames is used (`reduce` in the config).\n"
+        "# Note: advection1d: every 3rd of 201 frames is used (`reduce` in the config).\n"
         in (tmp_path / "config.yaml").read_text()
     )
     assert config.operator.train.seconds == 300  # type: ignore[attr-defined]
