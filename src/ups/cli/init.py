@@ -18,7 +18,7 @@ def init(
 ) -> None:
     """Write a commented config for the data at hand, with a model and a batch that this machine can train.
 
-    Reads the files, cuts long slow trajectories and fine grids down, and chooses size and batch by what the steps would cost
+    Reads the files, cuts long trajectories and fine grids down, and chooses size and batch by what the steps would cost
     here. Nothing is trained. The path of the config is the last line printed: `ups run` it.
 
     Parameters

@@ -19,7 +19,7 @@ from ups.types import Trajectory
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
 # What a law may be off in float32 data of a second-order scheme before it counts as broken.
 TOLERANCE = 1e-3
-ENFORCED = "predictions are made to obey it all the same; take it out of the task, or `model.simulator.guard: false`"
+ENFORCED = "predictions are made to obey it unless `model.simulator.guard` is false; take it out of the task"
 
 
 def close_ups(source: Source) -> Iterator[Trajectory]:
