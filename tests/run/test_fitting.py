@@ -80,12 +80,26 @@ def test_dt_of_training_holds_for_files_without_times(tmp_path: Path) -> None:
 
 def test_a_file_of_another_layout_is_read_by_what_it_says_and_that_is_said(tmp_path: Path) -> None:
     simulator = trained(renamed_file(tmp_path / "r.h5"), REN)
-    np.savez(tmp_path / "plain.npz", a=U[..., None], t=0.5 * np.arange(6))
+    np.savez(tmp_path / "plain.npz", a=U, t=0.5 * np.arange(6))
     source, said = opened(simulator, tmp_path / "plain.npz")
     assert np.array_equal(source[1].values[..., 0], U[1])
     assert source.times[1] == 0.5
     assert "is not laid out as the files of training were (has no array 'sol/weird'" in said[0]
-    assert "read as [sample, time, x, channel] of ren; --task my.yaml says otherwise" in said[1]
+    assert len(said) == 1
+
+
+def test_arrays_of_other_axes_than_those_of_training_are_read_in_the_usual_order_with_its_dt(tmp_path: Path) -> None:
+    np.save(tmp_path / "c.npy", RNG.standard_normal((7, 16, 2)))
+    many = RNG.standard_normal((3, 7, 16, 2))
+    np.save(tmp_path / "many.npy", many)
+    source, said = opened(trained(tmp_path / "c.npy", CHAIN), tmp_path / "many.npy")
+    assert np.array_equal(source[2].values, many[2])
+    assert source.times[1] == pytest.approx(0.1)
+    assert "does not have the axes time, x, channel" in said[0]
+    assert "read as [sample, time, x, channel] of chain; --task my.yaml says otherwise" in said[1]
+    np.save(tmp_path / "none.npy", RNG.standard_normal(7))
+    with pytest.raises(DataError, match="does not have the axes time, x, channel"):
+        opened(trained(tmp_path / "c.npy", CHAIN), tmp_path / "none.npy")
 
 
 def test_a_task_in_a_file_stands_above_what_training_was_told(tmp_path: Path) -> None:
@@ -137,6 +151,16 @@ def test_of_several_tasks_that_fit_the_user_chooses(tmp_path: Path, task: str | 
             opened(simulator, tmp_path / "a.npz")
     else:
         assert opened(simulator, tmp_path / "a.npz", task)[0].task.name == name
+
+
+def test_a_task_whose_arrays_have_their_names_in_a_file_goes_before_one_that_would_take_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", u=U[0])
+    tasks = [Definition(each, dims=("time", "x"), fields={each: (each,)}) for each in ("a", "u")]
+    simulator = trained(tmp_path / "a.npz", *tasks)
+    source, said = opened(simulator, tmp_path / "a.npz")
+    assert (source.task.name, said) == ("u", [])
+    source, said = opened(simulator, tmp_path / "a.npz", "a")
+    assert (source.task.name, said) == ("a", [f"{tmp_path / 'a.npz'}: array u (6 × 16) is taken to hold a."])
 
 
 def test_definitions_come_from_the_simulator_or_from_the_config_of_the_run(tmp_path: Path) -> None:

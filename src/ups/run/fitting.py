@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
@@ -67,42 +69,72 @@ def open_for(
         itself = open_source(path, TASKS, task)
     except UpsError:
         itself = None
-    described = itself is not None and itself.task.storage.kind != ARRAYS
-    name = task or (itself.task.name if itself is not None and described else "")
-    fits: dict[str, Source] = {}
-    fault: UpsError | None = None
-    for definition in (d for d in trained if name in ("", d.name) and d.name not in fits):
-        kind = simulator.codec.task(definition.name).storage.kind
-        if itself is not None and described and itself.task.storage.kind != kind:
-            return itself
+    described = itself if itself is not None and itself.task.storage.kind != ARRAYS else None
+    name = task or (described.task.name if described is not None else "")
+    own = [definition for definition in trained if name in ("", definition.name)]
+    kinds = {simulator.codec.task(definition.name).storage.kind for definition in own}
+    if described is not None and described.task.storage.kind not in kinds:
+        return described
+    readings, faults = _readings(path, own)
+    if tasks := dict.fromkeys(reading.source.task.name for reading in readings):
+        if len(tasks) > 1:
+            raise ConfigError(f"{path}: could hold {' or '.join(tasks)}; say which with --task.")
+        source, said = readings[0].source, readings[0].said
+    else:
+        said = [_misfit(path, fault) for fault in faults[:1]]
         try:
-            fits[definition.name] = _as_trained(path, definition, say)
+            source = _plainly(simulator, path, Definition(name=task or ""), said.append, own)
         except UpsError as error:
-            fault = fault or error
-    if len(fits) > 1:
-        raise ConfigError(f"{path}: could hold {' or '.join(fits)}; say which with --task.")
-    if fits:
-        return next(iter(fits.values()))
-    if fault is not None:
-        say(f"{path}: is not laid out as the files of training were ({_cause(fault, path)}).")
-    return _plainly(simulator, path, Definition(name=task or ""), say)
+            raise (faults or [error])[0] from None
+    for sentence in said:
+        say(sentence)
+    return source
 
 
-def _as_trained(path: Path, definition: Definition, say: Say) -> Source:
+@dataclass(frozen=True)
+class Reading:
+    """A file by a definition of training, and what there is to say of it; `sure` that its arrays are those meant."""
+
+    source: Source
+    said: list[str]
+    sure: bool
+
+
+def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading], list[UpsError]]:
+    """A file by each of the definitions that fit it, those alone that are sure where there are such; and why others do
+    not. Where arrays do not lie where `datasets` looks for them, they may have the names of the task."""
+    readings, faults = [], []
+    for definition in trained:
+        variants = [definition, dataclasses.replace(definition, datasets={})]
+        for i, variant in enumerate(variants[: 1 + bool(definition.datasets)]):
+            try:
+                reading = _as_trained(path, variant)
+            except UpsError as error:
+                faults.append(error)
+                continue
+            before = [_misfit(path, faults[-1])] if i else []
+            readings.append(dataclasses.replace(reading, said=before + reading.said, sure=reading.sure and not i))
+            break
+    sure = [reading for reading in readings if reading.sure]
+    return sure or readings, faults
+
+
+def _as_trained(path: Path, definition: Definition) -> Reading:
     """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
     source = open_source(path, TASKS, dataclasses.replace(definition, parameters={}))
     stated = source.params_of(0)
-    for name, value in definition.parameters.items():
-        if name in stated and stated[name] != value:
-            say(f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}.")
+    said = [
+        f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}."
+        for name, value in definition.parameters.items()
+        if name in stated and stated[name] != value
+    ]
     missing = {name: value for name, value in definition.parameters.items() if name not in stated}
     bounds = {axis: ends for axis, ends in definition.bounds.items() if _within(source, axis)}
     if missing or bounds != definition.bounds:
         source.close()
         source = open_source(path, TASKS, dataclasses.replace(definition, parameters=missing, bounds=bounds))
-    for note in (note for note in source.notes if TAKEN in note):
-        say(f"{path}: {note}.")
-    return source
+    taken = [f"{path}: {note}." for note in source.notes if TAKEN in note]
+    return Reading(source, said + taken, not taken)
 
 
 def _within(source: Source, axis: str) -> bool:
@@ -112,9 +144,11 @@ def _within(source: Source, axis: str) -> bool:
     return max(abs(float(cells[0]) - low), abs(float(cells[-1]) - high)) <= (high - low) / len(cells)
 
 
-def _plainly(simulator: Simulator, path: Path, definition: Definition, say: Say) -> Source:
+def _plainly(
+    simulator: Simulator, path: Path, definition: Definition, say: Say, trained: Sequence[Definition] = ()
+) -> Source:
     """A file by a definition, often but a name; arrays that describe nothing themselves are read as the task of that
-    name that the simulator knows, or the only one it knows."""
+    name that the simulator knows, or the only one it knows, with the `dt` of training where they have no times."""
     try:
         return open_source(path, TASKS, definition)
     except UpsError as fault:
@@ -123,7 +157,9 @@ def _plainly(simulator: Simulator, path: Path, definition: Definition, say: Say)
         alone = definition == Definition(name=definition.name)
         if definition.dims or name not in known or not (alone or isinstance(fault, DataError)):
             raise
-        own = dataclasses.replace(definition_of(simulator.codec.task(name)), bounds={}, datasets=definition.datasets)
+        dt = next((d.dt for d in trained if d.name == name), definition.dt)
+        changes: dict[str, Any] = {"bounds": {}, "datasets": definition.datasets, "dt": dt}
+        own = dataclasses.replace(definition_of(simulator.codec.task(name)), **changes)
         try:
             source = open_source(path, TASKS, own)
         except UpsError:
@@ -135,9 +171,10 @@ def _plainly(simulator: Simulator, path: Path, definition: Definition, say: Say)
     return source
 
 
-def _cause(fault: UpsError, path: Path) -> str:
-    """What is wrong, without where, and without what to do."""
-    return str(fault).removeprefix(f"{path}: ").partition(";")[0].rstrip(".")
+def _misfit(path: Path, fault: UpsError) -> str:
+    """That a file is not read as those of training, and why: what is wrong, without what to do."""
+    cause = str(fault).removeprefix(f"{path}: ").partition(";")[0].rstrip(".")
+    return f"{path}: is not laid out as the files of training were ({cause})."
 
 
 def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> Source:
