@@ -99,14 +99,14 @@ class Answers(nn.Module):
         `params` maps names to a number, or to one per sample; one outside the trained range warns. `dt` is the trained
         one unless given: a number, or one for each step. `task` is needed where the simulator knows several. `periodic`
         names the axes that wrap, or says True or False of each, where it is not as the task says. `points (P, n)`, in
-        the task's own coordinates, asks for values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
-        force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
-        do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
-        a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
-        compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
-        is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
-        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN. Whatever else is
-        not finite warns.
+        the task's own coordinates, asks for values there instead of on the grid. `inputs`, `(*S, C_in)` or one per
+        sample, is what drives the task (a force), where it is driven. Where the task has a mask and `inputs` leaves it
+        out, NaN in `u0` says which cells do not count; they are NaN in the answer too. `ensemble` asks for so many
+        draws, along a new first axis, where a part of the simulator has learnt what the operator misses; the same
+        `seed`, the same members. `search` spends compute on one rollout: of several draws at each step those go on that
+        look least wrong. With `error` the answer is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of
+        the relative error (nRMSE) of each, were nothing drawn. From the step on at which the estimate passes `stop_at`,
+        frames are NaN. Whatever else is not finite warns.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
