@@ -30,7 +30,7 @@ from ups.models.solving import (
     steady_system,
 )
 from ups.models.trust import Trust, Watch
-from ups.tensors import Window
+from ups.tensors import Condition, Window
 from ups.types import ConfigError, TaskSpec
 
 
@@ -58,7 +58,7 @@ class Answers(nn.Module):
         """The parts that refine what is predicted of a task."""
 
     @abstractmethod
-    def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+    def encode_context(self, context: Tensor, condition: Condition) -> Tensor:
         """Frames to tokens."""
 
     @abstractmethod
@@ -95,18 +95,18 @@ class Answers(nn.Module):
         with one channel also `(*S,)` or `(B, *S)`, unless the last axis has length 1 and so is the channel. The answer
         is `(steps, …)` or `(B, steps, …)`. An xarray is arranged by the names of its dimensions (the task's axes, time,
         channel), and a Dataset has a variable for each channel; answers are labelled alike. With fewer frames than the
-        operator's context, the first stands for those before it. `params` maps names to a number, or to one per sample;
-        one outside the trained range warns. `dt` is the trained one unless given: a number, or one for each step.
-        `task` is needed where the simulator knows several. `periodic` names the axes that wrap, or says True or False
-        of each, where it is not as the task says. `points (P, n)`, in the task's own coordinates, asks for
-        values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
-        force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
-        do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
-        a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
-        compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
-        is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
-        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN. Whatever else is
-        not finite warns.
+        operator's context, the first stands for those before it, carried back where parameters carry states along.
+        `params` maps names to a number, or to one per sample; one outside the trained range warns. `dt` is the trained
+        one unless given: a number, or one for each step. `task` is needed where the simulator knows several. `periodic`
+        names the axes that wrap, or says True or False of each, where it is not as the task says. `points (P, n)`, in
+        the task's own coordinates, asks for values there instead of on the grid. `inputs`, `(*S, C_in)` or one per
+        sample, is what drives the task (a force), where it is driven. Where the task has a mask and `inputs` leaves it
+        out, NaN in `u0` says which cells do not count; they are NaN in the answer too. `ensemble` asks for so many
+        draws, along a new first axis, where a part of the simulator has learnt what the operator misses; the same
+        `seed`, the same members. `search` spends compute on one rollout: of several draws at each step those go on that
+        look least wrong. With `error` the answer is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of
+        the relative error (nRMSE) of each, were nothing drawn. From the step on at which the estimate passes `stop_at`,
+        frames are NaN. Whatever else is not finite warns.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
