@@ -175,21 +175,16 @@ class LatentOperator(TokenNetwork):
         told = self.conditioner.numbers[condition.task]
         return torch.stack([condition.params[:, told.index(name)] for name in self.carriers[condition.task]], 1)
 
-    def filled(self, z: Tensor, asked: Condition | str) -> Tensor:
+    def filled(self, z: Tensor, condition: Condition) -> Tensor:
         """Frames `(B, K', *G, D)` as the K that it looks back on of a task: of more the last count; where there are
-        fewer, the first stands for those before it. What is carried stands where it was carried from, a step apart;
-        so `asked` is what drives the next step, or the name alone of a task of which nothing is missing or carried."""
-        task = asked if isinstance(asked, str) else asked.task
-        frames = self.config.looks_back(task)
+        fewer, the first stands for those before it. What is carried stands where it was carried from, by steps as long
+        as the next one."""
+        frames = self.config.looks_back(condition.task)
         missing = max(0, frames - z.shape[1])
         before = [z[:, :1]] * missing
-        if missing and task in self.drift:
-            if isinstance(asked, str):
-                had, wanted = counted(z.shape[1], "frame"), counted(frames, "frame")
-                raise ConfigError(f"{task} is carried along, so {wanted} of context cannot be made of {had}; give all.")
-            if any(asked.periodic):
-                ways = self._way(asked, z.device).unsqueeze(1) * -_downwards(missing, z.device).unsqueeze(1)
-                before = [_carried(torch.cat(before, 1), ways, asked, self._patch(task))]
+        if missing and condition.task in self.drift and any(condition.periodic):
+            ways = self._way(condition, z.device).unsqueeze(1) * -_downwards(missing, z.device).unsqueeze(1)
+            before = [_carried(torch.cat(before, 1), ways, condition, self._patch(condition.task))]
         return torch.cat((*before, z[:, -frames:]), 1)
 
     def _way(self, condition: Condition, device: torch.device) -> Tensor:

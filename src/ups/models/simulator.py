@@ -137,9 +137,9 @@ class Simulator(Answers):
         tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic).z
         return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), condition)
 
-    def filled(self, z: Tensor, asked: Condition | str) -> Tensor:
+    def filled(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says; see the operator's."""
-        return self.operator.filled(z, asked)
+        return self.operator.filled(z, condition)
 
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at
