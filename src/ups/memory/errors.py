@@ -31,7 +31,12 @@ class TaskError:
 
     @property
     def words(self) -> str:
-        return f"{number(self.value)} ({number(self.low)} – {number(self.high)})"
+        return with_interval(self.value, self.low, self.high, self.n)
+
+
+def with_interval(value: float, low: float, high: float, n: int) -> str:
+    """An error over `n` trajectories and its interval; one trajectory has none."""
+    return f"{number(value)} ({number(low)} – {number(high)})" if n > 1 else number(value)
 
 
 def number(value: float) -> str:
