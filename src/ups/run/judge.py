@@ -197,7 +197,7 @@ class Judge:
             sim.idle = idle
         std, before = sim.codec.statistics_of(window.task).scale, members
         members = calibrated(sim, window, members, plain)
-        scores.add(members, alone, truth, std, window.mask, None if members is before else before)
+        scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
 
     def _refinement(self, exam: Exam) -> RefinementScores | None:
         """What iterations make of predicted steady states; None where the equations of the task are not known."""
