@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at
-from ups.models.questions import GUESS, START, outside, places_of, warn_constant, warn_lost, window_of
+from ups.models.questions import GUESS, START, outside, places_of, strange, warn_lost, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -73,6 +74,14 @@ class Answers(nn.Module):
         spec = self._asked_task(task)
         return outside(params, dt, self.ranges()[spec.name], spec)
 
+    def strange(self, window: Window) -> list[str]:
+        """A sentence for each field whose given frames are unlike all that training saw."""
+        return (
+            []
+            if window.task.steady
+            else strange(window.context, self.codec.statistics_of(window.task), window.task, window.mask)
+        )
+
     def rollout(
         self,
         u0: Any,
@@ -118,7 +127,8 @@ class Answers(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
-        warn_constant(given[0], self.codec.statistics_of(spec), spec)
+        for sentence in strange(given[0], self.codec.statistics_of(spec), spec):
+            warnings.warn(sentence, stacklevel=2)
         window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:
