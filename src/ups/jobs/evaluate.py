@@ -33,6 +33,8 @@ from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, counted
 
+LOOKED_AT = 64  # trajectories of a file whose first frames are held against what training saw
+
 
 @dataclass(frozen=True)
 class Question:
@@ -164,6 +166,8 @@ class Session:
             raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
         part, *others = (p.sound() for p in alike(source, ids, spaced(source, step, data, thin)))
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
+        few = range(min(len(part), LOOKED_AT))
+        outside += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
         split, seen = self._seen([part, *others], data)
         label = f"{split}, {cells_of(cells)}"
         (exam, *beyond), notes = by_length([part, *others], label, self.judge.asked.context)
