@@ -512,3 +512,69 @@ def test_boundary_values_are_parameters_by_side_or_inputs_along_it() -> None:
     source = open_memory(arrays, Definition(name="duct"), dims)
     assert (source.task.given, source.params_of(2)) == (("inlet",), {"left": 2.0})
     np.testing.assert_array_equal(source.inputs(1)[..., 0], np.broadcast_to(arrays["inlet"][1], (8, 6)))
+
+
+@pytest.mark.parametrize("series", [27, 1, 64, 5])
+def test_one_trajectory_stays_one_whatever_series_lie_beside_it(tmp_path: Path, series: int) -> None:
+    rho = numbers(27, 64)
+    arrays = {"rho": rho, "t": np.arange(27.0), "inflow": numbers(series), "A": 0.1}
+    task = Definition("traffic", dims=("sample", "time", "x", "channel"), fields={"rho": ("rho",)})
+    with open_source(save(tmp_path / "a.npz", **arrays), TASKS, task) as source:
+        assert (len(source), source[0].values.shape, source.params["A"]) == (1, (27, 64, 1), 0.1)
+        assert np.array_equal(source[0].values[..., 0], rho)
+        assert ("inflow" in source.params) == (series == 1)
+        assert any("inflow" in note for note in source.notes) == (series > 1)
+
+
+def groups_file(path: Path, *, inside: str = "") -> tuple[Path, dict[str, Any]]:
+    """Three trajectories of different lengths, a group each, and their grid beside them."""
+    truth = {f"traj_{i}": numbers(4 + i, 8, 2) for i in range(3)}
+    with h5py.File(path, "w") as file:
+        file["mesh/x"] = (np.arange(8) + 0.5) / 4
+        for i, (name, values) in enumerate(truth.items()):
+            group = file.create_group(f"{inside}{name}")
+            group["u"], group["v"], group["t"] = values[..., 0], values[..., 1], 0.5 * np.arange(len(values))
+            group["derived/u"] = values[..., 0] ** 2
+            group.attrs["nu"], group.attrs["who"], group.attrs["x"] = 0.1 * i, "me", 3
+    return path, truth
+
+
+@pytest.mark.parametrize("inside", ["", "all/of/them/"])
+@pytest.mark.parametrize("axes", [("time", "x"), ("sample", "time", "x", "channel")])
+def test_a_group_per_trajectory_is_read_as_one_each(tmp_path: Path, inside: str, axes: tuple[str, ...]) -> None:
+    path, truth = groups_file(tmp_path / "g.h5", inside=inside)
+    task = Definition("flow", dims=axes, fields={"w": ("u", "v")}, datasets={"x": "mesh/x"})
+    with open_source(path, TASKS, task) as source:
+        assert source.ids == tuple(f"{inside}{name}" for name in truth)
+        assert source.files() == [path]
+        assert source.domain.bounds == ((0.0, 2.0),)
+        again = pickle.loads(pickle.dumps(source))
+        for i, values in enumerate(truth.values()):
+            assert np.array_equal(source[i].values, values)
+            assert np.array_equal(again.read(i, slice(1, 3)), values[1:3])
+            assert source.params_of(i) == {"nu": pytest.approx(0.1 * i)}
+            assert source.times_of(i)[-1] == 0.5 * (3 + i)
+        assert any("each of its 3 groups" in note for note in source.notes)
+        again.close()
+
+
+def test_groups_whose_arrays_have_other_names_are_named_inside_of_them_and_a_torn_group_is_refused(
+    tmp_path: Path,
+) -> None:
+    path, truth = groups_file(tmp_path / "g.h5")
+    with h5py.File(path, "r+") as file:
+        del file["mesh"]
+    task = Definition("flow", dims=("time", "x"), fields={"a": ("a",)})
+    with pytest.raises(DataError, match=r"holds 3 groups \(traj_0, traj_1, traj_2\) with .*nothing of the field a in"):
+        open_source(path, TASKS, task)
+    named = Definition("flow", dims=("time", "x"), fields={"a": ("a",)}, datasets={"a": "v"})
+    with open_source(path, TASKS, named) as source:
+        assert np.array_equal(source[2].values[..., 0], truth["traj_2"][..., 1])
+    whole = Definition("flow", dims=("time", "x"), fields={"a": ("a",)}, datasets={"a": "traj_1/v"})
+    with open_source(path, TASKS, whole) as source:
+        assert len(source) == 1
+        assert np.array_equal(source[0].values[..., 0], truth["traj_1"][..., 1])
+    with h5py.File(path, "r+") as file:
+        del file["traj_1/v"]
+    with pytest.raises(DataError, match=r"its group traj_1 lacks w, which traj_0 has"):
+        open_source(path, TASKS, Definition("flow", dims=("time", "x"), fields={"w": ("u", "v")}))

@@ -6,8 +6,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from ups.eval.baselines import BASELINES, Baseline, require
+from ups.physics import TASKS
 from ups.run.config import EvalConfig
 from ups.types import ConfigError, TaskSpec
 
@@ -34,6 +36,15 @@ def test_a_new_entry_is_known_to_the_config_and_asked_what_it_needs(monkeypatch:
         require(["cnn"])
     with pytest.raises(ConfigError, match="the baselines are fno, uno, cnn"):
         require(["transformer"])
+
+
+def test_an_entry_is_made_by_its_seed_and_no_other_random_number_changes() -> None:
+    entry, task = Baseline(lambda *_: torch.rand(3), missing), TASKS["burgers1d"]  # type: ignore[arg-type]
+    before = torch.get_rng_state()
+    first, again, other = (entry.untrained(task, 1, 1, seed) for seed in (0, 0, 1))
+    assert torch.equal(first, again)  # type: ignore[arg-type]
+    assert not torch.equal(first, other)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_names_are_checked_without_torch() -> None:

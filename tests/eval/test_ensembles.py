@@ -138,9 +138,10 @@ def test_draws_of_the_same_kind_as_the_truth_know_more_than_their_mean_alone() -
     scores, std = EnsembleScores(40), torch.tensor([2.0])
     for _ in range(2):
         truth, drawn = 2 * torch.randn(8, 5, 64, 1), 2 * torch.randn(40, 8, 5, 64, 1)
-        scores.add(drawn, torch.zeros_like(truth), truth, std)
+        scores.add(drawn, torch.zeros_like(truth), truth, std, plain=truth + 1)
     numbers = scores.numbers()
     assert scores.samples == 16
+    assert numbers["absolute error without draws"] == pytest.approx(0.5), "in deviations"
     assert numbers["absolute error alone"] == pytest.approx(math.sqrt(2 / math.pi), rel=0.03)
     assert numbers["crps"] == pytest.approx(1 / math.sqrt(math.pi), rel=0.04)
     assert numbers["spread over error"] == pytest.approx(1, rel=0.03)

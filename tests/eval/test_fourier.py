@@ -9,7 +9,9 @@ from importlib import metadata
 import pytest
 import torch
 
-from ups.eval.fourier import NeuralOpBaseline, available, installed
+from ups.engine.optim import schedule
+from ups.eval.baselines import BASELINES
+from ups.eval.fourier import RECIPE, NeuralOpBaseline, available, installed, library
 from ups.eval.rollout import EvalProtocol, evaluate
 from ups.physics import TASKS
 from ups.tensors import Window, numbers_of
@@ -123,6 +125,95 @@ def test_a_network_that_is_not_finite_scores_badly() -> None:
     assert model.score({key: float(values.mean()) for key, values in found.items()}) >= 1e6
 
 
+def media(samples: int = 6, cells: int = 16) -> Window:
+    """Solutions of mean 5 and deviation 1 that look as their inputs do, which are of mean 2 and deviation 3."""
+    task, rng = TASKS["darcy2d"], torch.Generator().manual_seed(0)
+    field = torch.randn(samples, cells, cells, 1, generator=rng)
+    field = (field - field.mean()) / field.std(correction=0)
+    solution, params = 5 + field.unsqueeze(1), torch.ones(samples, len(numbers_of(task)))
+    one = torch.ones(samples)
+    return Window(task, torch.zeros_like(solution), solution, 2 + 3 * field, params, one, task.periodic, (1.0, 1.0))
+
+
+@needs_package
+def test_the_empty_frames_of_a_steady_task_are_no_data() -> None:
+    model, window = NeuralOpBaseline(TASKS["darcy2d"], 1, "fno", SMALL), media()
+    model.fit([window])
+    assert (float(model.shift), float(model.scale)) == pytest.approx((5, 1), rel=1e-5)
+    assert (float(model.input_shift), float(model.input_scale)) == pytest.approx((2, 3), rel=1e-5)
+    other = dataclasses.replace(window, context=torch.full_like(window.context, 7.0))
+    assert torch.equal(model.predict(window, 1), model.predict(other, 1)), "nor are they looked at"
+    for weights in model.parameters():
+        weights.data.zero_()
+    assert model.predict(window, 1).detach() == pytest.approx(5 + 0 * window.targets), "the mean is what it adds to"
+
+
+@needs_package
+def test_a_steady_task_is_learnt_as_the_library_does() -> None:
+    model, window = NeuralOpBaseline(TASKS["darcy2d"], 1, "fno", SMALL), media()
+    model.fit([window])
+    x, y = window.inputs.movedim(-1, 1), window.targets[:, 0].movedim(-1, 1)
+    coded = []
+    for values in (x, y):
+        normalizer = library("data.transforms.normalizers").UnitGaussianNormalizer(dim=[0, 2, 3])
+        normalizer.fit(values)
+        coded.append(normalizer.transform(values))
+    empty = torch.zeros(len(x), len(model.param_shift), *x.shape[2:])  # parameters that never vary
+    wanted = library("losses").H1Loss(d=2, reduction="mean", periodic_in_x=False, periodic_in_y=False)(
+        model.net(torch.cat([coded[0], empty], 1)), coded[1]
+    )
+    assert model.loss(window)["h1"].item() == pytest.approx(wanted.item(), rel=1e-3)
+
+
+@needs_package
+@pytest.mark.parametrize("kind", ["fno", "uno"])
+def test_what_is_given_is_heard_in_any_unit(kind: str) -> None:
+    def losses(scale: float) -> list[float]:
+        torch.manual_seed(0)
+        model = NeuralOpBaseline(TASKS["darcy2d"], 1, kind, SMALL)
+        window = dataclasses.replace(media(), inputs=scale * media().inputs)
+        model.fit([window])
+        optimizer = torch.optim.SGD(model.module.parameters(), 1e-2)
+        found = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model.loss(window)["h1"]
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    assert losses(1e4) == pytest.approx(losses(1.0), rel=1e-4)
+
+
+@needs_package
+@pytest.mark.parametrize("kind", ["fno", "uno"])
+def test_the_seed_decides_the_weights_and_nothing_else_changes(kind: str) -> None:
+    def make(task: TaskSpec, context: int, _: int) -> NeuralOpBaseline:
+        return NeuralOpBaseline(task, context, kind, SMALL)
+
+    def weights(seed: int) -> torch.Tensor:
+        network = dataclasses.replace(BASELINES[kind], make=make).untrained(TASKS["burgers1d"], 2, 1, seed).module
+        return torch.cat([p.flatten().to(torch.complex64) for p in network.parameters()])
+
+    before = torch.get_rng_state()
+    assert torch.equal(weights(3), weights(3))
+    assert not torch.equal(weights(3), weights(4))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_learning_rate_is_that_of_the_librarys_config() -> None:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.AdamW([weight], lr=5e-3)
+    steps = torch.optim.lr_scheduler.StepLR(optimizer, step_size=60, gamma=0.5)
+    for epoch in range(300):
+        rate = RECIPE["lr"] * schedule(epoch / 300, RECIPE["warmup"], 0.01, RECIPE["halvings"])
+        assert rate == pytest.approx(optimizer.param_groups[0]["lr"]), epoch
+        optimizer.step()
+        steps.step()
+    assert (RECIPE["weight_decay"], RECIPE["betas"], RECIPE["clip"], RECIPE["ema"]) == (1e-4, (0.9, 0.999), 0, 0)
+
+
 @needs_package
 def test_untrained_increments_have_the_scale_of_the_data() -> None:
     task = TASKS["burgers1d"]
@@ -144,7 +235,7 @@ def test_a_parameter_changes_the_forecast() -> None:
     window = waves(task)
     frames = (window.context, window.inputs)
     ones = torch.ones(4, 2)
-    assert not torch.allclose(model(*frames, ones, (True,)), model(*frames, 2 * ones, (True,)))
+    assert not torch.allclose(model(*frames, ones), model(*frames, 2 * ones))
 
 
 @needs_package

@@ -594,7 +594,7 @@ def test_a_baseline_gets_the_time_of_ours_shared_among_the_tasks(made: Path) -> 
     assert "each trained for 30 s" in judge.report("x", [], [], "").notes[0]
 
 
-def test_a_baseline_learns_from_all_frames_that_are_given_though_ours_looks_at_fewer(
+def test_a_baseline_learns_from_all_frames_that_are_given_by_the_seed_of_the_run(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, int] = {}
@@ -606,7 +606,7 @@ def test_a_baseline_learns_from_all_frames_that_are_given_though_ours_looks_at_f
             seen["fitted"] = next(iter(windows)).context.shape[1]
 
     def make(_: TaskSpec, context: int, __: int) -> Learner:
-        seen["made"] = context
+        seen["made"], seen["seed"] = context, torch.initial_seed()
         return Learner()
 
     def trainer(_: object, __: object, batches: Windows, *___: object, **____: object) -> None:
@@ -615,9 +615,9 @@ def test_a_baseline_learns_from_all_frames_that_are_given_though_ours_looks_at_f
 
     monkeypatch.setitem(BASELINES, "spy", Baseline(make, lambda: None))  # type: ignore[arg-type]
     monkeypatch.setattr("ups.run.judge.Trainer", trainer)
-    config = load(run_config(), made / "config.yaml", {"evaluation.given": 3})
+    config = load(run_config(), made / "config.yaml", {"evaluation.given": 3, "seed": 11})
     judge = Judge(config, ups.load(made), Cost(seconds=60.0), torch.device("cpu"), SCREEN, ("spy",))
     assert judge.simulator.context < 3
     with ExitStack() as stack, pytest.raises(RuntimeError, match="trained"):
         judge._trained("spy", open_sets(config.data, RunDir(made).cache("data"), silent, stack)[0])
-    assert seen == {"made": 3, "fitted": 3, "trained": 3}
+    assert seen == {"made": 3, "fitted": 3, "trained": 3, "seed": 11}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from memory_runs import begun, ended, finished
+from ups.eval import trajectories
 from ups.eval.pairs import difference
 from ups.memory.candidate import INCIDENTAL, candidates
 from ups.memory.compare import Comparison, compare
@@ -131,6 +133,10 @@ def test_runs_that_were_judged_on_other_data_are_not_paired_and_that_is_said(tmp
         "were judged on other test data (no trajectory in common), so their errors are NOT compared"
         in (result.sentences()[0])
     )
+    rows = [dataclasses.replace(row, protocol="A (2 given)") for row in trajectories.read(tmp_path / "b")]
+    trajectories.write(tmp_path / "b", rows)
+    said = compared(tmp_path / "a", tmp_path / "b").sentences()[0]
+    assert "were judged under different protocols (A, A (2 given)), so their errors are NOT compared" in said
     finished(tmp_path / "c", {"advection1d": np.ones(12) * 2}, operator__train__lr=3e-3)
     result = compared(tmp_path / "a", tmp_path / "c")
     assert [pair.gap.n for pair in result.pairs] == [8]

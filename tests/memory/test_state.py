@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import pwd
 import subprocess
@@ -19,6 +20,7 @@ from memory_runs import begun, ended, finished, logged
 from ups.cli import main
 from ups.memory.candidate import candidates
 from ups.memory.compare import compare
+from ups.memory.errors import TaskError
 from ups.memory.leaderboard import leaderboard
 from ups.memory.runs import run_at, runs_in, summary_of, table_of
 from ups.memory.show import facts_of
@@ -294,3 +296,12 @@ def test_two_hundred_runs_are_listed_in_a_second_without_torch(tmp_path: Path) -
     code = f"import sys; from ups.cli import app; app(['runs', {str(tmp_path)!r}], result_action='return_value')\n"
     code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_a_list_of_runs_says_what_is_not_learnt_and_what_is_no_whole_rollout() -> None:
+    def briefly(value: float, persistence: float | None = 2.0, protocol: str = "A (1 given)") -> str:
+        return TaskError("t", value, value, value, 9, protocol, persistence=persistence).briefly
+
+    assert [briefly(0.5), briefly(0.96), briefly(0.5, 0.5)] == ["0.5", "0.96 (not learnt)", "0.5 (not learnt)"]
+    assert briefly(0.5, None, "B") == "0.5 (protocol B)"
+    assert briefly(math.inf) == "infinite (not learnt)"

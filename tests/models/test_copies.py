@@ -68,6 +68,31 @@ def test_a_step_averaged_over_all_images_knows_no_directions(name: str, cells: i
     assert gaps[True] < 1e-4 < gaps[False] / 10
 
 
+@pytest.mark.parametrize(("name", "cells", "shifts"), [("burgers1d", 16, 3), ("cfd2d", 8, 4), ("cfd3d", 4, 2)])
+def test_images_of_a_state_are_answered_alike_however_its_copies_are_moved(name: str, cells: int, shifts: int) -> None:
+    """Also where a mirror makes other moves of the moves: of three of four in 1D, of a diagonal in 2D."""
+    given, sim = window(name, 1, cells), moving(name, shifts, 1, cells, True)
+    moves = turns(given)
+    assert moves is not None
+    with torch.no_grad():
+        here = sim.simulate(given, 1)
+        for chosen in [row for row in moves.choices if sum(row) == 1]:
+            there = sim.simulate(dataclasses.replace(given, context=moves.there(given.context, chosen, 2)), 1)
+            assert (moves.back(there, chosen, 2) - here).abs().max() < 1e-5 * here.abs().max()
+    assert (here - given.context).abs().max() > 1e-2, "something happens"
+
+
+def test_in_1d_moves_and_images_together_know_neither_places_nor_directions() -> None:
+    given, sim = window("burgers1d", 2, 16), moving("burgers1d", 4, 2, 16, True)
+    with torch.no_grad():
+        here = sim.simulate(given, 3)
+        for cells in (1, 2, 3, 7):
+            aside = sim.simulate(dataclasses.replace(given, context=given.context.roll(cells, 2)), 3)
+            assert (aside.roll(-cells, 2) - here).abs().max() < 1e-5 * here.abs().max()
+        mirrored = sim.simulate(dataclasses.replace(given, context=-given.context.flip(2)), 3)
+    assert (-mirrored.flip(2) - here).abs().max() < 1e-5 * here.abs().max()
+
+
 def test_cells_that_are_not_square_are_not_exchanged_though_their_tokens_are() -> None:
     task = TASKS["cfd2d"]
     for grid, count in (((32, 32), 8), ((30, 32), 4)):

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_simulators import awaken
 from torch import Tensor
 
 from ups.engine.optim import decays
 from ups.models import CodecConfig, LatentOperator, OperatorConfig, Simulator, artifact, build
+from ups.models.config import SimulatorConfig
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
+from ups.models.stepping import Stepping
 from ups.physics import TASKS
-from ups.tensors import Condition, numbers_of
+from ups.tensors import Condition, LatentState, Window, numbers_of
 from ups.types import ConfigError, Param
 
 SPEEDS = torch.tensor([[0.2], [0.5], [0.8], [1.0]])  # of advection, each a sample's
@@ -289,3 +292,53 @@ def test_a_network_is_told_the_part_of_a_token_that_is_left_of_a_way_and_nothing
     assert torch.allclose(told[:2], torch.zeros(2, 5), atol=1e-4), "whole tokens, and an axis between walls"
     assert torch.allclose(told[2], told[3], atol=1e-4), "a quarter beyond three tokens is three quarters short of none"
     assert told[2].abs().max() > 0.1
+
+
+def looking_back(dt: float = STEP, box: tuple[float, ...] = (1.0,)) -> tuple[Simulator, Window]:
+    """A simulator that looks back on three frames and changes them by 1e-4 of what they are, and three of `steep`."""
+    simulator = carrier(context=3).eval()
+    speeds = simulator.operator.drift["advection1d"].speeds.clone()
+    awaken(simulator.operator)
+    simulator.operator.drift["advection1d"].speeds.data.copy_(speeds)
+    simulator.operator.fit_increments("advection1d", 1e-4)
+    simulator.config = SimulatorConfig(guard=False)
+    beta = torch.tensor([[0.33], [0.61], [0.95]])
+    frames = torch.stack([steep(i * dt * beta[:, 0] / box[0]) for i in range(-2, 6)], 1)
+    none = torch.empty(3, 64, 0)
+    given = Window(TASKS["advection1d"], frames[:, :3], frames[:, 3:], none, beta, torch.full((3,), dt), (True,), box)
+    return simulator, given
+
+
+@pytest.mark.parametrize(("dt", "box"), [(STEP, (1.0,)), (0.4 * STEP, (1.0,)), (STEP, (2.0,))])
+@pytest.mark.parametrize("count", [1, 2])
+def test_frames_that_are_missing_were_where_a_state_was_carried_from(
+    dt: float, box: tuple[float, ...], count: int
+) -> None:
+    simulator, given = looking_back(dt, box)
+    few = dataclasses.replace(given, context=given.context[:, -count:])
+    with torch.no_grad():
+        truth, found = (simulator.encode_context(w.context, Condition.of(w)) for w in (given, few))
+        assert torch.equal(found[:, -count:], truth[:, -count:])
+        frames = simulator.codec.decode(LatentState(found.flatten(0, 1), (True,)), "advection1d")
+        assert torch.allclose(frames.reshape(given.context.shape), given.context, atol=2e-3)
+        misses = [(simulator.simulate(w, 5) - given.targets).norm() / given.targets.norm() for w in (given, few)]
+    assert misses[1] < 1.2 * misses[0] < 5e-3
+
+
+def test_of_steps_of_uneven_length_the_first_says_where_missing_frames_were() -> None:
+    simulator, given = looking_back()
+    alone = dataclasses.replace(given, context=given.context[:, -1:])
+    uneven = dataclasses.replace(alone, dt=STEP * torch.tensor([1.0, 0.5, 2.0]).expand(3, 3))
+    found = [Stepping(simulator, w).start() for w in (alone, uneven)]
+    assert torch.equal(*found)
+
+
+def test_where_nothing_wraps_and_where_nothing_is_carried_the_first_frame_stands_for_those_before_it() -> None:
+    simulator, given = looking_back()
+    walled = dataclasses.replace(given, context=given.context[:, -1:], periodic=(False,))
+    other = carrier(context=3, carried={})
+    for sim, window in ((simulator, walled), (other, dataclasses.replace(walled, periodic=(True,)))):
+        z = sim.codec.encode(window.state, "advection1d", window.periodic).z.unsqueeze(1)
+        assert torch.equal(sim.encode_context(window.context, Condition.of(window)), torch.cat((z, z, z), 1))
+    five = torch.cat([z + i for i in range(5)], 1)
+    assert torch.equal(simulator.filled(five, Condition.of(given)), five[:, 2:]), "of more the last count"

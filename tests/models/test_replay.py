@@ -96,6 +96,19 @@ def test_draws_points_and_steps_of_several_lengths_are_replayed_too() -> None:
     assert not sim.replays.refused
 
 
+def test_frames_that_are_missing_are_carried_back_inside_the_graph() -> None:
+    """By the speeds and the time of each rollout, not those of the one that was captured."""
+    task, operator = TASKS["advection1d"], OperatorConfig(**NET, context=3)
+    sim = assemble([task], {"codec": CodecConfig(dim=8), "operator": operator}, grids={task.name: (16,)})
+    awaken(sim)
+    sim.cuda().eval()
+    for seed in (0, 1):
+        given = window(sim, seed)
+        check(sim, dataclasses.replace(given, context=given.context[:, -1:]), 5)
+    assert len(sim.replays.captured) == 1
+    assert not sim.replays.refused
+
+
 def test_weights_laws_and_parts_that_change_change_what_is_replayed() -> None:
     sim = simulator("cfd2d", draws=True)
     given = window(sim, 0)

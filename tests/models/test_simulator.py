@@ -17,7 +17,7 @@ from small_simulators import GRIDS, awaken, condition, frames, simulator, window
 
 from ups.engine.preemption import Preempted
 from ups.models import Simulator, SimulatorConfig, artifact
-from ups.models.questions import parameters, walls_of
+from ups.models.questions import parameters, strange, walls_of
 from ups.physics import TASKS
 from ups.physics.laws import guarding
 from ups.types import ConfigError, DataError, Param
@@ -205,6 +205,20 @@ def test_a_field_that_never_varied_stays_what_it_was_and_another_value_warns() -
         assert np.array_equal(sim.rollout(np.full(32, 300.1, "f4"), 2, NU), np.full((2, 32), 300.1, "f4"))
     with pytest.warns(UserWarning, match=r"u was 300.1 everywhere in training, and is so in the answer"):
         sim.rollout(np.full(32, 301.0), 1, NU)
+
+
+def test_states_far_from_all_that_training_saw_warn_and_cells_that_do_not_count_do_not() -> None:
+    sim, spec = burgers(), TASKS["burgers1d"]
+    sim.codec.fit_statistics("burgers1d", torch.tensor([5.0]), torch.tensor([2.0]))
+    with pytest.warns(
+        UserWarning, match=r"burgers1d: u is 50 deviations away from its mean in training; the answer is a"
+    ):
+        sim.rollout(np.full(32, 105.0), 1, NU)
+    given, mask = torch.full((1, 1, 32, 1), 6.0), torch.ones(1, 32, dtype=torch.bool)
+    given[0, 0, 3], mask[0, 3] = 1e9, False
+    statistics = sim.codec.statistics_of(spec)
+    assert strange(given, statistics, spec, mask) == []
+    assert len(strange(given, statistics, spec)) == 1
 
 
 def test_a_rollout_that_is_not_finite_warns_once_with_its_first_step_and_how_many_samples(

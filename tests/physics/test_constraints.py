@@ -13,7 +13,7 @@ from ups.physics import TASKS
 from ups.physics.constraints import Conserved, Held, Law, Positive, Within
 from ups.physics.dispersive import stretched
 from ups.physics.divergence import DivergenceFree
-from ups.physics.laws import laws_of, repaired
+from ups.physics.laws import guarding, laws_of, repaired
 from ups.types import Domain
 
 MASS = Conserved("mass", lambda u: u[..., 0], channel=0)
@@ -144,6 +144,9 @@ def test_the_laws_of_a_task_follow_its_equation_its_parameters_and_its_boundary(
     assert [law.name for law in laws_of(gas, (True, True), {"boundary": "trans"})] == ["density", "pressure"]
     own = dataclasses.replace(gas, name="mine", equation="", conserved=("density", "energy"), positive=("pressure",))
     assert [law.says for law in laws_of(own, (True, True))] == ["density is conserved", "pressure is never below 0"]
+    both = dataclasses.replace(own, positive=("density", "pressure"))
+    assert [law.name for law in laws_of(both, (True, True))] == ["density total", "density", "pressure"], "each its own"
+    assert len(guarding(both, (True, True), ("density",))) == 2
 
 
 @pytest.mark.parametrize(("n", "length"), [(16, 1.0), (15, 2.5)])

@@ -487,7 +487,11 @@ def test_a_short_trajectory_does_not_shorten_the_others(tmp_path: Path) -> None:
     settings = config(tmp_path, {"w": {"file": str(tmp_path / "d"), "task": WAVES}})
     (data,) = sets_of(settings, tmp_path)
     (main, *others), notes = by_length(data.parts("train"), "train", 1)
-    assert (main.split, main.frames, [e.frames for e in others], notes) == ("train", 11, [3], [])
+    assert (main.split, main.frames, [e.frames for e in others]) == ("train", 11, [3])
+    assert notes == [
+        "wavelets: its first error is of 6 of 10 trajectories (train), those of 16 cells, 11 frames; "
+        "16 cells, 3 frames apart."
+    ]
     (main, *others), notes = by_length(data.parts("train"), "train", 5)
     assert (main.frames, others, len(notes)) == (11, [], 1)
 

@@ -119,7 +119,8 @@ def evaluate(
     file
         A file or folder in any format that `ups data info` reads, of a task the simulator knows; judged whole.
     task
-        Only this task of the run; with --file, what it holds, where neither its name nor its attributes say so.
+        Only this task of the run; with --file, which of them it holds, or a YAML file that describes it. Without it the
+        file is read as those of training were.
     split
         The part of the run's own data.
     resolution
@@ -184,7 +185,8 @@ def rollout(
     samples
         How many trajectories to continue, from the first on.
     task
-        What the input holds, where neither its name nor its attributes say so.
+        Which task of the simulator the input holds, or a YAML file that describes it. Without it the input is read as
+        the files of training were.
     params
         For example nu=0.02: what the simulator is told, in the place of what the input says.
     device

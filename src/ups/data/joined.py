@@ -134,7 +134,7 @@ class Joined(Source):
         return self.parts[0].attributes()
 
     def files(self) -> list[Path]:
-        return [path for part in self.parts for path in part.files()]
+        return list(dict.fromkeys(path for part in self.parts for path in part.files()))
 
     def close(self) -> None:
         for part in self.parts:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ups.later import torch
 from ups.types import TaskSpec, check_known
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ class Baseline:
 
     make: Callable[[TaskSpec, int, int], Learner]
     require: Callable[[], None]
+
+    def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> Learner:
+        """What `make` gives, of weights that the seed decides. No other random number changes."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)  # unlike torch.manual_seed, it leaves those of GPUs alone
+            return self.make(task, context, parameters)
 
 
 def _neuralop(kind: str) -> Baseline:

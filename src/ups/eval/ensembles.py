@@ -134,12 +134,14 @@ class EnsembleScores:
         std: Tensor,
         mask: Tensor | None = None,
         before: Tensor | None = None,
+        plain: Tensor | None = None,
     ) -> None:
         """Rollouts `(M, B, T, *S, C)` of the members, `(B, T, *S, C)` of the operator alone and of the truth; `before`
-        are the members before they are stretched, where that changed them."""
+        are the members before they are stretched, where that changed them; `plain` is the answer without draws."""
         cells = None if mask is None else mask[:, None, ..., None]
         drawings = {"": drawn} if before is None else {"": drawn, AS_DRAWN: before}
-        new = {"absolute error alone": ((alone - truth) / std).abs()}
+        answers = {"alone": alone, "without draws": alone if plain is None else plain}
+        new = {f"absolute error {who}": ((answer - truth) / std).abs() for who, answer in answers.items()}
         errors = {"nrmse alone": nrmse(alone, truth, mask=mask)}
         last = {"fine truth": truth[None], "fine alone": alone[None]}
         for kind, members in drawings.items():

@@ -180,10 +180,9 @@ class TaskResult:
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
         tail += how_few(len(mine))
         errors = mine.per_sample()
-        if not surely_lower(errors, theirs.per_sample()) or mine.score > 0.95 * theirs.score:
-            return f"NOT LEARNT: no better than persistence{after}{tail}", False
-        if not surely_lower(errors, np.ones_like(errors)) or mine.score > 0.95:  # a forecast of zero has 1
-            return f"NOT LEARNT: no better than predicting zero{after}{tail}", False
+        for what, other in (("persistence", theirs.per_sample()), ("predicting zero", np.ones_like(errors))):
+            if (no := mine.score > 0.95 * other.mean()) or not surely_lower(errors, other):
+                return f"NOT LEARNT: {'no' if no else 'not surely'} better than {what}{after}{tail}", False
         if missed := missed_beside_mean(mine):
             return f"NOT LEARNT: {missed}{after}{tail}", False
         return f"learnt{tail}", not lost

@@ -36,8 +36,9 @@ def percent(share: float) -> str:
 
 
 def with_interval(record: Record) -> str:
-    """A number and the interval around it."""
-    return f"{number(record.value)} ({number(record.low)} – {number(record.high)})"
+    """A number and the interval around it; one sample has none."""
+    ends = f" ({number(record.low)} – {number(record.high)})" if record.n > 1 else ""
+    return f"{number(record.value)}{ends}"
 
 
 def codec_complaints(task: TaskResult) -> list[str]:
@@ -123,7 +124,7 @@ def learning_section(curves: Sequence[LearningCurve]) -> Section:
 
 
 def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
-    """One task: its verdict, error against time, spectrum, films, and a table of what lies beyond training."""
+    """One task: its verdict, error against time, spectrum, films, and a table of what else was judged."""
     ours = task.ours.evaluation
     words, good = task.verdict
     name, title = ours.task.name, ours.task.title
@@ -277,11 +278,12 @@ def curves_section(records: Sequence[Record]) -> Section:
 
 
 def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
-    """Ours, baselines and persistence where training never was: another resolution, other parameters."""
+    """Ours, baselines and persistence on what else was judged: trajectories of other lengths and grids than most have,
+    another resolution, other parameters."""
     if not task.beyond:
         return ()
     name = task.ours.evaluation.task.name
-    rows: list[tuple[str, ...]] = [("beyond training", "predictor", "nRMSE (95 % interval)", "over persistence", "n")]
+    rows: list[tuple[str, ...]] = [("judged also on", "predictor", "nRMSE (95 % interval)", "over persistence", "n")]
     for entry in task.beyond:
         e, ratio = entry.evaluation, "–"
         if task.persistence_for(entry) is not None:

@@ -61,9 +61,11 @@ def ensemble_line(task: TaskResult) -> str:
     assert task.ensemble is not None
     n, name = task.ensemble.numbers(), task.ours.evaluation.task.name
     score, error = number(n["crps"]), number(n["absolute error alone"])
+    plain = number(n["absolute error without draws"])
+    plain = f" and the answer without draws {plain}" if plain != error else ""
     return (
         f"{name}: ensembles of {task.ensemble.members} have a CRPS of {score}, the operator alone an absolute error of "
-        f"{error}; {percent(n['coverage'])} of the truth lie in the 90 % interval."
+        f"{error}{plain}; {percent(n['coverage'])} of the truth lie in the 90 % interval."
     )
 
 

@@ -27,11 +27,13 @@ from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
 from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets, version_of
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
-from ups.run.fitting import fitting, open_for, spaced
+from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
 from ups.run.load import load as load_simulator
 from ups.rundir import RunDir
 from ups.types import ConfigError, DataError, counted
+
+LOOKED_AT = 64  # trajectories of a file whose first frames are held against what training saw
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,9 @@ class Session:
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
         asked, simulator = self.asked, self.judge.simulator
-        stored = self.stack.enter_context(open_for(simulator, path, asked.task))
+        trained = definitions_of(self.folder.folder, simulator)
+        read = open_for(simulator, path, asked.task, trained, self.judge.warnings.append)
+        stored = self.stack.enter_context(read)
         source = fitting(simulator, stored, asked.params, 1)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
@@ -162,6 +166,8 @@ class Session:
             raise ConfigError(f"{path}: has {stored_cells}, of which {wanted} cannot be picked; choose others.")
         part, *others = (p.sound() for p in alike(source, ids, spaced(source, step, data, thin)))
         outside = simulator.outside(part.params, spec.name, None if spec.steady else part.dt)
+        few = range(min(len(part), LOOKED_AT))
+        outside += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
         split, seen = self._seen([part, *others], data)
         label = f"{split}, {cells_of(cells)}"
         (exam, *beyond), notes = by_length([part, *others], label, self.judge.asked.context)
@@ -235,11 +241,17 @@ class Session:
         own = data.first.source.domain
         if all(abs(a - b) <= 1e-3 * abs(b) for a, b in zip(source.domain.lengths, own.lengths, strict=True)):
             return ()
-        return (f"The box of this file is {source.domain.bounds}, and training knew {own.bounds}.",)
+        here, there = (_ends(source.task.axes, domain.bounds) for domain in (source.domain, own))
+        return (f"The box of this file is {here}; training knew {there}.",)
 
     def _report(self, exam: Exam, data: DataSet | None, fact: DataFact, on: str, beyond: Sequence[Exam] = ()) -> Report:
         result = self.judge.task(exam, data, beyond)
         return self.judge.report(f"{self.config.name}: {exam.split}", [result], [fact], on=on)
+
+
+def _ends(axes: Sequence[str], bounds: Sequence[tuple[float, float]]) -> str:
+    """A box in words."""
+    return ", ".join(f"{axis} from {low:g} to {high:g}" for axis, (low, high) in zip(axes, bounds, strict=False))
 
 
 def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:

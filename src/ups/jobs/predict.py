@@ -16,7 +16,7 @@ from ups.data.write_well import write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
 from ups.models import artifact
-from ups.run.fitting import fitting, open_for, spaced
+from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
 from ups.tensors import Window
@@ -46,7 +46,7 @@ def rollout(
     simulator = load(run, device)
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)
-    with open_for(simulator, source_path, task) as stored:
+    with open_for(simulator, source_path, task, definitions_of(run, simulator), say) as stored:
         source = fitting(simulator, stored, params or {}, 0)
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
@@ -69,9 +69,10 @@ def rollout(
         window = dataclasses.replace(window, dt=dt)
         if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
             say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
-        for step in (None,) if spec.steady else sorted(set(window.dt.tolist())):
-            for sentence in simulator.outside(window.params, spec.name, step):
-                say(sentence)
+        taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
+        said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
+        for sentence in dict.fromkeys((*said, *simulator.strange(window))):
+            say(sentence)
         frames = predictor_of(simulator, device_of(device)).predict(window, steps)
         _check_finite(frames, source_path, part.ids)
         continued = _continued(source_path, part, window, frames, params or {})

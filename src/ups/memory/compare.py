@@ -11,7 +11,7 @@ import numpy as np
 
 from ups.eval.pairs import LEVEL, Difference, difference
 from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
-from ups.memory.errors import number
+from ups.memory.errors import number, with_interval
 from ups.types import Array, ConfigError, DataError, counted
 
 Rows = tuple[tuple[str, ...], ...]
@@ -98,7 +98,7 @@ class Comparison:
         for task in tasks_of(self.runs):
             for run in (run for run in self.runs if task in run.errors):
                 e = run.errors[task]
-                words = f"{number(e.value)} ({number(e.low)} – {number(e.high)})"
+                words = with_interval(e.value, e.low, e.high, len(e.nrmse))
                 seed = str(run.settings.get(SEED, "–"))
                 rows.append((task, run.name, run.state.word, seed, words, str(len(e.nrmse)), e.protocol))
         return tuple(rows)
@@ -174,6 +174,12 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
         )
     if len(common) < 2:
         shared = "one trajectory alone" if common else "no trajectory"
+        asked = list(dict.fromkeys(run.errors[task].protocol for run in members))
+        if len(asked) > 1:
+            return [], (
+                f"{task}: {who} were judged under different protocols ({', '.join(asked)}), so their errors are NOT "
+                "compared; give both one `evaluation.protocol` and the same `evaluation.given`, and judge them again."
+            )
         return [], (
             f"{task}: {who} were judged on other test data ({shared} in common), so their errors are NOT compared; "
             "judge both on one file with `ups evaluate RUN --file FILE`, or train them on the same split."

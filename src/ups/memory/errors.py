@@ -13,6 +13,7 @@ from ups.parsing import parse_json, read_text
 from ups.types import DataError
 
 LARGEST = 2**26
+HARDLY = 0.95  # of the error of no forecast: what has more is not learnt
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,20 @@ class TaskError:
 
     @property
     def words(self) -> str:
-        return f"{number(self.value)} ({number(self.low)} – {number(self.high)})"
+        return with_interval(self.value, self.low, self.high, self.n)
+
+    @property
+    def briefly(self) -> str:
+        """The number alone, and what it must not be taken for: an error of something learnt, or of whole rollouts."""
+        idle = 1.0 if self.persistence is None else min(1.0, self.persistence)  # a forecast of zero has 1
+        remarks = ["not learnt"] * (not self.value <= HARDLY * idle)
+        remarks += [f"protocol {self.protocol.split()[0]}"] * (not self.protocol.startswith("A"))
+        return number(self.value) + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def with_interval(value: float, low: float, high: float, n: int) -> str:
+    """An error over `n` trajectories and its interval; one trajectory has none."""
+    return f"{number(value)} ({number(low)} – {number(high)})" if n > 1 else number(value)
 
 
 def number(value: float) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from ups.memory.errors import number
 from ups.memory.evidence import Processes, one_line
 from ups.memory.state import ENDED, NOT_RUNS, RunState, ago, is_run, state_of
 from ups.rundir import RunDir
@@ -64,7 +63,7 @@ def summary_of(states: Sequence[RunState]) -> str:
 
 
 def _row(state: RunState) -> tuple[str, ...]:
-    errors = ", ".join(f"{task} {number(e.value)}" for task, e in list(state.errors.items())[:3])
+    errors = ", ".join(f"{task} {e.briefly}" for task, e in list(state.errors.items())[:3])
     errors += f" … ({len(state.errors)} tasks)" if len(state.errors) > 3 else ""
     took = "–" if state.seconds is None else ago(state.seconds)
     sign = f"{ago(max(0.0, time.time() - state.changed))} ago" if state.changed else "–"

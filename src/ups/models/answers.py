@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
 from ups.models.points import cells_at
-from ups.models.questions import GUESS, START, outside, places_of, warn_constant, warn_lost, window_of
+from ups.models.questions import GUESS, START, outside, places_of, strange, warn_lost, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
     Solution,
@@ -30,7 +31,7 @@ from ups.models.solving import (
     steady_system,
 )
 from ups.models.trust import Trust, Watch
-from ups.tensors import Window
+from ups.tensors import Condition, Window
 from ups.types import ConfigError, TaskSpec
 
 
@@ -58,7 +59,7 @@ class Answers(nn.Module):
         """The parts that refine what is predicted of a task."""
 
     @abstractmethod
-    def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+    def encode_context(self, context: Tensor, condition: Condition) -> Tensor:
         """Frames to tokens."""
 
     @abstractmethod
@@ -72,6 +73,14 @@ class Answers(nn.Module):
         """
         spec = self._asked_task(task)
         return outside(params, dt, self.ranges()[spec.name], spec)
+
+    def strange(self, window: Window) -> list[str]:
+        """A sentence for each field whose given frames are unlike all that training saw."""
+        return (
+            []
+            if window.task.steady
+            else strange(window.context, self.codec.statistics_of(window.task), window.task, window.mask)
+        )
 
     def rollout(
         self,
@@ -95,18 +104,18 @@ class Answers(nn.Module):
         with one channel also `(*S,)` or `(B, *S)`, unless the last axis has length 1 and so is the channel. The answer
         is `(steps, …)` or `(B, steps, …)`. An xarray is arranged by the names of its dimensions (the task's axes, time,
         channel), and a Dataset has a variable for each channel; answers are labelled alike. With fewer frames than the
-        operator's context, the first stands for those before it. `params` maps names to a number, or to one per sample;
-        one outside the trained range warns. `dt` is the trained one unless given: a number, or one for each step.
-        `task` is needed where the simulator knows several. `periodic` names the axes that wrap, or says True or False
-        of each, where it is not as the task says. `points (P, n)`, in the task's own coordinates, asks for
-        values there instead of on the grid. `inputs`, `(*S, C_in)` or one per sample, is what drives the task (a
-        force), where it is driven. Where the task has a mask and `inputs` leaves it out, NaN in `u0` says which cells
-        do not count; they are NaN in the answer too. `ensemble` asks for so many draws, along a new first axis, where
-        a part of the simulator has learnt what the operator misses; the same `seed`, the same members. `search` spends
-        compute on one rollout: of several draws at each step those go on that look least wrong. With `error` the answer
-        is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of the relative error (nRMSE) of each, were
-        nothing drawn. From the step on at which the estimate passes `stop_at`, frames are NaN. Whatever else is
-        not finite warns.
+        operator's context, the first stands for those before it, carried back where parameters carry states along.
+        `params` maps names to a number, or to one per sample; one outside the trained range warns. `dt` is the trained
+        one unless given: a number, or one for each step. `task` is needed where the simulator knows several. `periodic`
+        names the axes that wrap, or says True or False of each, where it is not as the task says. `points (P, n)`, in
+        the task's own coordinates, asks for values there instead of on the grid. `inputs`, `(*S, C_in)` or one per
+        sample, is what drives the task (a force), where it is driven. Where the task has a mask and `inputs` leaves it
+        out, NaN in `u0` says which cells do not count; they are NaN in the answer too. `ensemble` asks for so many
+        draws, along a new first axis, where a part of the simulator has learnt what the operator misses; the same
+        `seed`, the same members. `search` spends compute on one rollout: of several draws at each step those go on that
+        look least wrong. With `error` the answer is a pair: the frames, and an estimate `(steps,)` or `(B, steps)` of
+        the relative error (nRMSE) of each, were nothing drawn. From the step on at which the estimate passes `stop_at`,
+        frames are NaN. Whatever else is not finite warns.
         """
         spec = self._asked_task(task)
         if not isinstance(steps, int | np.integer) or steps < 1:
@@ -118,7 +127,8 @@ class Answers(nn.Module):
             )
         state, driven = state_of(u0, spec, self.dt.device), inputs_of(inputs, spec, self.dt.device)
         given = joined(state.values, None if driven is None else driven.values[:, 0], spec)
-        warn_constant(given[0], self.codec.statistics_of(spec), spec)
+        for sentence in strange(given[0], self.codec.statistics_of(spec), spec):
+            warnings.warn(sentence, stacklevel=2)
         window, each = window_of(*given, steps, params, dt, periodic, spec, self.ranges()[spec.name])
         times = each.item() * np.arange(1, steps + 1) if len(each) == 1 else each.cumsum(0).numpy()
         if search is not None:

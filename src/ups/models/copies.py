@@ -1,4 +1,4 @@
-"""Steps averaged over moved, mirrored and turned copies of a state: what depends on a place of the grid alone goes."""
+"""Steps averaged over moved, mirrored and turned copies of a state: places and directions of the grid tell less."""
 
 from __future__ import annotations
 
@@ -32,19 +32,23 @@ class Networks(Protocol):
 
 @dataclass(frozen=True)
 class Copy:
-    """A state `(B, *S, C)` rolled by so many cells along each axis, then mirrored and turned as chosen of `turns`."""
+    """A state `(B, *S, C)` mirrored and turned as chosen of `turns`, then rolled by so many cells along each axis.
+
+    In this order the copies of an image are those of the state itself, whatever the moves are: a mean over them is
+    turned with the state. The other way round it would be so only where a mirror leaves the set of moves as it is.
+    """
 
     move: Move
     turns: Turns | None = None
     chosen: Chosen = ()
 
     def there(self, frames: Tensor) -> Tensor:
-        frames = frames.roll(self.move, self._axes) if any(self.move) else frames
-        return frames if self.turns is None else self.turns.there(frames, self.chosen, 1)
+        frames = frames if self.turns is None else self.turns.there(frames, self.chosen, 1)
+        return frames.roll(self.move, self._axes) if any(self.move) else frames
 
     def back(self, frames: Tensor) -> Tensor:
-        frames = frames if self.turns is None else self.turns.back(frames, self.chosen, 1)
-        return frames.roll([-n for n in self.move], self._axes) if any(self.move) else frames
+        frames = frames.roll([-n for n in self.move], self._axes) if any(self.move) else frames
+        return frames if self.turns is None else self.turns.back(frames, self.chosen, 1)
 
     @property
     def _axes(self) -> tuple[int, ...]:
@@ -76,7 +80,11 @@ def copies_of(simulator: Networks, task: TaskSpec, condition: Condition) -> list
 
 def moves_of(patch: int, periodic: tuple[bool, ...], count: int) -> list[Move]:
     """`count` moves by other parts of a patch along all axes that wrap, the first by none; as many as there are cells
-    in a patch at most, and one where no axis wraps."""
+    in a patch at most, and one where no axis wraps.
+
+    All axes are moved at once. So in 1D, and along the diagonal of a plane or a box, all moves together leave nothing
+    of what depends on where patches begin; along one axis of several about half of it is left.
+    """
     cells = sorted({patch * i // count for i in range(count)}) if any(periodic) else [0]
     return [tuple(n if wraps else 0 for wraps in periodic) for n in cells]
 

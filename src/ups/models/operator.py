@@ -175,6 +175,24 @@ class LatentOperator(TokenNetwork):
         told = self.conditioner.numbers[condition.task]
         return torch.stack([condition.params[:, told.index(name)] for name in self.carriers[condition.task]], 1)
 
+    def filled(self, z: Tensor, condition: Condition) -> Tensor:
+        """Frames `(B, K', *G, D)` as the K that it looks back on of a task: of more the last count; where there are
+        fewer, the first stands for those before it. What is carried stands where it was carried from, by steps as long
+        as the next one."""
+        frames = self.config.looks_back(condition.task)
+        missing = max(0, frames - z.shape[1])
+        before = [z[:, :1]] * missing
+        if missing and condition.task in self.drift and any(condition.periodic):
+            ways = self._way(condition, z.device).unsqueeze(1) * -_downwards(missing, z.device).unsqueeze(1)
+            before = [_carried(torch.cat(before, 1), ways, condition, self._patch(condition.task))]
+        return torch.cat((*before, z[:, -frames:]), 1)
+
+    def _way(self, condition: Condition, device: torch.device) -> Tensor:
+        """How far the states of a batch are carried in a step, `(B, 3)` in boxes."""
+        drift = self.drift[condition.task]
+        assert isinstance(drift, Drift)
+        return drift.way(self._winds(condition), condition.dt) / self._stretched(condition, device)
+
     def _stretched(self, condition: Condition, device: torch.device) -> Tensor:
         """How much longer each axis of the box is than the task's own, `(3,)`: speeds are in boxes of that size."""
         own = self.conditioner.lengths[condition.task]
@@ -196,7 +214,7 @@ class LatentOperator(TokenNetwork):
         if condition.task in self.drift:
             drift = self.drift[condition.task]
             assert isinstance(drift, Drift)
-            way = drift.way(self._winds(condition), condition.dt) / self._stretched(condition, z.device)
+            way = self._way(condition, z.device)
             tokens, patch = Space(tuple(z.shape[2:-1]), condition.periodic), self._patch(condition.task)
             z = _carried(z, way.unsqueeze(1) * _downwards(z.shape[1], z.device).unsqueeze(1), condition, patch)
             c = c + drift.condition(way, tokens if patch is None else patch.space(tokens))

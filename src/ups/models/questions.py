@@ -19,6 +19,7 @@ from ups.types import ConfigError, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
 GUESS = "the answer is a guess"
+FAR = 10.0  # deviations from the mean, root mean square over a sample: more than any state of most data has
 START = "only the prediction, from which refinement starts, is a guess"
 
 
@@ -191,14 +192,26 @@ def warn_outside(name: str, least: float, most: float, low: float, high: float, 
         warnings.warn(sentence, stacklevel=5)
 
 
-def warn_constant(frames: Tensor, statistics: Statistics, task: TaskSpec) -> None:
-    """Warn where a field that never varied in training is given another value: no answer can follow it."""
-    gap = (frames.float() - statistics.mean).abs().flatten(0, -2).amax(0)
-    other = (statistics.std == 0) & (gap > 1e-5 * statistics.mean.abs())
-    for name, value, differs in zip(task.channels, statistics.mean.tolist(), other.tolist(), strict=True):
-        if differs:
-            sentence = f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
-            warnings.warn(sentence, stacklevel=3)
+def strange(frames: Tensor, statistics: Statistics, task: TaskSpec, mask: Tensor | None = None) -> list[str]:
+    """A sentence for each field of given frames `(B, K, *S, C)` that never varied in training and has another value,
+    which no answer can follow, or that lies far from all that training saw. Cells outside `mask (B, *S)` do not
+    count."""
+    mean, std = statistics.mean, statistics.std
+    gap = (frames.float() - mean).abs()
+    gap = gap if mask is None else gap * mask[:, None, ..., None]
+    constant = (std == 0) & (gap.flatten(0, -2).amax(0) > 1e-5 * mean.abs())
+    away = (gap / std.where(std > 0, math.inf)).square().flatten(1, -2).mean(1).sqrt().amax(0)
+    said = []
+    for name, value, other, times in zip(
+        *(task.channels, mean.tolist(), constant.tolist(), away.tolist()), strict=True
+    ):
+        if other:
+            said.append(
+                f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
+            )
+        elif times > FAR:
+            said.append(f"{task.name}: {name} is {times:.3g} deviations away from its mean in training; {GUESS}.")
+    return said
 
 
 def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:

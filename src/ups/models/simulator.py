@@ -24,7 +24,7 @@ from ups.models.replay import Replays
 from ups.models.trust import Trust, read_trust
 from ups.physics.laws import check_guard
 from ups.physics.symmetries import images, images_undone, turns
-from ups.tensors import TaskStatistics, Window, numbers_of
+from ups.tensors import Condition, TaskStatistics, Window, numbers_of
 from ups.types import ConfigError, DataError, TaskSpec
 from ups.version import __version__
 
@@ -126,20 +126,20 @@ class Simulator(Answers):
             found[task.name] = {**trained_ranges(task, scaled, self.spans.get(task.name, {})), "dt": (low, high)}
         return found
 
-    def encode_context(self, context: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
-        """Frames `(B, K', *S, C)` to tokens `(B, K, *G, D)` of the K that the operator looks back on of the task.
+    def encode_context(self, context: Tensor, condition: Condition) -> Tensor:
+        """Frames `(B, K', *S, C)`, and what drives the step after them, to tokens `(B, K, *G, D)` of the K that the
+        operator looks back on of the task.
 
-        Of more frames than K the last count; where there are fewer, the first stands for those before it.
+        Of more frames than K the last count; where there are fewer, the first stands for those before it, carried back
+        where parameters carry states along.
         """
-        spec = self.codec.task(task)
-        context = context[:, -self.operator.config.looks_back(spec.name) :]
-        tokens = self.codec.encode(context.flatten(0, 1), spec, periodic).z
-        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), spec.name)
+        context = context[:, -self.operator.config.looks_back(condition.task) :]
+        tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic).z
+        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), condition)
 
-    def filled(self, z: Tensor, task: str) -> Tensor:
-        """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says."""
-        missing = self.operator.config.looks_back(task) - z.shape[1]
-        return torch.cat((*[z[:, :1]] * max(0, missing), z[:, max(0, -missing) :]), 1)
+    def filled(self, z: Tensor, condition: Condition) -> Tensor:
+        """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says; see the operator's."""
+        return self.operator.filled(z, condition)
 
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at

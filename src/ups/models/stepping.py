@@ -24,7 +24,7 @@ class Parts(Networks, Protocol):
 
     def awake(self, task: TaskSpec) -> list[Part]: ...
 
-    def encode_context(self, context: Tensor, task: TaskSpec, periodic: tuple[bool, ...]) -> Tensor: ...
+    def encode_context(self, context: Tensor, condition: Condition) -> Tensor: ...
 
 
 class Stepping:
@@ -48,7 +48,7 @@ class Stepping:
 
     def start(self) -> Tensor:
         """Tokens `(B, K, *G, D)` of the context."""
-        return self.simulator.encode_context(self.window.context, self.task, self.periodic)
+        return self.simulator.encode_context(self.window.context, self.condition(0))
 
     def condition(self, step: int) -> Condition:
         """What drives a step."""

@@ -34,12 +34,14 @@ def laws_of(task: TaskSpec, periodic: tuple[bool, ...], params: Params | None = 
 
 
 def _declared(task: TaskSpec) -> tuple[Law, ...]:
-    """The laws that a task declares: vector fields without divergence, conserved and positive channels."""
+    """The laws that a task declares: vector fields without divergence, conserved and positive channels. No two have one
+    name: the total of a channel that is positive too is called so."""
     index = {name: i for i, name in enumerate(task.channels)}
     vectors = {f.name: tuple(index[c] for c in f.channels) for f in task.fields}
     laws: list[Law] = [DivergenceFree(name, vectors[name]) for name in task.divergence_free]
     totals = [name for name in task.conserved if name in index]
-    laws += [Conserved(name, itemgetter((..., index[name])), index[name]) for name in totals]
+    called = {name: f"{name} total" if name in task.positive else name for name in totals}
+    laws += [Conserved(called[name], itemgetter((..., index[name])), index[name]) for name in totals]
     laws += [Positive(n, index[n], keeps_total=n in totals) for n in task.positive if n in index]
     return tuple(laws)
 

@@ -194,6 +194,12 @@ class RunConfig(Config):
         return champion if isinstance(champion, str) else None
 
     @property
+    def definitions(self) -> list[dict[str, Any]]:
+        """What is said of the files of each entry of `data`, as a simulator keeps it; once where it is the same."""
+        said = [data.definition.plain() for data in self.data.values()]
+        return [definition for i, definition in enumerate(said) if definition not in said[:i]]
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """The parts that the plan or a forecast needs, in the order in which they are built."""
         forecasting = (stage for stage in STAGES.values() if stage.makes == FORECASTER)

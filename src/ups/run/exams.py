@@ -87,7 +87,14 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
             found.append((int(count), dataclasses.replace(exam, split=f"{label}, {length} frames", frames=int(length))))
     if not found:
         raise DataError(f"{name}: no trajectory ({split}) is longer than its context; give it longer ones.")
-    main, *others = (exam for _, exam in sorted(found, key=lambda pair: -pair[0]))
+    (most, main), *rest = sorted(found, key=lambda pair: -pair[0])
+    others = [exam for _, exam in rest]
+    if others:
+        alike, *apart = (exam.split.removeprefix(f"{split}, ") for exam in (main, *others))
+        every = counted(most + sum(count for count, _ in rest), "trajectory")
+        notes.append(
+            f"{name}: its first error is of {most} of {every} ({split}), those of {alike}; {'; '.join(apart)} apart."
+        )
     return [dataclasses.replace(main, split=split), *others], notes
 
 

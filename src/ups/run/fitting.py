@@ -3,33 +3,178 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
+from ups.data.readers.array_dims import TAKEN
 from ups.data.trajectories import Reduction
-from ups.definition import Definition, definition_from, definition_of
+from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS
-from ups.run.datasets import DataSet
+from ups.run.config import run_config
+from ups.run.datasets import DataSet, Say
 from ups.types import ConfigError, DataError, Params, UpsError, counted
 
+ARRAYS = "arrays"  # the kind of storage of a file that does not say what it holds
 
-def open_for(simulator: Simulator, path: Path, task: str | None) -> Source:
-    """A file to be put to a simulator. `task` is a name, or a YAML file that describes it; arrays that describe nothing
-    themselves are read as the task of that name that the simulator knows, or the only one it knows."""
-    definition = definition_from(task) if task else Definition()
+
+def _nothing(_: str) -> None:
+    """Nobody is told."""
+
+
+def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
+    """What training was told of its files, each definition under the name of its task: as the simulator keeps it, or as
+    the config of the run folder does, where an older program left it."""
+    held = simulator.provenance.get("definitions", ())
+    if not held and (run / "config.yaml").is_file():
+        with suppress(UpsError):  # a config that this program does not read says nothing
+            held = load_config(run_config(), run / "config.yaml").definitions
+    try:
+        said = [Definition.from_plain(content) for content in held]
+    except (TypeError, ValueError, AttributeError):
+        raise DataError(f"{run}: what its simulator says of the files of training is damaged; save it again.") from None
+    left = [name for name in simulator.codec.tasks if name not in {definition.name for definition in said}]
+    named = [
+        definition if definition.name else dataclasses.replace(definition, name=left[0])
+        for definition in said
+        if definition.name in simulator.codec.tasks or (not definition.name and len(left) == 1)
+    ]
+    return tuple(map(partial(_agreed, named), named))
+
+
+def _agreed(said: Sequence[Definition], definition: Definition) -> Definition:
+    """A definition with the parameters that hold for all files of its task, and not for one of several entries."""
+    others = [other.parameters for other in said if other.name == definition.name]
+    common = {k: v for k, v in definition.parameters.items() if all(each.get(k) == v for each in others)}
+    return dataclasses.replace(definition, parameters=common)
+
+
+def open_for(
+    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition] = (), say: Say = _nothing
+) -> Source:
+    """A file to be put to a simulator. `task` is a name, or a YAML file with a definition, by which it is read then.
+
+    Otherwise it is read by that one of the definitions `trained` (see `definitions_of`) that fits it. A file of another
+    format that describes itself speaks for itself; and so does one that none fits, as far as it can, which is said.
+    """
+    if task and is_file_name(task):
+        return _plainly(simulator, path, definition_from(task), say)
+    try:
+        itself = open_source(path, TASKS, task)
+    except UpsError:
+        itself = None
+    described = itself if itself is not None and itself.task.storage.kind != ARRAYS else None
+    name = task or (described.task.name if described is not None else "")
+    own = [definition for definition in trained if name in ("", definition.name)]
+    kinds = {simulator.codec.task(definition.name).storage.kind for definition in own}
+    if described is not None and described.task.storage.kind not in kinds:
+        return described
+    readings, faults = _readings(path, own)
+    if tasks := dict.fromkeys(reading.source.task.name for reading in readings):
+        if len(tasks) > 1:
+            raise ConfigError(f"{path}: could hold {' or '.join(tasks)}; say which with --task.")
+        source, said = readings[0].source, readings[0].said
+    else:
+        said = [_misfit(path, fault) for fault in faults[:1]]
+        try:
+            source = _plainly(simulator, path, Definition(name=task or ""), said.append, own)
+        except UpsError as error:
+            raise (faults or [error])[0] from None
+    for sentence in said:
+        say(sentence)
+    return source
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A file by a definition of training, and what there is to say of it; `sure` that its arrays are those meant."""
+
+    source: Source
+    said: list[str]
+    sure: bool
+
+
+def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading], list[UpsError]]:
+    """A file by each of the definitions that fit it, those alone that are sure where there are such; and why others do
+    not. Where arrays do not lie where `datasets` looks for them, they may have the names of the task."""
+    readings, faults = [], []
+    for definition in trained:
+        variants = [definition, dataclasses.replace(definition, datasets={})]
+        for i, variant in enumerate(variants[: 1 + bool(definition.datasets)]):
+            try:
+                reading = _as_trained(path, variant)
+            except UpsError as error:
+                faults.append(error)
+                continue
+            before = [_misfit(path, faults[-1])] if i else []
+            readings.append(dataclasses.replace(reading, said=before + reading.said, sure=reading.sure and not i))
+            break
+    sure = [reading for reading in readings if reading.sure]
+    return sure or readings, faults
+
+
+def _as_trained(path: Path, definition: Definition) -> Reading:
+    """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
+    source = open_source(path, TASKS, dataclasses.replace(definition, parameters={}))
+    stated = source.params_of(0)
+    said = [
+        f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}."
+        for name, value in definition.parameters.items()
+        if name in stated and stated[name] != value
+    ]
+    missing = {name: value for name, value in definition.parameters.items() if name not in stated}
+    bounds = {axis: ends for axis, ends in definition.bounds.items() if _within(source, axis)}
+    if missing or bounds != definition.bounds:
+        source.close()
+        source = open_source(path, TASKS, dataclasses.replace(definition, parameters=missing, bounds=bounds))
+    taken = [f"{path}: {note}." for note in source.notes if TAKEN in note]
+    return Reading(source, said + taken, not taken)
+
+
+def _within(source: Source, axis: str) -> bool:
+    """Whether the coordinates of an axis reach to the ends that it is said to have, to a cell."""
+    at = source.task.axes.index(axis)
+    cells, (low, high) = source.domain.coordinates[at], source.domain.bounds[at]
+    return max(abs(float(cells[0]) - low), abs(float(cells[-1]) - high)) <= (high - low) / len(cells)
+
+
+def _plainly(
+    simulator: Simulator, path: Path, definition: Definition, say: Say, trained: Sequence[Definition] = ()
+) -> Source:
+    """A file by a definition, often but a name; arrays that describe nothing themselves are read as the task of that
+    name that the simulator knows, or the only one it knows, with the `dt` of training where they have no times."""
     try:
         return open_source(path, TASKS, definition)
-    except DataError:
+    except UpsError as fault:
         known = list(simulator.codec.tasks)
         name = definition.name or (known[0] if len(known) == 1 else "")
-        if definition.dims or name not in known:
+        alone = definition == Definition(name=definition.name)
+        if definition.dims or name not in known or not (alone or isinstance(fault, DataError)):
             raise
-        own = dataclasses.replace(definition_of(simulator.codec.task(name)), bounds={}, datasets=definition.datasets)
-        with suppress(UpsError):
-            return open_source(path, TASKS, own)
-        raise
+        dt = next((d.dt for d in trained if d.name == name), definition.dt)
+        changes: dict[str, Any] = {"bounds": {}, "datasets": definition.datasets, "dt": dt}
+        own = dataclasses.replace(definition_of(simulator.codec.task(name)), **changes)
+        try:
+            source = open_source(path, TASKS, own)
+        except UpsError:
+            raise fault from None
+    if source.task.storage.kind == ARRAYS:
+        say(f"{path}: its arrays are read as [{', '.join(own.dims)}] of {name}; --task my.yaml says otherwise.")
+        for note in source.notes:
+            say(f"{path}: {note}.")
+    return source
+
+
+def _misfit(path: Path, fault: UpsError) -> str:
+    """That a file is not read as those of training, and why: what is wrong, without what to do."""
+    cause = str(fault).removeprefix(f"{path}: ").partition(";")[0].rstrip(".")
+    return f"{path}: is not laid out as the files of training were ({cause})."
 
 
 def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> Source:

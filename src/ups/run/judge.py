@@ -197,7 +197,7 @@ class Judge:
             sim.idle = idle
         std, before = sim.codec.statistics_of(window.task).scale, members
         members = calibrated(sim, window, members, plain)
-        scores.add(members, alone, truth, std, window.mask, None if members is before else before)
+        scores.add(members, alone, truth, std, window.mask, None if members is before else before, plain)
 
     def _refinement(self, exam: Exam) -> RefinementScores | None:
         """What iterations make of predicted steady states; None where the equations of the task are not known."""
@@ -270,7 +270,7 @@ class Judge:
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
         given = self.asked.context  # all true frames that there are before a rollout, though ours may look at fewer
-        network = BASELINES[kind].make(data.task, given, self.cost.params)
+        network = BASELINES[kind].untrained(data.task, given, self.cost.params, self.config.seed)
         alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
         network.fit(whole(batches.train, given))

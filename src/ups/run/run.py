@@ -309,7 +309,7 @@ class Run:
                 "needs": list(stage.needs),
             }
         steps = sum(row.outcome.steps for row in learnt.values())
-        simulator.save(folder.artifact("simulator"), {**facts, "steps": steps})
+        simulator.save(folder.artifact("simulator"), {**facts, "steps": steps, "definitions": config.definitions})
         folder.write(folder.stages, {name: row.facts() for name, row in learnt.items()})
 
 

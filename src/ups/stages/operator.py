@@ -243,7 +243,7 @@ class OperatorStage(Stage):
             count = window.context.shape[1]
             frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
             z = self._encoded(frames, window)
-            return self.simulator.filled(z[:, :count], window.task.name), z[:, count:]
+            return self.simulator.filled(z[:, :count], Condition.of(window)), z[:, count:]
         count, asked = window.context.shape[1], self.operator.config.looks_back(window.task.name)
         if count != asked:
             raise ConfigError(

@@ -16,8 +16,8 @@ SPACE = ("x", "y", "z", "lat", "lon", "latitude", "longitude", "r", "theta", "ph
 SAMPLES = ("case", "member", "ensemble", "realization", "run", "simulation")
 EXAMPLE = "`dims: [sample, time, x, y, channel]` and `fields: {velocity: [u, v]}`"
 
-# What a note says of values whose axis nothing names.
-PER_FRAME = "could be one value per frame"
+# What a note says of values whose axis nothing names, and of an array that nothing but its shape speaks for.
+PER_FRAME, TAKEN = "could be one value per frame", "is taken to hold"
 
 Dims = tuple[str, ...]
 
@@ -70,8 +70,10 @@ def axes_by_definition(
         chosen[variable.name] = dataclasses.replace(variable, dims=dims)
         sizes |= {name: n for name, n in zip(dims, variable.shape, strict=True) if name not in (CHANNEL, "")}
     named = set(named_inputs(definition))
+    # Fields without an axis of samples are one trajectory, whatever lies beside them: a series has a value per frame.
+    lengths = {SAMPLE: 1, **sizes} if chosen else sizes
     for variable in (v for v in variables if v.name not in chosen):
-        dims = _beside(variable, layout, sizes, named | {MASK})
+        dims = _beside(variable, layout, lengths, named | {MASK})
         if dims is None:
             _check_no_axis(path, variable, sizes)
             if variable.name in named:

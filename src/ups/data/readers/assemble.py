@@ -12,6 +12,7 @@ import numpy as np
 from ups.data.axes import grid, read_words, times_of
 from ups.data.readers.array_dims import (
     MASK,
+    TAKEN,
     VALUES,
     axes_by_definition,
     axes_by_name,
@@ -186,7 +187,7 @@ def _choose(
                     "correct the fields of the task, or say with `datasets` where they lie."
                 )
             if whole[0].name != VALUES:
-                remarks.notes.append(f"array {whole[0].words} is taken to hold {', '.join(sum(groups.values(), ()))}")
+                remarks.notes.append(f"array {whole[0].words} {TAKEN} {', '.join(sum(groups.values(), ()))}")
             break
     chosen += whole
     unused = [v.words for v in variables if v not in chosen and v.name != MASK]

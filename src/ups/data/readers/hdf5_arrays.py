@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,24 +11,27 @@ import numpy as np
 
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
 from ups.data.hdf5_safety import check_data_set
+from ups.data.joined import Joined
 from ups.data.readers.arrays import Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
+from ups.data.readers.hdf5_groups import each_a_trajectory, grouped
 from ups.data.source import Source
-from ups.definition import Definition
+from ups.definition import SPELLINGS, Definition
 from ups.later import h5py
 from ups.types import Array, TaskSpec
 
 
 class Hdf5Store(Store):
-    """The data sets of one file. `backwards`: the axes of each are seen in the other order, as MATLAB's are."""
+    """The data sets of one file, or of a `group` of it; stores of one file may share a `handle`. `backwards`: the axes
+    of each are seen in the other order, as MATLAB's are."""
 
-    def __init__(self, path: Path, backwards: bool = False) -> None:
+    def __init__(self, path: Path, backwards: bool = False, group: str = "/", handle: Handle | None = None) -> None:
         super().__init__(path)
-        self._handle, self._backwards = Handle(path), backwards
+        self._handle, self._backwards, self._group = handle or Handle(path), backwards, group
 
     def read(self, key: str, where: Where) -> Array:
         file = self._handle.file()
-        node = file[key]
+        node = file[self._group][key]
         if self._backwards:
             return part(node, where[::-1]).T
         return part(node, where)
@@ -50,13 +54,40 @@ def part(node: Any, where: Where) -> Array:
 
 
 def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition) -> Source:  # noqa: ARG001
-    """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say."""
+    """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say;
+    where these are names inside of groups, each group is read by itself."""
     with naming_damage(path, "its header"), open_file(path) as file:
         variables = [
             Variable(key, key, node.shape, node.dtype, attributes=_units(node), content=small(node))
             for key, node in data_sets(file)
         ]
-    return open_arrays(Hdf5Store(path), variables, definition)
+        groups = grouped(path, variables, definition)
+        numbers = {name: _numbers(file[name], definition) for name in groups}
+    if not groups:
+        return open_arrays(Hdf5Store(path), variables, definition)
+    inside = {f"{name}/{key}" for name, held in groups.items() for key in held}
+    beside = {v.name: dataclasses.replace(v, key=f"/{v.key}") for v in variables if v.key not in inside}
+    handle = Handle(path)
+    parts = {
+        name: open_arrays(
+            Hdf5Store(path, group=name, handle=handle),
+            list({**numbers[name], **beside, **held}.values()),
+            definition,
+        )
+        for name, held in groups.items()
+    }
+    ids = [name if len(part) == 1 else f"{name}/{number}" for name, part in parts.items() for number in part.ids]
+    source = Joined(path, list(parts.values()), ids=ids)
+    source.notes = (*((each_a_trajectory(list(parts)),) if len(parts) > 1 else ()), *source.notes)
+    return source
+
+
+def _numbers(group: Any, definition: Definition) -> dict[str, Variable]:
+    """The attributes of a group that are single numbers: parameters of what lies in it."""
+    axes = {*definition.layout, *SPELLINGS}
+    found = {name: np.asarray(group.attrs[name]) for name in group.attrs if name.lower() not in axes}
+    numbers = {name: value for name, value in found.items() if value.dtype.kind in "iuf" and value.size == 1}
+    return {name: Variable(name, name, (), value.dtype, content=value.reshape(())) for name, value in numbers.items()}
 
 
 def _units(node: Any) -> dict[str, str]:

@@ -1,0 +1,203 @@
+"""Files put to a simulator: read as those of training were where that fits, by what they say where not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from ups.config import load
+from ups.data import open_source
+from ups.data.write_well import write_file
+from ups.definition import Definition
+from ups.jobs.evaluate import _ends
+from ups.jobs.predict import rollout
+from ups.models import Simulator, build
+from ups.physics import TASKS
+from ups.run.config import run_config
+from ups.run.fitting import definitions_of, open_for
+from ups.types import ConfigError, DataError
+
+RNG = np.random.default_rng(3)
+U = RNG.standard_normal((4, 6, 16)).astype("f4")
+REN = Definition(
+    "ren",
+    dims=("sample", "time", "x"),
+    fields={"a": ("a",)},
+    datasets={"a": "sol/weird", "x": "g/xx", "time": "clock"},
+    periodic=("x",),
+)
+CHAIN = Definition("chain", dims=("time", "x", "channel"), fields={"th": ("theta",), "w": ("omega",)}, dt=0.1)
+
+
+def renamed_file(path: Path) -> Path:
+    with h5py.File(path, "w") as file:
+        file["sol/weird"], file["other"] = U, np.zeros_like(U)
+        file["g/xx"], file["clock"] = (np.arange(16) + 0.5) / 8, 0.25 * np.arange(6)
+    return path
+
+
+def trained(path: Path, *definitions: Definition, kept: bool = True) -> Simulator:
+    """A simulator as one that was trained on a file by the first definition; the others are of further tasks."""
+    specs = []
+    for definition in definitions:
+        with open_source(path, TASKS, definition) as source:
+            specs.append(dataclasses.replace(source.task, name=definition.name))
+    simulator = build(specs)
+    for spec in specs:
+        simulator.fit_dt(spec, 0.25, 0.25)
+    simulator.provenance = {"definitions": [d.plain() for d in definitions]} if kept else {}
+    return simulator
+
+
+def opened(simulator: Simulator, path: Path, task: str | None = None) -> tuple[Any, list[str]]:
+    said: list[str] = []
+    return open_for(simulator, path, task, definitions_of(path, simulator), said.append), said
+
+
+@pytest.mark.parametrize("task", [None, "ren"])
+def test_a_file_is_read_by_the_datasets_dims_and_boundary_that_training_was_told(
+    tmp_path: Path, task: str | None
+) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    source, said = opened(trained(path, REN), path, task)
+    assert np.array_equal(source[3].values[..., 0], U[3])
+    assert (source.times[1], source.domain.bounds, source.domain.periodic) == (0.25, ((0.0, 2.0),), (True,))
+    assert said == []
+
+
+def test_dt_of_training_holds_for_files_without_times(tmp_path: Path) -> None:
+    np.save(tmp_path / "c.npy", RNG.standard_normal((7, 16, 2)))
+    source, said = opened(trained(tmp_path / "c.npy", CHAIN), tmp_path / "c.npy")
+    assert (len(source), source.times.tolist(), said) == (1, pytest.approx([0.1 * i for i in range(7)]), [])
+
+
+def test_a_file_of_another_layout_is_read_by_what_it_says_and_that_is_said(tmp_path: Path) -> None:
+    simulator = trained(renamed_file(tmp_path / "r.h5"), REN)
+    np.savez(tmp_path / "plain.npz", a=U, t=0.5 * np.arange(6))
+    source, said = opened(simulator, tmp_path / "plain.npz")
+    assert np.array_equal(source[1].values[..., 0], U[1])
+    assert source.times[1] == 0.5
+    assert "is not laid out as the files of training were (has no array 'sol/weird'" in said[0]
+    assert len(said) == 1
+
+
+def test_arrays_of_other_axes_than_those_of_training_are_read_in_the_usual_order_with_its_dt(tmp_path: Path) -> None:
+    np.save(tmp_path / "c.npy", RNG.standard_normal((7, 16, 2)))
+    many = RNG.standard_normal((3, 7, 16, 2))
+    np.save(tmp_path / "many.npy", many)
+    source, said = opened(trained(tmp_path / "c.npy", CHAIN), tmp_path / "many.npy")
+    assert np.array_equal(source[2].values, many[2])
+    assert source.times[1] == pytest.approx(0.1)
+    assert "does not have the axes time, x, channel" in said[0]
+    assert "read as [sample, time, x, channel] of chain; --task my.yaml says otherwise" in said[1]
+    np.save(tmp_path / "none.npy", RNG.standard_normal(7))
+    with pytest.raises(DataError, match="does not have the axes time, x, channel"):
+        opened(trained(tmp_path / "c.npy", CHAIN), tmp_path / "none.npy")
+
+
+def test_a_task_in_a_file_stands_above_what_training_was_told(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    (tmp_path / "my.yaml").write_text("name: ren\ndims: [sample, time, x]\nfields: {a: [a]}\ndatasets: {a: other}\n")
+    source, said = opened(trained(path, REN), path, str(tmp_path / "my.yaml"))
+    assert (float(np.abs(source[0].values).max()), said) == (0.0, [])
+
+
+def test_a_file_that_describes_itself_speaks_for_itself(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    with open_source(path, TASKS, dataclasses.replace(REN, periodic=())) as source:
+        write_file(source, tmp_path / "well.h5", "ren")
+    source, said = opened(trained(path, REN), tmp_path / "well.h5")
+    assert np.allclose(source[2].values[..., 0], U[2])
+    assert (source.domain.periodic, source.times[1], said) == ((False,), 0.25, [])
+
+
+def test_without_what_training_was_told_a_guess_is_said(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    source, said = opened(trained(path, REN, kept=False), path)
+    assert float(np.abs(source[0].values).max()) == 0.0
+    assert "read as [sample, time, x, channel] of ren" in said[0]
+    assert any("array other (4 × 6 × 16) is taken to hold a" in sentence for sentence in said)
+
+
+def test_parameters_and_the_box_of_a_file_hold_where_it_says_them(tmp_path: Path) -> None:
+    task = Definition(
+        "heat", dims=("time", "x"), fields={"u": ("u",)}, parameters={"nu": 0.1, "k": 2.0}, bounds={"x": (0.0, 1.0)}
+    )
+    np.savez(tmp_path / "a.npz", u=U[0])
+    simulator = trained(tmp_path / "a.npz", task)
+    source, said = opened(simulator, tmp_path / "a.npz")
+    assert (source.params_of(0), source.domain.bounds, said) == ({"nu": 0.1, "k": 2.0}, ((0.0, 1.0),), [])
+    np.savez(tmp_path / "b.npz", u=U[0], x=10 * (np.arange(16) + 0.5) / 16, nu=0.3)
+    source, said = opened(simulator, tmp_path / "b.npz")
+    assert (source.params_of(0), source.domain.bounds) == ({"nu": 0.3, "k": 2.0}, ((0.0, 10.0),))
+    assert said == [f"{tmp_path / 'b.npz'}: its nu is 0.3, and the files of training were read with 0.1."]
+    assert _ends(("x", "y"), ((0.0, 10.0), (-1.0, 0.5))) == "x from 0 to 10, y from -1 to 0.5"
+
+
+@pytest.mark.parametrize(("task", "name"), [("one", "one"), ("two", "two"), (None, "")])
+def test_of_several_tasks_that_fit_the_user_chooses(tmp_path: Path, task: str | None, name: str) -> None:
+    np.savez(tmp_path / "a.npz", u=U[0])
+    tasks = [Definition(each, dims=("time", "x"), fields={"u": ("u",)}) for each in ("one", "two")]
+    simulator = trained(tmp_path / "a.npz", *tasks)
+    if task is None:
+        with pytest.raises(ConfigError, match="could hold one or two; say which with --task"):
+            opened(simulator, tmp_path / "a.npz")
+    else:
+        assert opened(simulator, tmp_path / "a.npz", task)[0].task.name == name
+
+
+def test_a_task_whose_arrays_have_their_names_in_a_file_goes_before_one_that_would_take_them(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", u=U[0])
+    tasks = [Definition(each, dims=("time", "x"), fields={each: (each,)}) for each in ("a", "u")]
+    simulator = trained(tmp_path / "a.npz", *tasks)
+    source, said = opened(simulator, tmp_path / "a.npz")
+    assert (source.task.name, said) == ("u", [])
+    source, said = opened(simulator, tmp_path / "a.npz", "a")
+    assert (source.task.name, said) == ("a", [f"{tmp_path / 'a.npz'}: array u (6 × 16) is taken to hold a."])
+
+
+def test_definitions_come_from_the_simulator_or_from_the_config_of_the_run(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    text = (
+        "data:\n  a: {file: r.h5, params: {nu: 0.1, k: 1.0}, task: TASK}\n  b: {file: s.h5, params: {nu: 0.2, k: 1.0}"
+    )
+    whole = str({key: value for key, value in REN.plain().items() if key != "name"})
+    (tmp_path / "config.yaml").write_text(f"{text}, task: TASK}}\n".replace("TASK", whole))
+    config = load(run_config(), tmp_path / "config.yaml")
+    assert len(config.definitions) == 2
+    common = dataclasses.replace(REN, parameters={"k": 1.0})  # nu differs from entry to entry
+
+    def known(kept: Sequence[Any]) -> tuple[Definition, ...]:
+        simulator = trained(path, REN, kept=False)
+        simulator.provenance = {"definitions": kept} if kept else {}
+        return definitions_of(tmp_path, simulator)
+
+    assert known(()) == known(config.definitions) == (common, common)
+    with pytest.raises(DataError, match="what its simulator says of the files of training is damaged"):
+        known([3])
+
+
+def test_a_rollout_of_a_simulator_alone_continues_the_array_of_training_and_says_each_thing_once(
+    tmp_path: Path,
+) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    with h5py.File(path, "r+") as file:  # steps of four lengths
+        del file["clock"]
+        file["clock"], file["nu"] = np.outer([0.1, 0.2, 0.3, 0.4], np.arange(6)), np.full(4, 9.0)
+    simulator = trained(path, REN)
+    simulator.operator.fit_ranges("ren", torch.zeros(1), torch.ones(1))
+    simulator.fit_dt(simulator.tasks[0], 0.1, 0.5)
+    saved = simulator.save(tmp_path / "simulator.safetensors")
+    said: list[str] = []
+    out = rollout(saved, path, 2, tmp_path / "o.h5", 4, None, say=said.append)
+    with h5py.File(out) as file:
+        assert np.allclose(file["t0_fields/a"][:, 0], U[:, 0], atol=1e-6)
+    assert [sentence for sentence in said if "nu = 9 lies outside" in sentence] == said
+    assert len(said) == 1
