@@ -205,14 +205,15 @@ def test_a_law_that_does_not_hold_is_one_sentence_for_info_and_validate(tmp_path
     task = Definition("a", dims=("sample", "time", "x"), fields={"u": ("u",)}, conserved=("u",), positive=("u",))
     np.savez(tmp_path / "a.npz", u=np.stack([u, 2 * u]), dt=0.1)
     ((_, sentence),) = problems([tmp_path / "a.npz"], task)
-    assert sentence.startswith("it does not hold that u is conserved: off by ")
+    assert sentence.startswith("it does not hold that u ")
+    assert " is conserved: off by 3.3e-01 of its size" in sentence
     text = describe(tmp_path / "a.npz", task)
     assert f"  PROBLEM: {sentence}\n" in text
-    assert "u is conserved, but for" not in text
+    assert "is conserved, but for" not in text
     assert "  u is never below 0, but for up to 0.0e+00 of its size\n" in text
     u[2, 3] = np.nan
     np.savez(tmp_path / "a.npz", u=np.stack([u, 2 * u]), dt=0.1)
-    assert "that u is conserved could not be measured" in describe(tmp_path / "a.npz", task)
+    assert "is conserved could not be measured" in describe(tmp_path / "a.npz", task)
 
 
 def test_a_field_that_float32_cannot_tell_apart_is_said_and_measured_as_it_is_stored(tmp_path: Path) -> None:
