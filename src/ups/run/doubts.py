@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +12,11 @@ from ups.data import Source
 from ups.data.digits import Digits
 from ups.later import torch
 from ups.physics.laws import laws_of
-from ups.run.datasets import DataSet
 from ups.tensors import mask_of
 from ups.types import Trajectory
+
+if TYPE_CHECKING:  # commands that only look at files do without torch
+    from ups.run.datasets import DataSet
 
 # Trajectories that are looked at closely, the bytes of each that may be in memory, and the fewest frames of use.
 CLOSELY, MEMORY, FEWEST = 8, 2**27, 9
