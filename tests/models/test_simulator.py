@@ -219,6 +219,9 @@ def test_states_far_from_all_that_training_saw_warn_and_cells_that_do_not_count_
     statistics = sim.codec.statistics_of(spec)
     assert strange(given, statistics, spec, mask) == []
     assert len(strange(given, statistics, spec)) == 1
+    given[0, 0, 3], mask[0, 1:] = torch.nan, False
+    given[0, 0, 0] = 105.0
+    assert "u is 50 deviations" in strange(given, statistics, spec, mask)[0], "over the one cell that counts"
 
 
 def test_a_rollout_that_is_not_finite_warns_once_with_its_first_step_and_how_many_samples(

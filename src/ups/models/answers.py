@@ -76,11 +76,9 @@ class Answers(nn.Module):
 
     def strange(self, window: Window) -> list[str]:
         """A sentence for each field whose given frames are unlike all that training saw."""
-        return (
-            []
-            if window.task.steady
-            else strange(window.context, self.codec.statistics_of(window.task), window.task, window.mask)
-        )
+        if window.task.steady:  # nothing is given but what drives it
+            return []
+        return strange(window.context, self.codec.statistics_of(window.task), window.task, window.mask)
 
     def rollout(
         self,

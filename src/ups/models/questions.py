@@ -197,14 +197,14 @@ def strange(frames: Tensor, statistics: Statistics, task: TaskSpec, mask: Tensor
     which no answer can follow, or that lies far from all that training saw. Cells outside `mask (B, *S)` do not
     count."""
     mean, std = statistics.mean, statistics.std
-    gap = (frames.float() - mean).abs()
-    gap = gap if mask is None else gap * mask[:, None, ..., None]
+    counts = torch.ones_like(frames[..., :1], dtype=torch.bool)
+    counts = counts if mask is None else counts & mask[:, None, ..., None]
+    gap = torch.where(counts, frames.float() - mean, 0).abs()  # where nothing counts, anything may stand, also NaN
     constant = (std == 0) & (gap.flatten(0, -2).amax(0) > 1e-5 * mean.abs())
-    away = (gap / std.where(std > 0, math.inf)).square().flatten(1, -2).mean(1).sqrt().amax(0)
-    said = []
-    for name, value, other, times in zip(
-        *(task.channels, mean.tolist(), constant.tolist(), away.tolist()), strict=True
-    ):
+    squares = (gap / std.where(std > 0, math.inf)).square().flatten(1, -2).sum(1)
+    away = (squares / counts.flatten(1).sum(1, keepdim=True).clamp_min(1)).sqrt().amax(0)
+    rows, said = (mean.tolist(), constant.tolist(), away.tolist()), list[str]()
+    for name, value, other, times in zip(task.channels, *rows, strict=True):
         if other:
             said.append(
                 f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
