@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ups.data import open_source
 from ups.data.cache import Latents, key_of
@@ -66,12 +67,19 @@ def test_any_number_of_workers_gives_the_same_sequence_from_any_step_from_files_
         assert plain is windows
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch looks every 0.2 s whether a worker that is silent still lives, not every 5 s."""
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
+
+
 def kill_worker(loader: Loader, number: int = signal.SIGKILL) -> None:
     worker = loader._batches._workers[0]  # type: ignore[union-attr]
     os.kill(worker.pid, number)
     worker.join()
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_out_of_memory_and_started_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +98,7 @@ def test_a_worker_that_the_kernel_kills_for_want_of_memory_is_out_of_memory_and_
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.usefixtures("soon")
 def test_a_worker_that_somebody_kills_is_started_anew_and_the_sequence_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
@@ -103,6 +112,7 @@ def test_a_worker_that_somebody_kills_is_started_anew_and_the_sequence_is_the_sa
     assert capsys.readouterr().err.count("the workers are started anew for step") == 1
 
 
+@pytest.mark.usefixtures("soon")
 def test_workers_that_die_at_every_start_end_the_rank_as_one_that_may_be_started_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
