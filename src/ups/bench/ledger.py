@@ -28,6 +28,7 @@ LATER: dict[str, Any] = {
     "start_from": None,
     "precision": None,
     "validation": None,
+    "drawn": {},
 }
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
@@ -55,9 +56,11 @@ class Spent(Config):
 
 class Stage(Spent):
     """What a stage took, and the error on validation trajectories of the weights that were kept: what the settings of a
-    row are chosen by, for its test part is to choose nothing."""
+    row are chosen by, for its test part is to choose nothing. `drawn`: of several tasks the part of its steps that drew
+    each."""
 
     validation: float | None = LATER["validation"]
+    drawn: dict[str, float] = LATER["drawn"]
 
 
 class Training(Spent):
