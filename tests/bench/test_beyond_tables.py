@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from tiny_rows import FACTS
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.beyond_tables import draw, resolution_table, tables_beyond
 from ups.bench.ledger import Entry, sealed
-from ups.bench.rows import Row
+from ups.bench.rows import ROWS, Row
+from ups.bench.tables import accuracy_table, beside_table, headline_table
 
 HOME = Path(__file__).parents[2]
 
@@ -19,8 +21,22 @@ def score(metric: str, value: float, split: str = "test", **changes: object) -> 
     return {**plain, "metric": metric, "value": value, "split": split, **changes}
 
 
+@cache
+def recipe_of(name: str) -> str:
+    """That of a row as it is today."""
+    folder = HOME / "configs" if name.startswith("beyond/") else HOME / ROWS
+    return Row(name, folder / f"{name}.yaml").recipe
+
+
 def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: object) -> Entry:
-    facts = {"row": row, "kind": kind, "numbers": numbers, "run": repr((row, changes)), **changes}
+    facts = {
+        "recipe": recipe_of(row),
+        "row": row,
+        "kind": kind,
+        "numbers": numbers,
+        "run": repr((row, changes)),
+        **changes,
+    }
     return sealed({**FACTS, **facts})
 
 
@@ -89,8 +105,8 @@ def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_what_was_d
         measured("burgers1d/nu0.01", "full", [score("nrmse", value)], minutes=minutes, started=day, recipe=recipe)
         for day, recipe, minutes, value in (
             ("2025-12-31", "of before", 1.0, 0.9),
-            ("2026-01-01", "of now", 1.0, 0.02),
-            ("2026-01-02", "of now", 10.0, 0.001),
+            ("2026-01-01", recipe_of("burgers1d/nu0.01"), 1.0, 0.02),
+            ("2026-01-02", recipe_of("burgers1d/nu0.01"), 10.0, 0.001),
         )
     ]
     text = tables_beyond(table, further, [many, *alone])["many"]
@@ -209,3 +225,34 @@ def test_numbers_are_divided_only_by_those_of_the_same_recipe(table: dict[str, R
         assert ratio(name, cell, {"commit": "a", "source": "x"}, {"commit": "b", "source": "x"}) == whole
         unlike = ratio(name, cell, {"commit": "a", "hardware": "another"}, {"commit": "b"})
         assert unlike == f"{whole} (different programs and hardware)"
+
+
+def test_numbers_of_other_settings_than_a_row_has_today_are_marked_in_every_table(
+    table: dict[str, Row], further: dict[str, Row]
+) -> None:
+    name, best = "burgers1d/nu0.01", table["burgers1d/nu0.01"].published.best
+    assert best is not None
+
+    def texts(**recipe: str) -> dict[str, str]:
+        fno = {"fno": {"steps": 9, "seconds": 1.0, "params": 1000}, "ups": {"steps": 9, "seconds": 1.0, "params": 1000}}
+        numbers, both = [score("nrmse", best)], [score("nrmse", best), score("nrmse", best, predictor="fno")]
+        many = [score("nrmse", 0.01, "test, nu = 0.01"), score(OVER_GRID, 1.4, "test, 512 cells (zero-shot)")]
+        grown = [
+            score("10x size", 0.97),
+            score("10x bounded", 1.0),
+            score(OVER_NEIGHBOURS, 1.6, "new, nu = 0.006 (in)"),
+        ]
+        entries = [
+            *(measured(name, "full", both, minutes=m, predictors=fno, **recipe) for m in (1.0, 4.0)),
+            measured(name, "few", numbers, trajectories=16, **recipe),
+            measured(name, "precision", numbers, precision="fp32", **recipe),
+            measured("beyond/many-1d", "beyond", many, **recipe),
+            measured("beyond/burgers1d", "beyond", [*many, *grown], data=[on_grid("burgers1d", 256)], **recipe),
+        ]
+        first = {"accuracy": accuracy_table, "beside": beside_table, "headlines": headline_table}
+        return {**tables_beyond(table, further, entries), **{n: make(table, entries) for n, make in first.items()}}
+
+    assert {where for where, text in texts().items() if "older settings" in text} == set()
+    past = texts(recipe="another")
+    assert {where for where, text in past.items() if "older settings" in text} == set(past)
+    assert "`ups bench accuracy burgers1d/nu0.01 --minutes 1 --fno` (older settings) |" in past["accuracy"]

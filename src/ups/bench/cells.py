@@ -85,8 +85,16 @@ def ratio_of(above: Score, below: Score) -> str:
 
 
 def command_of(row: Row, runs: Sequence[Entry]) -> str:
+    """What measures a row again, for as long, with as many seeds and beside the same; and whether that is what was
+    measured."""
     baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
-    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+    precision = f" --precision {runs[0].precision}" if runs[0].precision is not None else ""
+    return f"`{row.command(runs[0].minutes, len(runs), baselines)}{precision}`{older(row, runs)}"
+
+
+def older(row: Row, runs: Sequence[Entry]) -> str:
+    """A remark where runs are of other settings than the row has now, so that its command measures something else."""
+    return " (older settings)" if any(run.recipe != row.recipe for run in runs) else ""
 
 
 def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:

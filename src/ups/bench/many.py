@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, table_of
+from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, older, table_of
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.physics import EQUATIONS
@@ -30,11 +30,17 @@ class Part:
     known: list[Entry]
     drawn: float
     minutes: float
+    remark: str = ""  # on the runs alone
 
     @property
     def alone(self) -> list[Score]:
         """The errors of the row alone."""
         return [score for entry in self.known if (score := entry.score()) is not None]
+
+    @property
+    def alone_words(self) -> str:
+        """The same in words."""
+        return cell(self.alone) + self.remark if self.alone else "not measured"
 
     @property
     def over_alone(self) -> list[Score]:
@@ -62,7 +68,8 @@ def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: 
         minutes = runs[0].minutes * drawn
         name, known = alone(rows, entries, solved, minutes)
         where, best = (f"`{name}`", rows[name].published.best) if name else (f"`{task}`, {split}", None)
-        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, drawn, minutes))
+        remark = older(rows[name], known) if known else ""
+        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, drawn, minutes, remark))
     return parts
 
 
@@ -98,7 +105,7 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
             spent = f"{100 * part.drawn:.2g} % of the steps, {part.minutes:.2g} min" if part.drawn else "–"
             spent += f"; alone {known[0].minutes:g} min" if known else ""
             words = cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
-            yield part.where, *words, cell(part.alone) if part.alone else "not measured", ratio, spent
+            yield part.where, *words, part.alone_words, ratio, spent
 
     said = "".join(f"- {words}\n" for words in sentences(rows, beyond, entries))
     return f"{said}\n" * bool(said) + table_of(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
@@ -115,7 +122,7 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
             size = f"one network of {spent.params / 1e6:.1f} million numbers"
             words = f"`{row.name}`, {size}, {runs[0].minutes:g} min of training ({counted(spent.steps, 'step')}): of "
             words += f"{len(parts)} rows {len(judged)} are judged, and {good} at or below the published FNO"
-            words += f"{_span(judged)}."
+            words += f"{_span(judged)}{older(row, runs)}."
             said.append(words)
     return said
 

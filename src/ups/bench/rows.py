@@ -82,7 +82,7 @@ class Row:
         """As its file says."""
         return load(run_config(), self.path)
 
-    @property
+    @cached_property
     def recipe(self) -> str:
         """The fingerprint of what its file says, the same whatever the seed, the minutes and the machine, and whatever
         keys a config may have that it does not name."""
