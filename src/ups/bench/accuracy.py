@@ -240,7 +240,9 @@ def sentence(entry: ledger.Entry) -> str:
     """What an entry says, in a line."""
     ours, fno, best = entry.score(), entry.score("fno"), entry.published.retuned
     assert ours is not None
-    words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({ours.low:.3g} – {ours.high:.3g})"
+    tasks = len(entry.scores())
+    span = f"{ours.low:.3g} – {ours.high:.3g}" if tasks == 1 else f"mean of {tasks} tasks"
+    words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({span})"
     if entry.trajectories is not None:
         words += f" from {counted(entry.trajectories, 'trajectory')}"
         words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""

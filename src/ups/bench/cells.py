@@ -57,14 +57,16 @@ def circumstances(runs: Sequence[Entry]) -> str:
 
 
 def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
-    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
+    """A number with its interval, where it has one; of several seeds their mean, and the union of their intervals. Bold
+    where it misses a bar."""
     if not scores:
         return "not run"
     mean = mean_of(scores)
     low, high = min(score.low for score in scores), max(score.high for score in scores)
-    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
+    words = [] if math.isnan(low) else [f"{low:{style}} – {high:{style}}"]
+    words += [f"{len(scores)} seeds"] if len(scores) > 1 else []
     value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
-    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
+    return f"{value} ({', '.join(words)})" if words else value
 
 
 def mean_of(scores: Sequence[Score]) -> float:
