@@ -267,14 +267,37 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def fingerprint(config: Config, path: Path | None = None) -> str:
+def fingerprint(config: Config, path: Path | None = None, defaults: Mapping[str, Any] | None = None) -> str:
     """A short hash of every value, defaults included; the order of keys and the files they came from do not matter.
-    With the `path` of its file, of the keys alone that this (and its bases) sets: the same when others are added."""
+    With the `path` of its file, of the keys alone that this (and its bases) sets, and of others that are not what
+    `defaults` says of them: the same when keys are added, and another when a default becomes another."""
     values = config.model_dump(mode="json", exclude=_incidental(config))
     if path is not None:
+        left_out = unnamed(config, path)
         values = _picked(values, _laid(path, {})[0])
+        changed = {key: value for key, value in left_out.items() if (defaults or {}).get(key, value) != value}
+        values |= {"changed defaults": changed} if changed else {}
     text = json.dumps(values, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def unnamed(config: Config, path: Path) -> dict[str, Any]:
+    """The values that the file of a config leaves out, by dotted key; all data sets have the name `*`."""
+    values = config.model_dump(mode="json", exclude=_incidental(config))
+    return {
+        ".".join(("data", "*", *at[2:]) if at[0] == "data" else at): value
+        for at, value in _unnamed(values, _laid(path, {})[0])
+    }
+
+
+def _unnamed(values: dict[str, Any], keys: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """The leaves of `values` that `keys` does not name."""
+    for key, value in values.items():
+        inner = keys.get(key, {})
+        if isinstance(value, dict) and value and isinstance(inner, dict):
+            yield from _unnamed(value, inner, (*at, key))
+        elif key not in keys:
+            yield (*at, key), value
 
 
 def _picked(values: Any, keys: Any) -> Any:

@@ -110,6 +110,15 @@ def test_a_row_beyond_the_table_has_the_numbers_of_every_part_and_their_ratios(m
     assert "2 times as long: " in words
 
 
+def test_an_entry_says_how_often_each_of_several_tasks_was_drawn() -> None:
+    spent = {"steps": 8, "seconds": 1.0, "score": 0.1}
+    rows = [{"task": "a", "steps": 6, "of": 8}, {"task": "b", "steps": 2, "of": 8}]
+    assert accuracy.stage_of({**spent, "drawn": rows})["drawn"] == {"a": 0.75, "b": 0.25}
+    assert not accuracy.stage_of({**spent, "drawn": rows[:1]})["drawn"], "one task has no choice"
+    untrained = [{**row, "steps": 0, "of": 0} for row in rows]
+    assert not accuracy.stage_of({**spent, "drawn": untrained})["drawn"]
+
+
 def test_data_are_made_once_for_all_seeds(measured: Measured) -> None:
     first, second = (next(place.cache("data").glob("*.hdf5")) for place in places(measured))
     assert first.stat().st_ino == second.stat().st_ino

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 from tiny_rows import FACTS
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.beyond_tables import draw, resolution_table, tables_beyond
 from ups.bench.ledger import Entry, sealed
-from ups.bench.rows import Row
+from ups.bench.rows import ROWS, Row
+from ups.bench.tables import accuracy_table, beside_table, headline_table
 
 HOME = Path(__file__).parents[2]
 
@@ -19,8 +21,22 @@ def score(metric: str, value: float, split: str = "test", **changes: object) -> 
     return {**plain, "metric": metric, "value": value, "split": split, **changes}
 
 
+@cache
+def recipe_of(name: str) -> str:
+    """That of a row as it is today."""
+    folder = HOME / "configs" if name.startswith("beyond/") else HOME / ROWS
+    return Row(name, folder / f"{name}.yaml").recipe
+
+
 def measured(row: str, kind: str, numbers: list[dict[str, object]], **changes: object) -> Entry:
-    facts = {"row": row, "kind": kind, "numbers": numbers, "run": repr((row, changes)), **changes}
+    facts = {
+        "recipe": recipe_of(row),
+        "row": row,
+        "kind": kind,
+        "numbers": numbers,
+        "run": repr((row, changes)),
+        **changes,
+    }
     return sealed({**FACTS, **facts})
 
 
@@ -73,17 +89,24 @@ def test_a_finer_grid_has_the_bar_of_its_cells_whatever_else_was_judged(further:
     assert f"| `two`, {finer[128]} | not run | {ratio} | ≤ 1.5 |" in text, "of its own grid"
 
 
-def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_its_share(
+def drawing(**shares: float) -> dict[str, object]:
+    """A stage that drew tasks so often."""
+    return {"operator": {"steps": 10, "seconds": 120.0, "drawn": shares}}
+
+
+def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_what_was_drawn_of_a_set(
     table: dict[str, Row], further: dict[str, Row]
 ) -> None:
     numbers = [score("nrmse", 0.03, "test, nu = 0.01"), score("nrmse", 0.5, "test, nu = 0.1")]
-    many = measured("beyond/many-1d", "beyond", numbers, minutes=16.0)
+    numbers.append(score("nrmse", 0.2, "test, 1024 cells, 41 frames"))
+    stages = drawing(burgers1d=0.25, advection1d=0.75)
+    many = measured("beyond/many-1d", "beyond", numbers, minutes=8.0, stages=stages)
     alone = [
         measured("burgers1d/nu0.01", "full", [score("nrmse", value)], minutes=minutes, started=day, recipe=recipe)
         for day, recipe, minutes, value in (
             ("2025-12-31", "of before", 1.0, 0.9),
-            ("2026-01-01", "of now", 1.0, 0.02),
-            ("2026-01-02", "of now", 10.0, 0.001),
+            ("2026-01-01", recipe_of("burgers1d/nu0.01"), 1.0, 0.02),
+            ("2026-01-02", recipe_of("burgers1d/nu0.01"), 10.0, 0.001),
         )
     ]
     text = tables_beyond(table, further, [many, *alone])["many"]
@@ -91,7 +114,12 @@ def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_its_share(
     known = table["burgers1d/nu0.01"].published.best
     assert f"| **3.00e-02** (2.70e-02 – 3.30e-02) | {known:.2e} | 2.00e-02 (1.80e-02 – 2.20e-02) |" in line
     assert "| 1.50 (1.23 – 1.83) |" in line
-    assert "1 min a set; alone 1 min" in line
+    assert "12 % of the steps, 1 min; alone 1 min" in line, "two sets share a quarter of eight minutes"
+    assert "| – |" in next(line for line in text.splitlines() if "`diffsorp1d`" in line), "never drawn"
+    text = tables_beyond(table, further, [measured("beyond/many-1d", "beyond", numbers, minutes=8.0), *alone])["many"]
+    assert "12 % of the steps, 0.97 min; alone 1 min" in text, (
+        "the mix of the row has 4 of 16.5, where nothing is known"
+    )
     assert re.search(r"\*\*5.00e-01\*\* \(4.50e-01 – 5.50e-01\) \| [-.e0-9]+ \| not measured \| – \|", text)
 
 
@@ -102,7 +130,8 @@ def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
     sets = {"nu0.001": (0.03, 0.01, 4.0), "nu0.01": (0.003, 0.004, 1.0), "nu0.1": (0.001, 0.002, 1.0)}
     names = [f"test, nu = {nu[2:]}" for nu in sets]
     numbers = [score("nrmse", together, name) for name, (together, *_) in zip(names, sets.values(), strict=True)]
-    many = measured("beyond/many-1d", "beyond", numbers, minutes=16.0)
+    stages = drawing(burgers1d=3 / 16, advection1d=13 / 16)
+    many = measured("beyond/many-1d", "beyond", numbers, minutes=16.0, stages=stages)
     alone = [
         measured(f"burgers1d/{nu}", "full", [score("nrmse", value)], minutes=minutes)
         for nu, (_, value, minutes) in sets.items()
@@ -110,8 +139,8 @@ def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
     tables = tables_beyond(table, further, [many, *alone])
     words = (
         "- `beyond/many-1d`, one network of 0.0 million numbers, 16 min of training (10 steps): of 16 rows 3 are judged"
-        ", and 2 at or below the published FNO; beside rows alone that were trained for as long, 2 rows, they have 0.50"
-        " to 0.75 times the error.\n"
+        ", and 2 at or below the published FNO; beside rows alone that were trained as long as their part of the steps,"
+        " 2 rows, they have 0.50 to 0.75 times the error.\n"
     )
     assert tables["many"].startswith(words)
     assert tables["claims"] == words
@@ -196,3 +225,34 @@ def test_numbers_are_divided_only_by_those_of_the_same_recipe(table: dict[str, R
         assert ratio(name, cell, {"commit": "a", "source": "x"}, {"commit": "b", "source": "x"}) == whole
         unlike = ratio(name, cell, {"commit": "a", "hardware": "another"}, {"commit": "b"})
         assert unlike == f"{whole} (different programs and hardware)"
+
+
+def test_numbers_of_other_settings_than_a_row_has_today_are_marked_in_every_table(
+    table: dict[str, Row], further: dict[str, Row]
+) -> None:
+    name, best = "burgers1d/nu0.01", table["burgers1d/nu0.01"].published.best
+    assert best is not None
+
+    def texts(**recipe: str) -> dict[str, str]:
+        fno = {"fno": {"steps": 9, "seconds": 1.0, "params": 1000}, "ups": {"steps": 9, "seconds": 1.0, "params": 1000}}
+        numbers, both = [score("nrmse", best)], [score("nrmse", best), score("nrmse", best, predictor="fno")]
+        many = [score("nrmse", 0.01, "test, nu = 0.01"), score(OVER_GRID, 1.4, "test, 512 cells (zero-shot)")]
+        grown = [
+            score("10x size", 0.97),
+            score("10x bounded", 1.0),
+            score(OVER_NEIGHBOURS, 1.6, "new, nu = 0.006 (in)"),
+        ]
+        entries = [
+            *(measured(name, "full", both, minutes=m, predictors=fno, **recipe) for m in (1.0, 4.0)),
+            measured(name, "few", numbers, trajectories=16, **recipe),
+            measured(name, "precision", numbers, precision="fp32", **recipe),
+            measured("beyond/many-1d", "beyond", many, **recipe),
+            measured("beyond/burgers1d", "beyond", [*many, *grown], data=[on_grid("burgers1d", 256)], **recipe),
+        ]
+        first = {"accuracy": accuracy_table, "beside": beside_table, "headlines": headline_table}
+        return {**tables_beyond(table, further, entries), **{n: make(table, entries) for n, make in first.items()}}
+
+    assert {where for where, text in texts().items() if "older settings" in text} == set()
+    past = texts(recipe="another")
+    assert {where for where, text in past.items() if "older settings" in text} == set(past)
+    assert "`ups bench accuracy burgers1d/nu0.01 --minutes 1 --fno` (older settings) |" in past["accuracy"]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 from pathlib import Path
 
 import pytest
 
 from tiny_rows import FACTS, entry
+from ups.bench.accuracy import sentence
+from ups.bench.cells import cell
 from ups.bench.ledger import append, read, text_of
+from ups.bench.verify import compared
 from ups.types import DataError
 
 
@@ -77,3 +81,20 @@ def test_a_ledger_that_is_not_there_is_empty_or_missing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):
         append(tmp_path / "file" / "l.json", [entry()])
+
+
+def test_the_mean_over_several_tasks_has_no_interval_and_each_task_is_verified_by_its_own() -> None:
+    number = {"predictor": "ups", "metric": "nrmse", "n": 8}
+    first = {"task": "a", "value": 0.1, "low": 0.09, "high": 0.11, **number}
+    second = {"task": "b", "value": 0.3, "low": 0.2, "high": 0.4, **number}
+    known = entry(numbers=[first, second])
+    mean = known.score()
+    assert mean is not None
+    assert mean.value == pytest.approx(0.2)
+    assert math.isnan(mean.low)
+    assert cell([mean], ".2f") == "0.20"
+    assert "nRMSE 0.2 (mean of 2 tasks)" in sentence(known)
+    assert compared(known, [known])[0]
+    passed, words = compared(entry(numbers=[{**first, "value": 0.05}, {**second, "value": 0.41}]), [known])
+    assert not passed, "though their mean is as before"
+    assert "tiny/first, b: nRMSE 0.41 in its short version; an earlier run had 0.2 – 0.4: WORSE" in words

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tiny_rows import in_this_process
 from ups.bench.accuracy import entry_of
-from ups.bench.rows import PUBLISHED, ROWS, Budget, Row, check_budget, chosen, rows_in
-from ups.config import load
+from ups.bench.rows import DEFAULTS, PUBLISHED, ROWS, Budget, Row, check_budget, chosen, defaults, rows_in
+from ups.config import fingerprint, load, unnamed
 from ups.run.check import Outline, outlines
 from ups.run.config import run_config
 from ups.rundir import RunDir
@@ -30,6 +32,11 @@ SIZES = {
     "cfd2d": ((64, 64), 21, 10, 10_000),
 }
 OTHERS = {"burgers1d/nu0.001": ((1024,), 41, 10, 10_000), "cfd1d/inviscid-shock": ((256,), 17, 10, 10_000)}
+# Keys of stages that no row trains, and keys that change nothing of what is learnt.
+IDLE = re.compile(
+    r"(model\.)?(residual|consistency|critic|steady)\b.*"
+    r"|.*\.(checkpoint_\w+|drift_every|graph|log_every|max_failed_saves|on_drift|prefetch|straggler|workers)"
+)
 OWN = {"advection1d": "beta", "burgers1d": "nu", "darcy2d": "beta"}
 
 
@@ -132,3 +139,20 @@ def test_what_is_no_row_or_no_budget_is_one_sentence(rows: dict[str, Row], tmp_p
         rows_in(tmp_path / "none")
     with pytest.raises(ConfigError, match="holds no row"):
         rows_in(tmp_path)
+
+
+def test_a_default_that_becomes_another_changes_a_recipe_and_a_new_key_does_not(rows: dict[str, Row]) -> None:
+    row, known, key = rows["swe2d"], defaults(), "model.operator.param_waves"
+    assert key in unnamed(row.config, row.path)
+    before, later = {**known, key: 3}, {name: value for name, value in known.items() if name != key}
+    assert fingerprint(row.config, row.path, before) != row.recipe
+    assert fingerprint(row.config, row.path, later) == row.recipe, "it was not there yet"
+    assert "operator.train.lr" not in unnamed(row.config, row.path)
+    assert fingerprint(row.config, row.path, {**known, "operator.train.lr": 9}) == row.recipe, "the row names it"
+
+
+def test_every_default_that_rows_take_is_recorded(rows: dict[str, Row]) -> None:
+    """One that is not could become another, and the tables would not say that numbers are of older settings."""
+    taken = {key: value for row in rows.values() for key, value in unnamed(row.config, row.path).items()}
+    missing = {key: value for key, value in taken.items() if key not in defaults() and not IDLE.fullmatch(key)}
+    assert not missing, f"add to {DEFAULTS.name} the values by which these change nothing: {json.dumps(missing)}"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from memory_runs import finished
+from memory_runs import begun, finished
+from ups.memory.errors import TaskError
+from ups.memory.state import RunState
+from ups.memory.validation import Validation, validation_of
 from ups.sweep.axes import Point, axes_of, drawn, grid, points_of, safe, short_names, split
 from ups.sweep.devices import slots_of
-from ups.sweep.summary import recorded, remember, sentences_of, settings_of, table_of
+from ups.sweep.summary import Settings, choice_of, recorded, remember, sentences_of, settings_of, table_of
 from ups.types import ConfigError, DataError
 
 
@@ -116,10 +121,58 @@ def test_seeds_are_taken_together_as_mean_and_interval_the_best_first(tmp_path: 
     assert [row[0] for row in rows] == ["lr", "3e-3", "1e-3"]
     values = [state.error for state in found[0].states]
     mean, half = np.mean(values), 4.302653 * np.std(values, ddof=1) / math.sqrt(3)
-    assert rows[1][1] == f"{mean:.4g} ({mean - half:.4g} – {mean + half:.4g}, 3 seeds)"
+    assert rows[0][1:3] == ("validation nRMSE", "test nRMSE advection1d")
+    assert rows[1][1] == rows[1][2] == f"{mean:.4g} ({mean - half:.4g} – {mean + half:.4g}, 3 seeds)"
     assert rows[1][-1] == "3 finished"
-    (sentence,) = sentences_of(tmp_path, found)
+    best, test, sentence = sentences_of(tmp_path, found)
+    assert best == f"Best on validation trajectories: operator.train.lr=3e-3 (nRMSE {rows[1][1]})."
+    assert test == "On test trajectories, by which nothing was chosen:"
     assert "operator.train.lr=0.003 (3 seeds) is better than operator.train.lr=0.001 (3 seeds)" in sentence
     (tmp_path / "sweep.json").write_text('{"points": [')
     with pytest.raises(DataError, match=r"sweep\.json: is damaged"):
         recorded(tmp_path)
+
+
+def _settings(lr: str, *runs: tuple[float, float] | None) -> Settings:
+    """Runs with an error on validation trajectories and one on test trajectories; None for one that failed."""
+    states = []
+    for i, errors in enumerate(runs):
+        state = RunState(Path(lr), "failed", "diverged.", f"{lr}-{i}")
+        if errors is not None:
+            test = TaskError("a", errors[1], errors[1], errors[1], 8, "A")
+            state = replace(state, word="finished", errors={"a": test}, validation=Validation("nRMSE", errors[0]))
+        states.append(state)
+    return Settings((("lr", lr),), tuple(states))
+
+
+def test_settings_are_chosen_by_validation_errors_of_all_their_seeds_and_never_by_test_errors() -> None:
+    lucky, sound, partly = _settings("1", (0.3, 0.1)), _settings("2", (0.2, 0.4)), _settings("3", (0.1, 0.1), None)
+    order = sorted((lucky, partly, sound), key=lambda one: one.rank)
+    assert order == [sound, lucky, partly]
+    assert choice_of(order) == ["Best on validation trajectories: lr=2 (nRMSE 0.2)."]
+    assert choice_of([partly]) == ["No settings have a validation error of every run, so none is called best."]
+    unknown = Settings((("lr", "4"),), (replace(lucky.states[0], validation=None),))
+    assert sorted((unknown, lucky), key=lambda one: one.rank) == [lucky, unknown]
+    assert "No validation error is in stages.json of 1-0" in choice_of([lucky, unknown])[-1]
+
+
+def test_a_validation_error_is_that_of_the_last_stage_judged_in_physical_space(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    assert validation_of(run) is None
+
+    def stage(best: int, *rows: dict[str, float]) -> dict[str, object]:
+        return {"best_step": best, "history": [{"step": step, **row} for step, row in enumerate(rows)]}
+
+    stages = {
+        "codec": stage(0, {"a reconstruction": 1e-7, "b reconstruction": 1e-7}),
+        "operator": stage(1, {"a nRMSE": 0.9, "b nRMSE": 0.9}, {"a nRMSE": 0.2, "b nRMSE": 0.4}),
+        "critic": stage(0, {"a guess": 3.0}),
+        "steady": stage(0, {"b nRMSE": 0.1}),
+    }
+    run.stages.write_text(json.dumps(stages))
+    assert validation_of(run) == Validation("nRMSE", pytest.approx(math.sqrt(0.2 * 0.1)))
+    stages["residual"] = stage(0, {"a CRPS": 0.05, "b CRPS": 0.05})
+    run.stages.write_text(json.dumps(stages))
+    assert validation_of(run) == Validation("CRPS", pytest.approx(0.05))
+    run.stages.write_text('{"operator": {"best_step": 1, "history": 3}, "codec": []}')
+    assert validation_of(run) is None

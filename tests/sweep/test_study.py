@@ -12,6 +12,7 @@ optuna = pytest.importorskip("optuna", reason="needs the extra `sweep`")
 
 from ups.memory.errors import TaskError  # noqa: E402
 from ups.memory.state import RunState  # noqa: E402
+from ups.memory.validation import Validation  # noqa: E402
 from ups.sweep.axes import Point, axes_of  # noqa: E402
 from ups.sweep.study import Study, require  # noqa: E402
 from ups.types import ConfigError, DataError  # noqa: E402
@@ -20,10 +21,11 @@ AXES = axes_of(["lr=log:1e-4..1e-1", "size=tiny,small"])
 
 
 def outcome(point: Point, folder: Path) -> RunState:
-    """A run whose error is least at lr = 1e-2."""
+    """A run whose validation error is least at lr = 1e-2, and whose test error says the contrary."""
     error = abs(math.log10(float(point.flags["lr"])) + 2) + (0.5 if point.flags["size"] == "tiny" else 0.0)
-    errors = {"a": TaskError("a", error, error, error, 8, "A")}
-    return RunState(folder / point.name, "finished", "finished.", errors=errors)
+    errors = {"a": TaskError("a", -error, -error, -error, 8, "A")}
+    validation = Validation("nRMSE", error)
+    return RunState(folder / point.name, "finished", "finished.", errors=errors, validation=validation)
 
 
 @pytest.mark.slow
@@ -49,13 +51,26 @@ def test_trials_that_a_kill_has_left_are_taken_up_with_their_own_values(tmp_path
     points = []
     while (point := again.next()) is not None:
         points.append(point)
-        failed = replace(outcome(point, tmp_path), word="failed", errors={})
+        failed = replace(outcome(point, tmp_path), word="failed", errors={}, validation=None)
         again.done(point, failed if point.name == "trial-0003_seed-6" else outcome(point, tmp_path))
     assert points[:4] == [*begun[:2], begun[2], replace(points[3], name="trial-0001_seed-6", seed=6)]
     assert points[2].overrides == points[3].overrides
     states = [trial.state.name for trial in again.study.trials]
     assert states == ["COMPLETE", "COMPLETE", "FAIL", "FAIL"]
     assert len(points) == 6
+
+
+def test_a_study_is_told_validation_errors_and_one_that_was_told_test_errors_is_refused(tmp_path: Path) -> None:
+    study = Study(tmp_path, AXES, 1, (), 0)
+    point = study.next()
+    assert point is not None
+    state = outcome(point, tmp_path)
+    study.done(point, state)
+    assert state.validation is not None
+    assert study.study.trials[0].value == state.validation.value
+    study.study.set_user_attr("value", None)  # as studies of earlier versions are
+    with pytest.raises(DataError, match="hold errors on test trajectories"):
+        Study(tmp_path, AXES, 1, (), 0)
 
 
 def test_where_optuna_is_not_installed_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def entry_of(place: RunDir, row: Row, budget: Budget, facts: Mapping[str, Any]) 
             "cores": environment["cores"],
             "versions": environment["versions"],
             "data": data_of(config, place),
-            "stages": {name: _stage(s) for name, s in stages.items()},
+            "stages": {name: stage_of(s) for name, s in stages.items()},
             "predictors": {r.predictor: _picked(r, ledger.Training) for r in test},
             "numbers": [*(_picked(r, ledger.Score) for r in test), *further],
             "phases": place.read(place.phases),
@@ -224,9 +224,11 @@ def names_by_task(config: RunConfig) -> dict[str, set[str]]:
     return names
 
 
-def _stage(outcome: Mapping[str, Any]) -> dict[str, Any]:
+def stage_of(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """What stages.json says of a stage that an entry keeps."""
-    return {"steps": outcome["steps"], "seconds": outcome["seconds"], "validation": outcome["score"]}
+    drawn = {row["task"]: row["steps"] / row["of"] for row in outcome.get("drawn", ()) if row["of"]}
+    facts = {"steps": outcome["steps"], "seconds": outcome["seconds"], "validation": outcome["score"]}
+    return {**facts, "drawn": drawn if len(drawn) > 1 else {}}
 
 
 def _picked(record: Record, kind: type[Config]) -> dict[str, Any]:
@@ -238,7 +240,9 @@ def sentence(entry: ledger.Entry) -> str:
     """What an entry says, in a line."""
     ours, fno, best = entry.score(), entry.score("fno"), entry.published.retuned
     assert ours is not None
-    words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({ours.low:.3g} – {ours.high:.3g})"
+    tasks = len(entry.scores())
+    span = f"{ours.low:.3g} – {ours.high:.3g}" if tasks == 1 else f"mean of {tasks} tasks"
+    words = f"{entry.row}, seed {entry.seed}: nRMSE {ours.value:.3g} ({span})"
     if entry.trajectories is not None:
         words += f" from {counted(entry.trajectories, 'trajectory')}"
         words += f" and the simulator of {entry.start_from}" if entry.start_from is not None else ""

@@ -21,6 +21,7 @@ from ups.bench.cells import (
     found,
     markdown,
     newest,
+    older,
     ratio_of,
     splits_of,
     table_of,
@@ -48,7 +49,7 @@ def tables_beyond(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: S
         "between": between_table(beyond, entries),
         "horizon": horizon_table(beyond, entries),
         "many": many_table(rows, beyond, entries),
-        "few": few_table(entries),
+        "few": few_table(rows, entries),
         "compute": compute_table(rows, entries),
         "precision": precision_table(rows, entries),
         "claims": claims(rows, beyond, entries),
@@ -124,7 +125,7 @@ def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tup
     return bounded, cell(found(runs, task, "test", f"{times} size", predictor), ".3g")
 
 
-def few_table(entries: Sequence[Entry]) -> str:
+def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """Training further on few trajectories of a task that was never seen, beside training anew on as many."""
     header = ("row", "trajectories", "trained further", "trained anew", "anew / further", "training")
     groups: dict[tuple[str, int, float], dict[bool, Entry]] = {}
@@ -137,7 +138,8 @@ def few_table(entries: Sequence[Entry]) -> str:
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
         ratio = fair(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
-        lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, f"{minutes:g} min{source}"))
+        spent = f"{minutes:g} min{source}" + (older(rows[row], [*pair.values()]) if row in rows else "")
+        lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, spent))
     return markdown(header, lines)
 
 
@@ -154,9 +156,9 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
                 ratio = fair(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0]) if _mean(plain) else "–"
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
-                command = f"`{row.command(known[0].minutes, len(known))} --precision {precision}`"
                 scores = [score for entry in known if (score := entry.score()) is not None]
-                lines.append((f"`{row.name}`", precision, cell(scores), ratio, f"{steps:.0f}", spent, command))
+                words = (f"`{row.name}`", precision, cell(scores), ratio, f"{steps:.0f}", spent)
+                lines.append((*words, command_of(row, known)))
     return markdown(header, lines) if lines else f"Not measured yet: `{PRECISE}`, and again with fp32.\n"
 
 
@@ -185,7 +187,7 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
         if best is not None and (ours := first.score()) is not None:
             seconds = first.predictors["ups"].seconds
             words = f"{seconds:.0f} s of training leave {ours.value / best:.2f} of the published FNO's error"
-            said.append(f"`{name}`: {words}.")
+            said.append(f"`{name}`: {words}{older(rows[name], [first])}.")
     return said
 
 

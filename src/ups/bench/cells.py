@@ -57,14 +57,16 @@ def circumstances(runs: Sequence[Entry]) -> str:
 
 
 def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
-    """A number with its interval; of several seeds their mean, and the widest interval. Bold where it misses a bar."""
+    """A number with its interval, where it has one; of several seeds their mean, and the union of their intervals. Bold
+    where it misses a bar."""
     if not scores:
         return "not run"
     mean = mean_of(scores)
     low, high = min(score.low for score in scores), max(score.high for score in scores)
-    seeds = f", {len(scores)} seeds" if len(scores) > 1 else ""
+    words = [] if math.isnan(low) else [f"{low:{style}} – {high:{style}}"]
+    words += [f"{len(scores)} seeds"] if len(scores) > 1 else []
     value = f"{mean:{style}}" if mean <= bar else f"**{mean:{style}}**"
-    return f"{value} ({low:{style}} – {high:{style}}{seeds})"
+    return f"{value} ({', '.join(words)})" if words else value
 
 
 def mean_of(scores: Sequence[Score]) -> float:
@@ -85,8 +87,16 @@ def ratio_of(above: Score, below: Score) -> str:
 
 
 def command_of(row: Row, runs: Sequence[Entry]) -> str:
+    """What measures a row again, for as long, with as many seeds and beside the same; and whether that is what was
+    measured."""
     baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
-    return f"`{row.command(runs[0].minutes, len(runs), baselines)}`"
+    precision = f" --precision {runs[0].precision}" if runs[0].precision is not None else ""
+    return f"`{row.command(runs[0].minutes, len(runs), baselines)}{precision}`{older(row, runs)}"
+
+
+def older(row: Row, runs: Sequence[Entry]) -> str:
+    """A remark where runs are of other settings than the row has now, so that its command measures something else."""
+    return " (older settings)" if any(run.recipe != row.recipe for run in runs) else ""
 
 
 def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ LATER: dict[str, Any] = {
     "start_from": None,
     "precision": None,
     "validation": None,
+    "drawn": {},
 }
 REMEDY = "take a copy of it, for example from git, and merge what is new into that with `ups bench merge`"
 
@@ -55,9 +57,11 @@ class Spent(Config):
 
 class Stage(Spent):
     """What a stage took, and the error on validation trajectories of the weights that were kept: what the settings of a
-    row are chosen by, for its test part is to choose nothing."""
+    row are chosen by, for its test part is to choose nothing. `drawn`: of several tasks the part of its steps that drew
+    each."""
 
     validation: float | None = LATER["validation"]
+    drawn: dict[str, float] = LATER["drawn"]
 
 
 class Training(Spent):
@@ -125,13 +129,17 @@ class Entry(Config):
         """Which it is, in words."""
         return f"{self.row}, {self.kind}, seed {self.seed}, {self.minutes:g} min, of {self.started}"
 
+    def scores(self, predictor: str = "ups", metric: str = "nrmse") -> list[Score]:
+        """A number of it on the test part, of each task."""
+        return [s for s in self.numbers if (s.predictor, s.metric, s.split) == (predictor, metric, "test")]
+
     def score(self, predictor: str = "ups", metric: str = "nrmse") -> Score | None:
-        """A number of it on the test part, the mean over tasks where there are several."""
-        found = [s for s in self.numbers if (s.predictor, s.metric, s.split) == (predictor, metric, "test")]
-        if not found:
-            return None
-        means = {key: sum(getattr(s, key) for s in found) / len(found) for key in ("value", "low", "high")}
-        return found[0] if len(found) == 1 else found[0].model_copy(update={"task": "", **means})
+        """The same of its task; of several their mean, which has no interval, for the mean of ends is none."""
+        found = self.scores(predictor, metric)
+        if len(found) <= 1:
+            return found[0] if found else None
+        mean = sum(s.value for s in found) / len(found)
+        return found[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
 
 
 def sealed(facts: Mapping[str, Any]) -> Entry:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, table_of
+from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, older, table_of
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.physics import EQUATIONS
@@ -15,22 +16,31 @@ from ups.run.exams import labels_of
 from ups.run.params import files_of
 from ups.types import counted
 
+GRID = re.compile(r", [\d ×]+ cells.*")  # in the name of a split
+
 
 @dataclass(frozen=True)
 class Part:
     """One set of parameters of a simulator for many: its errors, which row of the table it is, the best that is
-    published of that, its runs alone, and the share of the minutes that one set has."""
+    published of that, its runs alone, the part of the steps that drew it, and as much of the minutes."""
 
     where: str
     scores: list[Score]
     best: float | None
     known: list[Entry]
-    share: float
+    drawn: float
+    minutes: float
+    remark: str = ""  # on the runs alone
 
     @property
     def alone(self) -> list[Score]:
         """The errors of the row alone."""
         return [score for entry in self.known if (score := entry.score()) is not None]
+
+    @property
+    def alone_words(self) -> str:
+        """The same in words."""
+        return cell(self.alone) + self.remark if self.alone else "not measured"
 
     @property
     def over_alone(self) -> list[Score]:
@@ -46,19 +56,40 @@ class Part:
 
     @property
     def as_long(self) -> bool:
-        """Whether the row alone was trained for as many minutes as its share."""
-        return bool(self.known) and math.isclose(self.known[0].minutes, self.share, rel_tol=0.01)
+        """Whether the row alone was trained for as many minutes as its part of the steps."""
+        return bool(self.known) and math.isclose(self.known[0].minutes, self.minutes, rel_tol=0.01)
 
 
 def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: Sequence[Entry]) -> list[Part]:
     """Every set of parameters of a row beyond the table, as its runs have it."""
-    sets, parts = sets_of(row), []
-    share = runs[0].minutes / len(sets)
-    for task, split, solved in sets:
-        name, known = alone(rows, entries, solved, share)
+    parts, shares = [], shares_of(row, runs[0])
+    for task, split, solved in sets_of(row):
+        drawn = shares.get(task, 0.0) / judged_apart(runs[0], task)
+        minutes = runs[0].minutes * drawn
+        name, known = alone(rows, entries, solved, minutes)
         where, best = (f"`{name}`", rows[name].published.best) if name else (f"`{task}`, {split}", None)
-        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, share))
+        remark = older(rows[name], known) if known else ""
+        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, drawn, minutes, remark))
     return parts
+
+
+def shares_of(row: Row, run: Entry) -> dict[str, float]:
+    """The part of the steps of a run that drew each task, over all stages that had a choice; where that is not known,
+    what the row's mix asks for."""
+    stages = [stage for stage in run.stages.values() if stage.drawn]
+    if stages:
+        total = sum(stage.steps for stage in stages)
+        names = dict.fromkeys(name for stage in stages for name in stage.drawn)
+        return {name: sum(s.steps * s.drawn.get(name, 0.0) for s in stages) / total for name in names}
+    tasks = list(dict.fromkeys(task for task, _, _ in sets_of(row)))
+    weights = row.config.mix.numbers(tasks, [1] * len(tasks))
+    return {task: weight / sum(weights) for task, weight in zip(tasks, weights, strict=True)}
+
+
+def judged_apart(run: Entry, task: str) -> int:
+    """How many sets of parameters a run has of a task. Its sampler draws windows, so sets of as many alike."""
+    splits = {s.split for s in run.numbers if (s.task, s.metric, s.predictor) == (task, "nrmse", "ups")}
+    return max(1, len({GRID.sub("", split) for split in splits if split.startswith("test, ")} - {"test"}))
 
 
 def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -71,9 +102,10 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
             if part.over_alone:
                 given = known[0].protocol != runs[0].protocol
                 ratio = cell(part.over_alone, ".2f") + (" (other frames given)" if given else "")
-            spent = f"{part.share:.3g} min a set" + (f"; alone {known[0].minutes:g} min" if known else "")
+            spent = f"{100 * part.drawn:.2g} % of the steps, {part.minutes:.2g} min" if part.drawn else "–"
+            spent += f"; alone {known[0].minutes:g} min" if known else ""
             words = cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
-            yield part.where, *words, cell(part.alone) if part.alone else "not measured", ratio, spent
+            yield part.where, *words, part.alone_words, ratio, spent
 
     said = "".join(f"- {words}\n" for words in sentences(rows, beyond, entries))
     return f"{said}\n" * bool(said) + table_of(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
@@ -90,15 +122,15 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
             size = f"one network of {spent.params / 1e6:.1f} million numbers"
             words = f"`{row.name}`, {size}, {runs[0].minutes:g} min of training ({counted(spent.steps, 'step')}): of "
             words += f"{len(parts)} rows {len(judged)} are judged, and {good} at or below the published FNO"
-            words += f"{_span(judged)}."
+            words += f"{_span(judged)}{older(row, runs)}."
             said.append(words)
     return said
 
 
 def _span(parts: Sequence[Part]) -> str:
-    """The least and the greatest ratio to the rows alone, of those rows that were trained for as long."""
+    """The least and the greatest ratio to the rows alone, of those that were trained for as long as their part."""
     long = [mean_of(part.over_alone) for part in parts if part.as_long and part.over_alone]
-    of = f"; beside rows alone that were trained for as long, {counted(len(long), 'row')},"
+    of = f"; beside rows alone that were trained as long as their part of the steps, {counted(len(long), 'row')},"
     return f"{of} they have {_ends(long)} times the error" if long else ""
 
 
@@ -124,10 +156,10 @@ def alone(
     rows: Mapping[str, Row], entries: Sequence[Entry], solved: Equation, minutes: float
 ) -> tuple[str, list[Entry]]:
     """The name of the row of the table with this equation, and of its runs by the newest recipe those of about so
-    many minutes."""
+    many minutes; the newest where it was not drawn."""
     for row in rows.values():
         if [own for _, _, own in sets_of(row)] == [solved]:
             known = by_newest_recipe([e for e in entries if (e.row, e.kind) == (row.name, "full")])
-            near = min((abs(math.log(entry.minutes / minutes)) for entry in known), default=0.0)
-            return row.name, newest([e for e in known if abs(math.log(e.minutes / minutes)) <= near], row)
+            apart = {e.run: abs(math.log(e.minutes / minutes)) if minutes else 0.0 for e in known}
+            return row.name, newest([e for e in known if apart[e.run] <= min(apart.values())], row)
     return "", []

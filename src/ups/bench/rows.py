@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from ups.config import Config, fingerprint, load
 from ups.engine.train import Precision
+from ups.parsing import read_record
 from ups.run.config import RunConfig, run_config
 from ups.types import ConfigError, check_known
 
 ROWS, PUBLISHED = Path("configs/rows"), Path("benchmarks/published.yaml")
 BEYOND = Path("configs/beyond")  # rows of what lies beyond the table
+DEFAULTS = Path(__file__).with_name("defaults.json")  # values of keys that rows leave out, as entries were measured by
 BASE = "base"  # how the names of files begin that rows are based on
 SHORT_SECONDS = 20.0  # of training, in the short version of a row
 SHORT_PART = 10  # one in so many of a row's samples is in its short version, but no fewer than
@@ -82,11 +84,11 @@ class Row:
         """As its file says."""
         return load(run_config(), self.path)
 
-    @property
+    @cached_property
     def recipe(self) -> str:
         """The fingerprint of what its file says, the same whatever the seed, the minutes and the machine, and whatever
-        keys a config may have that it does not name."""
-        return fingerprint(self.config, self.path)
+        keys a config may have that it does not name, as long as these mean what `DEFAULTS` says."""
+        return fingerprint(self.config, self.path, defaults())
 
     @property
     def minutes(self) -> float:
@@ -163,6 +165,13 @@ class Row:
     def _seconds(self) -> dict[str, float]:
         plan = {stage: self.config.stage(stage).train for stage in self.config.plan}
         return {stage: train.seconds for stage, train in plan.items() if train.seconds is not None and not train.steps}
+
+
+@cache
+def defaults() -> dict[str, Any]:
+    """What keys mean that rows leave out, by dotted key. A default that becomes another changes every recipe; a new key
+    is added with the value by which it changes nothing."""
+    return read_record(DEFAULTS)
 
 
 def home() -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import cell, circumstances, command_of, commits, markdown, newest
+from ups.bench.cells import cell, circumstances, command_of, commits, markdown, newest, older
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -153,7 +153,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
         if runs := shown(entries, row):
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
-            spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs))))
+            spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs)))) + older(row, runs)
             words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
@@ -172,7 +172,9 @@ def _beside_words(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> s
     ratios = [_over_fno(runs) for _, runs in pairs]
     families = len({row.name.split("/")[0] for row, _ in pairs})
     what = f" An FNO of as many parameters, trained by the same command for as long, stands beside {len(pairs)} of them"
-    return f"{what}, of {families} families: ours has {min(ratios):.2f} to {max(ratios):.2f} of its error."
+    past = sum(bool(older(row, runs)) for row, runs in pairs)
+    remark = f" ({past} of them of older settings)" if past else ""
+    return f"{what}, of {families} families: ours has {min(ratios):.2f} to {max(ratios):.2f} of its error{remark}."
 
 
 def engine_table(path: Path) -> str:

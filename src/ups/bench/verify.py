@@ -65,10 +65,10 @@ def comparable(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
     return [e for e in entries if math.isclose(e.minutes, last.minutes, rel_tol=0.01) and 2 * steps(e) >= steps(last)]
 
 
-def bound_of(entries: Sequence[ledger.Entry]) -> float:
-    """What one more seed stays below 39 times in 40, by the spread of the logarithms of earlier ones (Student's t);
-    -inf of fewer than three, which say too little of it."""
-    seeds = {entry.seed: score.value for entry in entries if (score := entry.score()) is not None}
+def bound_of(entries: Sequence[ledger.Entry], task: int = 0) -> float:
+    """What one more seed stays below 39 times in 40, of a task by its number, by the spread of the logarithms of
+    earlier ones (Student's t); -inf of fewer than three, which say too little of it."""
+    seeds = {entry.seed: entry.scores()[task].value for entry in entries}
     logs = [math.log(value) for value in seeds.values() if 0 < value < math.inf]
     if len(logs) < 3:
         return -math.inf
@@ -79,17 +79,21 @@ def bound_of(entries: Sequence[ledger.Entry]) -> float:
 
 
 def compared(entry: ledger.Entry, before: Sequence[ledger.Entry]) -> tuple[bool, str]:
-    """Whether a short version is no worse than earlier ones, and a sentence."""
-    scores = [score for e in before if (score := e.score()) is not None]
+    """Whether a short version is no worse than earlier ones, on any of its tasks, and a sentence on each."""
+    answers = [_compared(entry, before, task) for task in range(len(entry.scores()))]
+    return all(passed for passed, _ in answers), " ".join(words for _, words in answers)
+
+
+def _compared(entry: ledger.Entry, before: Sequence[ledger.Entry], task: int) -> tuple[bool, str]:
+    scores, ours = [e.scores()[task] for e in before], entry.scores()[task]
     low, high = min(score.low for score in scores), max(score.high for score in scores)
-    ours = entry.score()
-    assert ours is not None
     runs = "an earlier run" if len(before) == 1 else f"{len(before)} earlier runs"
-    words = f"{entry.row}: nRMSE {ours.value:.4g} in its short version; {runs} had {low:.4g} – {high:.4g}"
+    what = f"{entry.row}, {ours.task}" if len(entry.scores()) > 1 else entry.row
+    words = f"{what}: nRMSE {ours.value:.4g} in its short version; {runs} had {low:.4g} – {high:.4g}"
     if ours.value < low:
         return True, f"{words}: better than before; `ups bench accuracy {entry.row} --short` records it."
     if ours.value <= high:
         return True, f"{words}: as before."
-    if ours.value <= (bound := bound_of(before)):
+    if ours.value <= (bound := bound_of(before, task)):
         return True, f"{words}: as before, by the spread of their seeds, which reaches {bound:.4g}."
     return False, f"{words}: WORSE than before."  # a nan is worse too

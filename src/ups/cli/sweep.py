@@ -25,11 +25,12 @@ def sweep(
     devices: str | None = None,
     out: Path | None = None,
 ) -> int:
-    """Run a config at many settings, side by side, and say which is best and whether that is significant.
+    """Run a config at many settings, side by side, and say which is best on validation trajectories.
 
     Each point is a whole `ups run` with its own folder in the sweep's, on one device. Given again, the same command
     resumes what was killed and repeats nothing that is finished; a run that fails stops no other. `sweep.html` in the
-    folder has the table and all learning curves. The exit code is 0 where every run has finished.
+    folder has the table and all learning curves; test errors are shown, and choose nothing. The exit code is 0 where
+    every run has finished.
 
     Parameters
     ----------

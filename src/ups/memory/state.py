@@ -27,6 +27,7 @@ from ups.memory.evidence import (
     starts_of,
     training_place,
 )
+from ups.memory.validation import Validation, validation_of
 from ups.parsing import read_record
 from ups.presence import Presence, look
 from ups.rundir import RunDir
@@ -73,7 +74,8 @@ class RunState:
     seconds: float | None = None
     device: str = ""
     changed: float = 0.0
-    errors: Mapping[str, TaskError] = field(default_factory=dict)
+    errors: Mapping[str, TaskError] = field(default_factory=dict)  # on test trajectories
+    validation: Validation | None = None
 
     @property
     def line(self) -> str:
@@ -215,6 +217,7 @@ def _ended(state: RunState, run: RunDir) -> RunState:
 
 
 def _finished(state: RunState, run: RunDir) -> RunState:
+    state = replace(state, validation=validation_of(run))
     try:
         errors = errors_of(run.folder)
     except DataError as error:

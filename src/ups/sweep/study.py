@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ups.memory.state import COMPLETE, RunState
+from ups.memory.state import RunState
 from ups.sweep.axes import Axis, Point, number, safe
 from ups.types import ConfigError, DataError
 
 INSTALL = "pip install 'universal-physics-stack[sweep]'"
 STUDY = "ups"
 FILE = "optuna.db"
+VALUE, VALIDATION = "value", "validation"  # an attribute of the study: what its values are
 
 
 def require() -> None:
@@ -25,7 +26,8 @@ def require() -> None:
 
 
 class Study:
-    """`count` trials of an Optuna study, each a point with one run per seed; its value is the mean error of those.
+    """`count` trials of an Optuna study, each a point with one run per seed; its value is the mean of their validation
+    errors.
 
     A trial that a kill has left running is taken up again with its own parameters, and told when its runs have ended.
     """
@@ -51,6 +53,7 @@ class Study:
             raise DataError(
                 f"{folder / FILE}: is no study that can be gone on with ({reason}); move it away."
             ) from error
+        self._require_validation(bool(trials), folder)
         self.left = [trial for trial in trials if trial.state == self.states.RUNNING]
         self.begun = len(trials) - len(self.left)
         self.waiting: list[Point] = []
@@ -92,10 +95,11 @@ class Study:
             self.waiting = self._points(trial.number, trial.params)
 
     def done(self, point: Point, state: RunState) -> None:
-        """Tell the study when the last run of a trial has ended; one that failed is a failed trial."""
+        """Tell the study when the last run of a trial has ended; one that failed, or was not validated, is a failed
+        trial."""
         number_of = self.trials[point.name]
         values = self.values.setdefault(number_of, {})
-        values[point.name] = state.error if state.word in COMPLETE else math.nan
+        values[point.name] = math.nan if state.validation is None else state.validation.value
         if len(values) < max(1, len(self.seeds)) or self._closed(number_of):
             return
         mean = sum(values.values()) / len(values)
@@ -103,6 +107,15 @@ class Study:
             self.study.tell(number_of, mean)
         else:
             self.study.tell(number_of, state=self.states.FAIL)
+
+    def _require_validation(self, begun: bool, folder: Path) -> None:
+        """A DataError where earlier trials were told errors on test trajectories, which are to choose nothing."""
+        if begun and self.study.user_attrs.get(VALUE) != VALIDATION:
+            raise DataError(
+                f"{folder / FILE}: its trials hold errors on test trajectories, by an earlier version; settings are "
+                "chosen by validation errors now: choose another --out."
+            )
+        self.study.set_user_attr(VALUE, VALIDATION)
 
     def _whole(self, trial: Any) -> bool:
         """Whether a trial has a value for each axis, and for no other key."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from ups.memory.errors import number
 from ups.memory.evidence import Processes
 from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release
@@ -185,8 +186,10 @@ class Sweep:
         self.queue.done(point, state)
         if before:
             return
-        errors = ", ".join(f"{task} {e.words}" for task, e in state.errors.items())
-        self.say(f"{point.name}: {errors or state.sentence} ({self._count()})")
+        known = state.validation
+        words = [f"validation {known.measure} {number(known.value)}"] if known is not None else []
+        words += [f"test nRMSE {task} {e.words}" for task, e in state.errors.items()]
+        self.say(f"{point.name}: {'; '.join(words) or state.sentence} ({self._count()})")
         self.changed()
 
     def _stop(self) -> None:
