@@ -60,6 +60,12 @@ class Window:
         """Which cells count, `(B, *S)`; None where all do."""
         return mask_of(self.task, self.inputs)
 
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What windows of one task have in common that can be joined: shapes of frames and of dt, boundary and box."""
+        shapes = (tuple(x.shape[1:]) for x in (self.context, self.targets, self.dt))
+        return (*shapes, self.periodic, self.box)
+
     def step(self, i: int) -> Tensor:
         """The time `(B,)` from target i − 1 (the last frame of the context for i = 0) to target i."""
         return self.dt if self.dt.ndim == 1 else self.dt[:, min(i, self.dt.shape[1] - 1)]
@@ -86,7 +92,7 @@ class Window:
 
     @classmethod
     def join(cls, windows: Sequence[Window]) -> Window:
-        """Windows of one task, grid and boundary as one."""
+        """Windows of one task and one `kind` as one."""
         first = windows[0]
         if len(windows) == 1:
             return first

@@ -20,7 +20,7 @@ from ups.data.views import CutInTime
 from ups.data.windows import Windows, whole
 from ups.definition import Definition
 from ups.later import torch
-from ups.types import Array, DataError, Domain, Field, Param, TaskSpec
+from ups.types import Array, ConfigError, DataError, Domain, Field, Param, TaskSpec
 
 
 class Sample(NamedTuple):
@@ -199,6 +199,22 @@ def test_values_that_are_held_out_are_for_testing_alone() -> None:
     assert len(split.valid) == 1
     with pytest.raises(DataError, match="none of the 20 samples"):
         held_out(ids, [False] * 20, "seeded", (0.8, 0.1, 0.1), 0)
+
+
+def test_no_start_is_trained_on_at_one_value_and_tested_at_a_value_that_is_held_out() -> None:
+    ids = [f"{value}.h5/{n}" for value in "abc" for n in range(20)]
+    out, starts = [name[0] == "b" for name in ids], [name[5:] for name in ids]
+    split = held_out(ids, out, "seeded", (0.7, 0.1, 0.2), 0, starts)
+    parts = [{name[5:] for name in part} for part in (split.train, split.valid, split.test)]
+    assert [len(part) for part in parts] == [14, 2, 4]
+    assert set.union(*parts) == set(starts), "each is in one part alone, and none is lost"
+    assert {name[0] for name in split.test} == {"b"}
+    assert {name[0] for name in split.train} == {name[0] for name in split.valid} == {"a", "c"}
+    assert len(split.train) == 28
+    own = held_out(ids, out, "seeded", (0.7, 0.1, 0.2), 0)
+    assert (len(own.test), len(own.train) + len(own.valid)) == (20, 40), "starts of their own lose nothing"
+    with pytest.raises(ConfigError, match="leave nothing for testing"):
+        held_out(ids, out, "seeded", (0.9, 0.1, 0.0), 0, starts)
 
 
 def test_a_split_in_time_puts_no_frame_in_two_parts_and_loses_none() -> None:

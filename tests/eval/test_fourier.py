@@ -13,7 +13,9 @@ from ups.engine.optim import schedule
 from ups.eval.baselines import BASELINES
 from ups.eval.fourier import RECIPE, NeuralOpBaseline, available, installed, library
 from ups.eval.rollout import EvalProtocol, evaluate
+from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
+from ups.stages.operator import OperatorStage
 from ups.tensors import Window, numbers_of
 from ups.types import ConfigError, DataError, Field, TaskSpec
 
@@ -123,6 +125,29 @@ def test_a_network_that_is_not_finite_scores_badly() -> None:
     with torch.no_grad():
         found = model.evaluate(waves(TASKS["burgers1d"]))
     assert model.score({key: float(values.mean()) for key, values in found.items()}) >= 1e6
+
+
+@needs_package
+def test_a_baseline_and_a_simulator_are_validated_by_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a field is zero throughout, in one sample or in all: no weights are chosen by it alone."""
+    task = TASKS["reacdiff2d"]
+    ours = OperatorStage(build([task], CodecConfig(dim=32), OperatorConfig(width=16, depth=1, heads=2)))
+    for zero in (slice(1), slice(None)):
+        given = waves(task, cells=8)
+        given = dataclasses.replace(given, context=given.context.clone(), targets=given.targets.clone())
+        for frames in (given.context, given.targets):
+            frames[zero, ..., 1] = 0
+        model = NeuralOpBaseline(task, 2, "fno", SMALL)
+        model.fit([given])
+        values = torch.cat((given.context, given.targets), 1).flatten(0, -2)
+        ours.simulator.codec.fit_statistics(task, values.mean(0), values.std(0, correction=0))
+        answer = given.targets + 1e-2
+        monkeypatch.setattr(model, "predict", lambda *_, answer=answer: answer)
+        monkeypatch.setattr(ours.simulator, "simulate", lambda *_, answer=answer: answer)
+        (theirs, first), (own,) = model.evaluate(given).values(), ours.evaluate(given).values()
+        assert torch.allclose(theirs, own, rtol=1e-4)
+        assert torch.allclose(first, own, rtol=0.2)
+        assert 1e-3 < own.min() < own.max() < 2e-2
 
 
 def media(samples: int = 6, cells: int = 16) -> Window:

@@ -147,3 +147,21 @@ def test_masked_cells_and_uneven_steps_are_judged_as_such() -> None:
     assert evaluate(Shift(), [window], EvalProtocol("A", 2, 3)).dt.shape == (2, 3)
     still = evaluate(persistence, [window], P)
     assert 0.1 < still.score < 2
+
+
+@dataclass
+class Together(Shift):
+    """Predicts as many windows together as there are, as a GPU does."""
+
+    at_once: int = 10**6
+
+
+@pytest.mark.parametrize("predictor", [Shift(), Together()])
+def test_even_and_uneven_times_of_one_task_are_judged_together(predictor: Shift) -> None:
+    even = waves()
+    uneven = dataclasses.replace(waves(first=3), dt=torch.tensor([[0.05, 0.1, 0.15, 0.05, 0.1, 0.15]] * 3))
+    found = evaluate(predictor, [even, uneven, even], P)
+    alone = [evaluate(predictor, [w], P) for w in (even, uneven)]
+    np.testing.assert_array_equal(found.per_sample()[:6], np.concatenate([e.per_sample() for e in alone]))
+    np.testing.assert_allclose(found.dt[[0, 3, 8]], [[0.05] * 6, uneven.dt[0], [0.05] * 6], rtol=1e-6)
+    np.testing.assert_allclose(times_of(found)[-1], (6 * 0.3 + 3 * 0.6) / 9, rtol=1e-6)

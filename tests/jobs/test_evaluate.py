@@ -271,14 +271,15 @@ def test_training_trajectories_that_are_cut_in_time_are_found_out(run: Path, tmp
     assert report.tasks[0].ours.evaluation.split == "file partly SEEN IN TRAINING, 64 cells"
 
 
-def test_the_initial_states_of_training_at_another_parameter_are_unseen(run: Path, tmp_path: Path) -> None:
+def test_the_initial_states_of_training_at_another_parameter_are_not_called_unseen(run: Path, tmp_path: Path) -> None:
     wanted = {"task": "advection1d", "samples": 3, "resolution": 64, "scheme": "accurate", "device": "cpu"}
     (path,) = generate(load(GenerateConfig, overrides={**wanted, "params": {"beta": 0.7}}), tmp_path, silent)
     own = next((run / "cache" / "data").glob("*Advection*"))
     with open_source(own, TASKS) as trained, open_source(path, TASKS) as other:
         assert np.array_equal(trained.read(0, slice(1)), other.read(0, slice(1)))
     _, report = evaluate_run(run, Question(file=path, device="cpu"), SCREEN)
-    assert report.tasks[0].ours.evaluation.split == "unseen file, 64 cells"
+    assert report.tasks[0].ours.evaluation.split == "file from initial states SEEN IN TRAINING, 64 cells"
+    assert any("initial states are NOT unseen" in sentence for sentence in report.tasks[0].unseen)
 
 
 def test_a_wrong_parameter_changes_the_answer_and_is_said_to_be_outside(run: Path, unseen: Path) -> None:

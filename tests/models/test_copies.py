@@ -12,14 +12,16 @@ from ups.models.config import SimulatorConfig
 from ups.models.copies import copies_of, moves_of
 from ups.physics import TASKS
 from ups.physics.symmetries import Which, turns
-from ups.tensors import Condition, Window, numbers_of
+from ups.tensors import Condition, LatentState, Window, numbers_of
 from ups.types import ConfigError
 
 
 def moving(name: str, shifts: int, context: int, cells: int, images: Which = False) -> Simulator:
     """A simulator that changes states, though it has learnt nothing."""
     task = TASKS[name]
-    codec = CodecConfig(dim=4**task.ndim * len(task.channels))  # all that tokens can say is in their frame
+    codec = CodecConfig(
+        dim=(2 if task.ndim == 3 else 4) ** task.ndim * len(task.channels) + 8
+    )  # more than a patch holds
     operator = OperatorConfig(width=16, depth=1, heads=2, context=context)
     config = SimulatorConfig(shifts=shifts, images=images, guard=False)
     sim = build([task], codec, operator, config, {name: (cells,) * task.ndim}).eval()
@@ -75,9 +77,9 @@ def test_images_of_a_state_are_answered_alike_however_its_copies_are_moved(name:
     moves = turns(given)
     assert moves is not None
     with torch.no_grad():
-        here = sim.simulate(given, 1)
+        here = sim.simulate(given, 3)
         for chosen in [row for row in moves.choices if sum(row) == 1]:
-            there = sim.simulate(dataclasses.replace(given, context=moves.there(given.context, chosen, 2)), 1)
+            there = sim.simulate(dataclasses.replace(given, context=moves.there(given.context, chosen, 2)), 3)
             assert (moves.back(there, chosen, 2) - here).abs().max() < 1e-5 * here.abs().max()
     assert (here - given.context).abs().max() > 1e-2, "something happens"
 
@@ -139,3 +141,21 @@ def test_what_is_given_has_its_places_and_what_has_a_direction_no_images() -> No
     sim.config = SimulatorConfig(shifts=4, images=True)
     steady = dataclasses.replace(Condition.of(given), periodic=(True, True), task="darcy2d")
     assert len(copies_of(sim, TASKS["darcy2d"], steady)) == 1
+
+
+def test_tokens_of_a_mean_say_that_mean_though_their_codec_has_learnt() -> None:
+    """A codec with an error of its own would add it in each step, were the mean only encoded."""
+    sim, given = moving("burgers1d", 2, 1, 16), window("burgers1d", 1, 16)
+    generator = torch.Generator().manual_seed(2)
+    for p in sim.codec.parameters():
+        p.data += 1e-3 * torch.randn(p.shape, generator=generator)
+    task, condition = given.task, Condition.of(given)
+    with torch.no_grad():
+        z = sim.codec.encode(given.state, task, given.periodic).z.unsqueeze(1)
+        lost = sim.codec.decode(LatentState(z[:, 0], given.periodic), task) - given.state
+        mean = sim.codec.decode(LatentState(sim.operator(z, condition), given.periodic), task)
+        alike = [copies.Copy((0,))] * 2
+        after = copies.averaged(sim.codec, sim.operator, alike, z, condition, task)
+        said = sim.codec.decode(LatentState(after, given.periodic), task)
+    assert (said - mean).abs().max() < 0.1 * lost.abs().max()
+    assert lost.abs().max() > 1e-3

@@ -183,9 +183,9 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
     simulator: Any = SimpleNamespace(simulate=walk, context=1, codec=SimpleNamespace(statistics_of=lambda _: one))
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [given])
     data: Any = SimpleNamespace(task=given.task)
-    assert calibrate._lasting(simulator, data, torch.device("cpu")) == lasting
+    assert calibrate._lasting(simulator, data, torch.device("cpu"), (1,)) == lasting
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [])  # no trajectory is longer than what is given
-    assert calibrate._lasting(simulator, data, torch.device("cpu")) == 0
+    assert calibrate._lasting(simulator, data, torch.device("cpu"), (1,)) == 0
     noise = torch.stack([Draws(0, range(4000), lasting)(step, torch.zeros(4000, 1)) for step in (0, 9)])
     assert noise.std().item() == pytest.approx(1, abs=0.03)
     assert noise.prod(0).mean().item() == pytest.approx(lasting, abs=0.05)
@@ -270,6 +270,38 @@ def test_a_finished_run_is_judged_again_with_what_it_fitted(finished: tuple[Path
     rows = json.loads((run / "results.json").read_text())
     value = next(row["value"] for row in rows if row["metric"] == "ensemble coverage")
     assert value == next(r.value for r in report.records if r.metric == "ensemble coverage")
+
+
+def test_errors_are_fitted_after_as_few_frames_as_a_rollout_needs_and_after_as_many_as_a_judged_one_is_given() -> None:
+    task, lengths = TASKS["burgers1d"], np.array([20] * 10 + [9] * 2)
+
+    def part(count: int) -> Any:
+        """Each trajectory holds its number."""
+
+        def cut(samples: list[int], first: list[int], context: int, targets: int) -> Window:
+            assert set(first) == {0}
+            frames = torch.tensor(samples).float().reshape(-1, 1, 1, 1).expand(-1, context + targets, 4, 1)
+            given = replace(window(len(samples), cells=4), task=task)
+            return replace(given, context=frames[:, :context], targets=frames[:, context:])
+
+        size = min(count, 10)
+        return SimpleNamespace(task=task, shape=(4,), lengths=lengths[10 - size : 10 - size + count], window=cut)
+
+    def taken(starts: tuple[int, ...], count: int = 12, most: int = 8) -> dict[int, list[int]]:
+        data: Any = SimpleNamespace(parts=lambda name: {"valid": [part(count)]}[name])
+        found: dict[int, list[int]] = {}
+        for w in calibrate._windows(data, starts, most, 3):
+            found.setdefault(w.context.shape[1], []).extend(w.state[:, 0, 0].int().tolist())
+        return found
+
+    assert taken((2,)) == {2: [*range(8)]}, "as all begin alike, as many as there may be"
+    assert taken((1, 10)) == {1: [0, 1, 2, 3], 10: [4, 5, 6, 7]}, "other trajectories for each"
+    assert taken((1, 10), count=3) == {1: [0, 1, 2], 10: [0, 1, 2]}, "all for each, where they are few"
+    assert taken((1, 30)) == {1: [*range(8)]}, "none is so long"
+    fewer = SimpleNamespace(looks_back=lambda name: 1 if name == task.name else 4)
+    simulator: Any = SimpleNamespace(context=4, operator=SimpleNamespace(config=fewer))
+    starts = [calibrate.starts_of(simulator, TASKS[name], given) for name in (task.name, "ks1d") for given in (4, 10)]
+    assert starts == [(1, 4), (1, 10), (4,), (4, 10)]
 
 
 @pytest.mark.slow

@@ -47,6 +47,25 @@ def test_a_sound_run_is_known_before_it_is_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_mirror_images_of_thinned_cells_between_walls_are_refused_and_no_others(tmp_path: Path) -> None:
+    def config(task: str, **changed: object) -> RunConfig:
+        return settings(tmp_path, data__b__task=task, data__b__resolution=16, data__b__frames=None, **changed)
+
+    asked = ({"model__simulator__images": True}, {"operator__symmetries": True})
+    for keys in asked:
+        for thin in ("reduce", "store"):
+            with pytest.raises(
+                ConfigError, match=r"(images|symmetries) is true, but of darcy2d .* write .*: exchange, and"
+            ):
+                check(config("darcy2d", **keys, **{f"data__b__{thin}__space": 2}))
+        check(config("darcy2d", **keys))
+        check(config("darcy2d", **dict.fromkeys(keys, "exchange"), data__b__reduce__space=2))
+        check(config("burgers1d", **keys, data__b__reduce__space=2))  # it wraps: the same cells, moved
+    check(config("diffsorp1d", **asked[0], data__b__reduce__space=2))  # it knows a direction, and has no images
+    with pytest.raises(ConfigError, match=r"steady\.symmetries is true"):
+        check(config("darcy2d", plan=["codec", "operator", "steady"], data__b__reduce__space=2))
+
+
 def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path) -> None:
     config = settings(tmp_path, operator__batches__burgers1d=6, dist__ranks=2)
     (share,) = shares_of(config, "operator", check(config))

@@ -77,3 +77,7 @@ def test_nothing_is_asked_without_a_horizon_or_where_the_next_time_is_unknown() 
     assert long_rollouts(persistence, [], [window(2)], EvalConfig(), 2) == {}
     uneven = dataclasses.replace(window(2), dt=torch.tensor([[0.1, 0.2, 0.1, 0.3]] * 2))
     assert long_rollouts(persistence, [], [uneven], EvalConfig(horizon=2), 2) == {}
+    (sizes,) = (
+        r["2x size"] for r in long_rollouts(persistence, [], [uneven, window(3)], EvalConfig(horizon=2), 5).values()
+    )
+    assert len(sizes) == 3, "the others of the task are asked all the same"

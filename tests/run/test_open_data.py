@@ -29,6 +29,7 @@ from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
+from ups.run.divide import starts_of
 from ups.run.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
 from ups.run.judge import Judge, predictor_of
 from ups.run.leaks import leaks
@@ -294,6 +295,18 @@ def test_several_entries_may_hold_one_task_and_its_values_are_held_out(tmp_path:
     assert [len(part) for part in joined.parts("train")] == [5, 4]
     with pytest.raises(ConfigError, match="there is no parameter 'mass'; the parameters are speed"):
         sets_of(config(tmp_path, {"a": {**data["a"], "split": {"hold_out": {"mass": [1.0]}}}}), tmp_path)
+
+
+def test_files_that_begin_otherwise_under_the_same_names_are_held_out_whole() -> None:
+    def source(seeds: dict[str, int]) -> Any:
+        rng = {file: np.random.default_rng(seed).random((4, 1, 8, 1)) for file, seed in seeds.items()}
+        ids = [f"{file}/{n}" for file in seeds for n in range(4)]
+        task = SimpleNamespace(steady=False)
+        return SimpleNamespace(ids=ids, task=task, read=lambda row, _: rng[ids[row][0]][row % 4])
+
+    out = [False] * 4 + [True] * 4
+    assert starts_of(source({"a": 1, "b": 1}), out) == ["0", "1", "2", "3"] * 2
+    assert starts_of(source({"a": 1, "b": 2}), out) == ["a/0", "a/1", "a/2", "a/3", "b/0", "b/1", "b/2", "b/3"]
 
 
 def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -196,10 +197,20 @@ def test_the_demo_is_run_on_the_ranks_of_its_config(
 
 @pytest.mark.slow
 def test_the_demo_replaces_itself(tmp_path: Path) -> None:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TINY)
-    for _ in range(2):
-        demo(tmp_path / "runs" / "demo", path, SCREEN)
+    path, out = tmp_path / "tiny.yaml", tmp_path / "runs" / "demo"
+    before = ""
+    for seed in (3, 4):
+        path.write_text(f"{TINY}seed: {seed}\n")
+        ((place, finish),) = demo(out, path, SCREEN)
+        assert (place.folder, finish.ending) == (out, Ending.SUCCESS)
+        assert load(run_config(), out / "config.yaml").seed == seed
+        assert not (out / "of the first").exists(), "nothing of the run before is left"
+        (out / "of the first").touch()
+        weights = (out / "artifacts" / "simulator.safetensors").read_bytes()
+        assert hashlib.sha256(weights).hexdigest() != before
+        before = hashlib.sha256(weights).hexdigest()
+        (row,) = {json.dumps(row["seed"]) for row in json.loads((out / "results.json").read_text())}
+        assert row == str(seed)
 
 
 @pytest.mark.slow

@@ -162,20 +162,38 @@ def given_split(
 
 
 def held_out(
-    ids: Sequence[str], out: Sequence[bool], convention: str, fractions: tuple[float, float, float], seed: int
+    ids: Sequence[str],
+    out: Sequence[bool],
+    convention: str,
+    fractions: tuple[float, float, float],
+    seed: int,
+    starts: Sequence[str] = (),
 ) -> Split:
-    """The samples marked in `out` are for testing, all of them; the others are for training and validation."""
-    rest = [name for name, aside in zip(ids, out, strict=True) if not aside]
-    if not rest or len(rest) == len(ids):
-        which = "all" if not rest else "none"
+    """The samples marked in `out` are for testing; the others are for training and validation.
+
+    `starts` names what each sample begins from, its own id by default. Starts that are on both sides are divided too:
+    what is begun from at other values in training is not tested, and the other way round, and such samples are in no
+    part.
+    """
+    if all(out) or not any(out):
+        which = "all" if all(out) else "none"
         raise DataError(f"{which} of the {len(ids)} samples have the parameters to hold out; name others.")
-    train, valid, _ = fractions
+    train, valid, test = fractions
     whole = train + valid
+    rows = list(zip(ids, out, starts or ids, strict=True))
+    sides = [dict.fromkeys(start for _, aside, start in rows if aside is side) for side in (True, False)]
+    shared = [start for start in sides[0] if start in sides[1]]
+    if shared and not test:
+        raise ConfigError("split.fractions leave nothing for testing of starts that all values share; give test some.")
+    tested = set(make_split(shared, convention, fractions, seed).test) if shared else set[str]()
+    rest = [start for start in sides[1] if start not in tested]
     inner = make_split(rest, convention, (train / whole, valid / whole, 0.0), seed) if whole else None
     if inner is None:
         raise ConfigError("split.fractions leave nothing for training; give train and valid a share.")
-    where = dict.fromkeys(ids, "test") | dict.fromkeys(inner.train, "train") | dict.fromkeys(inner.valid, "valid")
-    return given_split(ids, where, f"{convention}, held out", fractions, seed)
+    where = {name: "test" for name, held, start in rows if held and (start in tested or start not in sides[1])}
+    part = dict.fromkeys(inner.train, "train") | dict.fromkeys(inner.valid, "valid")
+    where |= {name: part[start] for name, held, start in rows if not held and start in part}
+    return given_split([name for name in ids if name in where], where, f"{convention}, held out", fractions, seed)
 
 
 def _stratified(

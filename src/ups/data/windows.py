@@ -223,7 +223,7 @@ def whole(
 
 def spread(parts: Sequence[Trajectories], context: int, targets: int, count: int = 64) -> list[Window]:
     """About `count` samples from all over the trajectories of a task and their times, always the same ones: of each
-    part as its share is, one window for all that have a grid and a box in common; none where all are too short."""
+    part as its share is, one window for all that can be joined; none where all are too short."""
     task = parts[0].task
     targets = 1 if task.steady else targets
     some = [parts[i] for i in _even(len(parts), count)]
@@ -234,8 +234,7 @@ def spread(parts: Sequence[Trajectories], context: int, targets: int, count: int
         most = 2**25 // ((context + targets) * int(np.prod(part.shape)) * len(task.channels))
         wanted = max(1, min(round(count * len(own) / total), most))
         window = part.window(*own.of(_even(len(own), wanted)), context, targets)
-        key = (window.context.shape[2:], window.box, window.periodic, window.dt.shape[1:])
-        alike.setdefault(key, []).append(window)
+        alike.setdefault(window.kind, []).append(window)
     return [Window.join(windows) for windows in alike.values()]
 
 

@@ -11,6 +11,8 @@ from ups.later import Tensor
 from ups.types import Array
 
 Values = TypeVar("Values", Array, Tensor)
+# What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
+LOST = 1e6
 
 
 def rms(values: Values, mask: Values | None = None) -> Values:
@@ -41,6 +43,15 @@ def nrmse(predicted: Values, truth: Values, floor: float | Values = 1e-25, mask:
     size = np.where(there, size, usual) if isinstance(size, np.ndarray) else size.where(there, usual)
     relative: Values = _rms_in_units(predicted - truth, mask) / (size + floor * (size == 0))
     return relative
+
+
+def validation_nrmse(
+    predicted: Tensor, truth: Tensor, usual: Tensor, mask: Tensor | None = None, frames: slice = slice(None)
+) -> Tensor:
+    """The nRMSE of each sample `(N,)` over all frames, or some of them, by which weights are chosen: of ours and of
+    every baseline. A field that is zero throughout is compared with its `usual` size `(C,)`; none is above `LOST`."""
+    errors = nrmse(predicted, truth, usual, mask)[:, frames].mean((1, 2))
+    return errors.nan_to_num(LOST, LOST).clamp_max(LOST)
 
 
 def _rms_in_units(values: Values, mask: Values | None) -> Values:

@@ -98,8 +98,7 @@ class Persistence:
     name: str = "persistence"
 
     def predict(self, window: Window, steps: int) -> Tensor:
-        state = window.state.unsqueeze(1)
-        return state.expand(-1, steps, *state.shape[2:])
+        return window.state.unsqueeze(1).expand(-1, steps, *window.state.shape[1:])
 
 
 persistence = Persistence()
@@ -237,6 +236,8 @@ def evaluate(
     steps = errors.frames("nrmse").shape[1]
     if batches.task.steady or (protocol.steps or 0) > steps:  # the label says what was possible
         protocol = dataclasses.replace(protocol, steps=0 if batches.task.steady else steps)
+    if any(dt.ndim > 1 for dt in batches.dt):  # in some of them steps differ
+        batches.dt = [dt if dt.ndim > 1 else np.tile(dt[:, None], (1, steps)) for dt in batches.dt]
     facts = (np.concatenate(batches.dt), tuple(batches.ids), batches.mean_spectra(), batches.seconds)
     last = (tuple(batches.examples), np.concatenate(batches.params), tuple(batches.marks))
     return Evaluation(batches.task, predictor.name, split, protocol, errors, *facts, *last)
@@ -313,8 +314,7 @@ def _groups(windows: Iterable[Window], at_once: int, batches: _Batches) -> Itera
     for window in windows:
         batches.check(window)
         cells = math.prod(window.context.shape[2:-1])
-        alike = not group or (window.box, window.periodic) == (group[0].box, group[0].periodic)
-        if group and (not alike or cells * sum(len(w) for w in (*group, window)) > at_once):
+        if group and (window.kind != group[0].kind or cells * sum(len(w) for w in (*group, window)) > at_once):
             yield group
             group = []
         group.append(window)

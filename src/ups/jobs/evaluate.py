@@ -230,8 +230,18 @@ class Session:
                 f"{which(len(onward)).capitalize()} begin where one that was trained or validated on ends: they are "
                 "the future of what was seen, and no other simulations."
             )
+        told = {id(each) for each in (*cut, *onward)}
+        begun = {each.first for each in used if each.first_tells}
+        others = [e for e in theirs if e.whole not in known and id(e) not in told and e.first in begun]
+        if others:
+            said.append(
+                f"{which(len(others)).capitalize()} begin with the first frame of one that was trained or validated "
+                "on, and go on otherwise: their parameters or inputs are new, their initial states are NOT unseen."
+            )
         if not said:
             return "unseen file", ()
+        if len(others) == len(theirs):
+            return "file from initial states SEEN IN TRAINING", tuple(said)
         return f"file {'' if whole + len(cut) == len(theirs) else 'partly '}SEEN IN TRAINING", tuple(said)
 
     @staticmethod

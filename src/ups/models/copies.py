@@ -92,11 +92,15 @@ def moves_of(patch: int, periodic: tuple[bool, ...], count: int) -> list[Move]:
 def averaged(
     codec: Codec, operator: LatentOperator, copies: Sequence[Copy], z: Tensor, condition: Condition, task: TaskSpec
 ) -> Tensor:
-    """The operator's tokens `(B, *G, D)` after those of `z (B, K, *G, D)`, as the mean over copies says."""
+    """The tokens `(B, *G, D)` of the frame after those of `z (B, K, *G, D)`, which is the mean over copies.
+
+    They are made of the mean alone: what the tokens of one copy hold beside their frame would be turned with no image
+    of the state. What encoding loses of the mean is added once more: a trained codec adds no error in each step.
+    """
     periodic, (count, context) = condition.periodic, z.shape[:2]
     frames = codec.decode(LatentState(z.flatten(0, 1), periodic), task)
     many = max(1, CELLS // (count * math.prod(frames.shape[1:-1])))
-    own, first, total = z, frames, torch.zeros_like(frames[:count])
+    mean = torch.zeros_like(frames[:count])
     for start in range(0, len(copies), many):
         group = copies[start : start + many]
         tokens = [
@@ -104,11 +108,10 @@ def averaged(
         ]
         answers = operator(torch.cat(tokens), _repeated(condition, len(group)))
         found = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
-        if start == 0:
-            own, first = answers[:count], found[0]
         for copy, frame in zip(group, found, strict=True):
-            total = total + copy.back(frame)
-    return codec.moved(own, total / len(copies) - first, task, periodic)
+            mean = mean + copy.back(frame) / len(copies)
+    after = codec.encode(mean, task, periodic).z
+    return codec.moved(after, mean - codec.decode(LatentState(after, periodic), task), task, periodic)
 
 
 def _tokens(codec: Codec, frames: Tensor, task: TaskSpec, periodic: tuple[bool, ...], context: int) -> Tensor:

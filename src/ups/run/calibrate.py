@@ -17,9 +17,9 @@ from ups.models import Simulator
 from ups.models.calibration import EDGES, LIMIT, STRETCHED, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
 from ups.models.trust import ErrorModel, Trust, rollout_with_signs
-from ups.run.datasets import DataSet, Say
+from ups.run.config import EvalConfig
+from ups.run.datasets import DataSet, Screen
 from ups.run.generate import Progress
-from ups.run.generate import Report as Following
 from ups.tensors import Window
 from ups.types import Array, TaskSpec
 
@@ -39,33 +39,40 @@ NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and l
 Drawn = tuple[torch.Tensor, torch.Tensor, Window]  # members, the rollout without draws, the window
 
 
-def _silent(_: object) -> None:
-    """Progress that nobody follows."""
-
-
 def trust_of(
-    simulator: Simulator, sets: Sequence[DataSet], device: torch.device, say: Say, following: Following = _silent
+    simulator: Simulator, sets: Sequence[DataSet], device: torch.device, screen: Screen, asked: EvalConfig
 ) -> dict[str, Trust]:
-    """Per task, what is fitted on its validation part; `say` is told where nothing could be, `following` how far it
-    is."""
+    """Per task, what is fitted on its validation part, for rollouts that begin where users may begin them and where
+    they are judged as `asked`; the screen shows how far it is, and where nothing could be fitted."""
+    given = asked.given_to(simulator.context)
     simulator.to(device).eval()
     simulator.trust = trust = {}  # nothing of what was fitted before
     for i, data in enumerate(sets):
-        following(Progress(i, len(sets), "calibrating tasks"))
+        screen.following(Progress(i, len(sets), "calibrating tasks"))
         with torch.no_grad():
-            trust[data.task.name] = _fitted(simulator, data, device)
+            trust[data.task.name] = _fitted(simulator, data, device, given)
         few = sum(len(part) for part in data.parts("valid"))
         if few < FEW and drawing_part(simulator, data.task) is not None:
-            say(f"{data.task.name}: only {few} of its trajectories calibrated its ensembles; their width is a guess.")
+            name = data.task.name
+            screen.say(f"{name}: only {few} of its trajectories calibrated its ensembles; their width is a guess.")
         if trust[data.task.name].error is None and not data.task.steady:
-            long = any(bool((part.lengths > simulator.context).any()) for part in data.parts("valid"))
+            least = min(starts_of(simulator, data.task, given))
+            long = any(bool((part.lengths > least).any()) for part in data.parts("valid"))
             why = "no rollout on validation data stays finite" if long else "no validation data follow the context"
-            say(f"{data.task.name}: {why}; its errors cannot be estimated.")
-    following(Progress(len(sets), len(sets), "calibrating tasks"))
+            screen.say(f"{data.task.name}: {why}; its errors cannot be estimated.")
+    screen.following(Progress(len(sets), len(sets), "calibrating tasks"))
     return trust
 
 
-def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
+def starts_of(simulator: Simulator, task: TaskSpec, given: int) -> tuple[int, ...]:
+    """True frames before the rollouts that are fitted, in ascending order: as few as a rollout of the task needs, and
+    as many as are `given` where it is judged. Errors after few and after many frames may differ by a factor."""
+    if task.steady:
+        return (simulator.context,)
+    return tuple(sorted({simulator.operator.config.looks_back(task.name), given}))
+
+
+def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: int) -> Trust:
     """What the validation part of one task says."""
     drawn_by, task = drawing_part(simulator, data.task), data.task
     drawings = Drawings()
@@ -73,10 +80,11 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device) -> Trust:
     errors: list[Array] = []
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
-    lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device)
+    starts = starts_of(simulator, task, given)
+    lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device, starts)
 
     def windows() -> Iterator[Window]:
-        found = _windows(data, simulator.context, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu])
+        found = _windows(data, starts, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu])
         return (window.to(device) for window in found)
 
     for window in windows():
@@ -167,13 +175,13 @@ def _members(simulator: Simulator, window: Window, count: int, lasting: float) -
     return members_of(simulator.simulate, window, steps, count, together=count, lasting=lasting)
 
 
-def _lasting(simulator: Simulator, data: DataSet, device: torch.device) -> float:
+def _lasting(simulator: Simulator, data: DataSet, device: torch.device, starts: Sequence[int]) -> float:
     """The part of the noise of members that is the same at all steps, more of it as long as the CRPS of a few of them
     on a few trajectories falls."""
     std, least, best = simulator.codec.statistics_of(data.task).scale, math.inf, 0.0
     for lasting in (0.0,) if data.task.steady else LASTING:
         scores = []
-        for window in _windows(data, simulator.context, TRIED, TRIED):
+        for window in _windows(data, starts, TRIED, TRIED):
             window = window.to(device)
             score = crps(_members(simulator, window, TRIED, lasting) / std, window.targets / std, fair=True)
             cells = None if window.mask is None else window.mask.unsqueeze(1).expand(score.shape[:-1])
@@ -187,16 +195,22 @@ def _lasting(simulator: Simulator, data: DataSet, device: torch.device) -> float
     return best
 
 
-def _windows(data: DataSet, context: int, most: int, rows: int) -> Iterator[Window]:
-    """Whole trajectories of the validation part, at most so many, as many of each grid; so many rows at a time."""
+def _windows(data: DataSet, starts: Sequence[int], most: int, rows: int) -> Iterator[Window]:
+    """Whole trajectories of the validation part, at most so many, as many of each grid and with each number of frames
+    before them, other ones with each where there are enough; so many rows at a time."""
     parts = data.parts("valid")
     for part in parts:
-        left = max(1, most // len(parts))
-        for window in whole([part], context, rows):
-            yield window.rows(0, left)
-            left -= len(window)
-            if left <= 0:
-                break
+        counts = {n: len(part) if part.task.steady else int((part.lengths > n).sum()) for n in starts}
+        own = [start for start in starts if counts[start]]
+        share = max(1, most // (len(parts) * max(1, len(own))))
+        for i, start in enumerate(own):
+            first = max(0, min(i * share, counts[start] - share))
+            for window in whole([part], start, rows):
+                if first < len(window):
+                    yield window.rows(max(first, 0), first + share)
+                first -= len(window)
+                if first + share <= 0:
+                    break
 
 
 def thinned(members: torch.Tensor, plain: torch.Tensor, window: Window, step: int) -> torch.Tensor:

@@ -23,6 +23,7 @@ from ups.models.config import FORECASTER
 from ups.models.inherit import same_networks
 from ups.models.simulator import Simulator, assemble
 from ups.physics import TASKS
+from ups.physics.symmetries import mirrors_of
 from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig
 from ups.run.datasets import DataSet, open_sets
@@ -47,14 +48,15 @@ class Outline:
     periodic: tuple[bool, ...]
     disk: int  # bytes of its file
     made: bool  # by the run itself
+    one_sided: bool = False  # whether cells were left out between walls: no such grid is its own mirror image
 
     def with_more(self, other: Outline) -> Outline:
         """This data set and another of the same task."""
         counts = {part: self.counts[part] + other.counts[part] for part in self.counts}
         grid = max(self.grid, other.grid, key=math.prod)
         made, disk = self.made or other.made, self.disk + other.disk
-        frames = min(self.frames, other.frames)
-        return dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
+        frames, one = min(self.frames, other.frames), self.one_sided or other.one_sided
+        return dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made, one_sided=one)
 
     @property
     def frame(self) -> int:
@@ -132,6 +134,7 @@ def _of_files(data: DataSet) -> Outline:
         periodic=parts["train"][0].domain.periodic,
         disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
         made=False,
+        one_sided=any(p.reduction.space > 1 and not all(p.domain.periodic) for part in parts.values() for p in part),
     )
 
 
@@ -162,7 +165,8 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         counts = {part: n * len(ids) for part, n in pieces.items()}
     counts["train"] *= 2**task.ndim if data.mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
-    return Outline(task, grid, frames, counts, domain.periodic, disk, True)
+    one_sided = data.store.space * data.reduce.space > 1 and not all(domain.periodic)
+    return Outline(task, grid, frames, counts, domain.periodic, disk, True, one_sided)
 
 
 def parts_of(config: RunConfig, parent: Simulator | None) -> list[str]:
@@ -217,6 +221,7 @@ def check(config: RunConfig) -> list[Outline]:
         for task in (task for task in config.stage(name).batches if task not in known):
             raise ConfigError(f"{name}.batches names {task}, which no data set holds; they hold {', '.join(known)}.")
     _long_enough(config, sets)
+    _mirrored_right(config, sets)
     parent = load(config.start_from) if config.start_from is not None else None
     _inherited(config, parent)
     seen = (*known, *(() if parent is None else parent.codec.tasks))
@@ -277,6 +282,25 @@ def _makeable(folder: Path) -> None:
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cache.folder is {folder}, but nothing can be written in {there}; name another folder.")
+
+
+def _mirrored_right(config: RunConfig, sets: Sequence[Outline]) -> None:
+    """No mirror images are asked for that would be of other cells. Every n-th cell from the first on, of a number that
+    n divides, never ends with the last: between walls the cells of the image lie elsewhere. Where an axis wraps they
+    are the same cells, moved."""
+    asked = {f"{name}.symmetries": getattr(config.stage(name), "symmetries", False) for name in config.plan}
+    asked["model.simulator.images"] = config.model.simulator.images
+    for data in (data for data in sets if data.one_sided and mirrors_of(data.task) is not None):
+        for key in (key for key, which in asked.items() if which is True):
+            stage = config.stages.get(key.partition(".")[0])
+            if not stage.learns(data.task) if stage is not None else data.task.inputs and not data.task.steady:
+                continue
+            instead = "exchange" if data.task.ndim == 2 else "false"
+            raise ConfigError(
+                f"{key} is true, but of {data.task.name} only every n-th cell between walls is used (reduce.space, "
+                f"store.space), and the mirror image of those is other cells; write {key}: {instead}, and "
+                "`mirrored: true` in its data to train on images of all cells."
+            )
 
 
 def _long_enough(config: RunConfig, sets: Sequence[Outline]) -> None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from ups.data import Source
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
@@ -14,6 +16,7 @@ from ups.types import ConfigError, check_known
 
 # Parameter sets up to which each of them is in every part of a split.
 STRATA = 64
+LOOKED_AT = 8  # names, by which it is seen whether files hold the same initial states
 
 
 def divided(data: DataConfig, source: Source) -> tuple[Source, Split]:
@@ -29,7 +32,8 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
         return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
     if settings.hold_out:
         out = held_aside(settings, source)
-        return source, held_out(source.ids, out, settings.convention, settings.fractions, seed)
+        ways = (settings.convention, settings.fractions, seed, starts_of(source, out))
+        return source, held_out(source.ids, out, *ways)
     if settings.record is not None:
         return source, Split.load(Path(settings.record), source.ids)
     own = parts_of(source.ids)
@@ -43,7 +47,8 @@ def with_images(source: Source, split: Split) -> tuple[Source, Split]:
     odd, training = odd_channels(source.task), set(split.train)
     both = Mirrored(source, [row for row, name in enumerate(source.ids) if name in training], odd)
     where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
-    return both, given_split(both.ids, where, split.convention, split.fractions, split.seed)
+    used = [name for name in both.ids if name in where]
+    return both, given_split(used, where, split.convention, split.fractions, split.seed)
 
 
 def strata_of(source: Source) -> list[object]:
@@ -59,6 +64,23 @@ def strata_of(source: Source) -> list[object]:
     domains = [source.domain_of(i) for i in range(len(source))]
     shapes = {key: domain.shape for key, domain in {id(domain): domain for domain in domains}.items()}
     return list(zip(params, (shapes[id(domain)] for domain in domains), strict=True))
+
+
+def starts_of(source: Source, out: Sequence[bool]) -> list[str]:
+    """What each sample begins from, by name: files that were made from one seed at several parameters hold the same
+    initial states under the same names (`FILE/NAME`). Where those that share a name are seen to begin otherwise, each
+    sample has a start of its own."""
+    names = [name.rpartition("/")[2] for name in source.ids]
+    held, others = ({name: row for row, name in enumerate(names) if out[row] is side} for side in (True, False))
+    shared = [name for name in held if name in others][:LOOKED_AT]
+    return names if any(_begin_alike(source, held[name], others[name]) for name in shared) else list(source.ids)
+
+
+def _begin_alike(source: Source, one: int, other: int) -> bool:
+    """Whether two samples have the same first frame; of a steady task, which has none, the same inputs."""
+    if source.task.steady:
+        return np.array_equal(source.inputs(one), source.inputs(other))
+    return np.array_equal(source.read(one, slice(0, 1)), source.read(other, slice(0, 1)))
 
 
 def held_aside(settings: SplitConfig, source: Source) -> list[bool]:

@@ -31,16 +31,18 @@ def long_rollouts(
 
     A rollout is `asked.horizon` times as long as what is known of the truth. `size` is the largest root mean square of
     any field in any frame, over the largest that the truth has of it; `bounded` is 1 where that is at most BOUND, else
-    0; `law NAME` is how much the rollout breaks a law. Nothing is asked of steady tasks, and where frames lie unevenly,
-    so that nobody knows when the next one would come.
+    0; `law NAME` is how much the rollout breaks a law. Nothing is asked of steady tasks, and of trajectories whose
+    frames lie unevenly, so that nobody knows when the next one would come.
     """
     found: dict[str, dict[str, list[Array]]] = {}
     if (factor := asked.horizon) is None:
         return {}
     predictors = (ours, *(rival for rival, _ in rivals))
     for window in _some(windows, max(1, count // asked.samples)):
-        if window.task.steady or window.dt.ndim > 1:
+        if window.task.steady:
             break
+        if window.dt.ndim > 1:
+            continue
         true = torch.cat((window.context, window.targets), 1)
         largest = rms(true.double(), window.mask).amax(1).numpy()
         blind = dataclasses.replace(window, targets=window.targets[:, :0])
@@ -57,11 +59,10 @@ def long_rollouts(
 
 
 def _some(windows: Iterable[Window], every: int) -> Iterator[Window]:
-    """Every so many-th trajectory of all, those of one box and boundary together."""
+    """Every so many-th trajectory of all, those that can be joined together."""
     at, group = 0, list[Window]()
     for window in windows:
-        alike = not group or (window.box, window.periodic) == (group[0].box, group[0].periodic)
-        if group and (len(group) >= AT_ONCE or not alike):
+        if group and (len(group) >= AT_ONCE or window.kind != group[0].kind):
             yield Window.join(group)
             group = []
         group += [window.rows(i, i + 1) for i in range(len(window)) if (at + i) % every == 0]

@@ -250,7 +250,7 @@ class Run:
         self.identity.require_unchanged()
         with self.phases("calibration"), Dist.alone(self.config.device) as dist:
             simulator = load_simulator(self.folder.folder)
-            simulator.trust = trust_of(simulator, self.sets, dist.device, self.screen.say, self.screen.following)
+            simulator.trust = trust_of(simulator, self.sets, dist.device, self.screen, self.config.evaluation)
             self.place.require()
             simulator.save(self.folder.artifact("simulator"))
         self.simulator = simulator

@@ -9,10 +9,11 @@ from pydantic import Field
 
 from ups.engine.train import TrainConfig
 from ups.eval.ensembles import crps
+from ups.eval.nrmse import LOST
 from ups.later import Tensor, torch
 from ups.models.config import ResidualConfig
 from ups.stages.behind import BehindOperator
-from ups.stages.stage import LOST, StageConfig
+from ups.stages.stage import StageConfig
 from ups.stages.terms import square
 from ups.tensors import Losses, Window
 

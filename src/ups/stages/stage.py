@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from ups.config import Config
 from ups.engine.train import TrainConfig
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import validation_nrmse
 from ups.later import Tensor, torch
 from ups.tensors import Losses, Window
 from ups.types import TaskSpec
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ups.models import Part, Simulator
 
 BUDGET = {"steps", "seconds"}
-# What a rollout counts as that is no number any more: far beyond any other, and still fit to be averaged.
-LOST = 1e6
 
 
 class StageConfig(Config):
@@ -137,9 +135,7 @@ class Stage(ABC):
         with torch.no_grad():
             rollout = self.simulator.simulate(window, window.targets.shape[1])
             usual = self.simulator.codec.statistics_of(window.task).scale
-            errors = nrmse(rollout, window.targets, usual, window.mask).mean((1, 2)).nan_to_num(LOST, LOST)
-        errors = errors.clamp_max(LOST)
-        return {f"{window.task.name} nRMSE": errors}
+            return {f"{window.task.name} nRMSE": validation_nrmse(rollout, window.targets, usual, window.mask)}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The geometric mean over tasks, so that none is too small to count."""
