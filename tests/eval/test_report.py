@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
@@ -26,6 +27,7 @@ from ups.eval.sections import (
     number,
     spectrum_remark,
 )
+from ups.eval.trust_sections import errors_section
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -311,6 +313,13 @@ def test_each_of_several_channels_has_an_error_of_its_own() -> None:
     one = number(made.find("reacdiff2d", "ups", f"nrmse of {first}").value)
     assert f"nRMSE of each channel: {first} {one}, {second} " in text
     assert not [r for r in made.numbers if r.task == "burgers1d" and " of " in r.metric], "one is all there are"
+
+
+def test_an_estimate_that_is_always_the_same_is_not_said_to_know_when() -> None:
+    same, scores = torch.full((6, 5), 0.1), ErrorScores()
+    scores.add(same, torch.linspace(0.1, 1, 30).reshape(6, 5))
+    verdict = errors_section([replace(result("burgers1d"), errors=scores)]).table[1][-1]
+    assert verdict.startswith("cannot be told")
 
 
 def test_infinity_survives_the_file(tmp_path: Path) -> None:
