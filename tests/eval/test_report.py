@@ -15,18 +15,11 @@ from torch import Tensor
 
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import LearningCurve, curves_of
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import (
-    codec_complaints,
-    drawn_section,
-    learning_section,
-    losses_of_old,
-    means_of_few,
-    number,
-    spectrum_remark,
-)
+from ups.eval.sections import drawn_section, learning_section, spectrum_remark
 from ups.eval.trust_sections import errors_section
 from ups.physics import TASKS
 from ups.tensors import Window
@@ -390,8 +383,18 @@ def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_
     usual = number(float(np.median(ours.per_sample())))
     assert f"burgers1d: a few trajectories make its mean error: half of them have {usual} or less" in words
     assert f"{ours.ids[2] if ours.ids else 2} has {number(ours.per_sample()[2])}" in words
+    assert "There u is next to nothing in some true frames" in words
     assert words in report(task).said()
     assert means_of_few(result("burgers1d")) == []
+
+
+def test_a_large_error_is_laid_to_a_small_field_only_where_the_field_is_small() -> None:
+    w, error = window(TASKS["burgers1d"]), torch.full((6, 1, 1, 1), 0.01)
+    error[3] = 5.0
+    ours, still = evaluate(Oracle(w, error), [w], P), evaluate(persistence, [w], P)
+    (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
+    assert "and 3 has" in words
+    assert "next to nothing" not in words
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number, with_interval
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.rollout import Evaluation
-from ups.eval.sections import Rows, codec_complaints, losses_of_old, means_of_few, number, with_interval
+from ups.eval.sections import Rows
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.types import DataError

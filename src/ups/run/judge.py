@@ -43,7 +43,7 @@ from ups.run.champion import Champion, digest_of
 from ups.run.config import RunConfig
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Screen
-from ups.run.exams import Exam, by_length, exams
+from ups.run.exams import Exam, by_length, exams, outside_of
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.load import load
@@ -322,6 +322,7 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
         for data in sets:
             beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
             (main, *others), notes = by_length(data.parts(split), split, asked.asked.context)
+            main = dataclasses.replace(main, outside=tuple(outside_of(asked.simulator, data.parts(split))))
             asked.warnings += notes
             results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
     on, seen = seen_before(config, sets, split, asked.screen.following)
