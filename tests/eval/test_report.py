@@ -365,6 +365,22 @@ def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no
     assert words.startswith(f"burgers1d: 1 of {len(ours)} trajectories (such as {ours.ids[2] if ours.ids else 2}) have")
 
 
+def test_a_field_of_zeros_that_is_foretold_as_such_halves_no_error_and_is_said_to_be_left_out() -> None:
+    w = window(TASKS["reacdiff2d"])
+    w.targets[..., 1] = 0
+    w.context[..., 1] = 0
+    ours, still = evaluate(Oracle(w, 0.1), [w], P), evaluate(persistence, [w], P)
+    alone = ours.errors.frames("nrmse")[..., 0]
+    assert ours.score == pytest.approx(alone.mean())
+    assert ours.against_time[0] == pytest.approx(alone.mean(0))
+    assert ours.one_step.value == pytest.approx(alone[:, 0].mean())
+    assert 0.8 < ours.per_sample("trajectory-l2").mean() / alone.mean() < 1.2
+    made, zero = report(TaskResult(Entry(ours, TRAINED), Entry(still))), TASKS["reacdiff2d"].channels[1]
+    assert [s for s in made.said() if f"{zero} is zero in all that is judged" in s]
+    assert f"{zero} is zero in all that is judged" in made.page().sections[0].text
+    assert evaluate(Fixed(w.targets + 1e-9, "ups"), [w], P).score == np.inf, "what is not there is predicted"
+
+
 def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_the_codec() -> None:
     """A field that dies out in one of six trajectories: any error is large beside it."""
     w = window(TASKS["burgers1d"])

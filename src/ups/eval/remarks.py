@@ -49,6 +49,19 @@ def made_by_few(e: Evaluation) -> bool:
     return math.isfinite(e.score) and e.score > FEW_MAKE_IT * float(np.median(e.per_sample()))
 
 
+def empty_fields(task: TaskResult) -> list[str]:
+    """A sentence where channels are left out of the means, for nothing is in them."""
+    e = task.ours.evaluation
+    left = [name for i, name in enumerate(e.task.channels) if i not in e.errors.counting]
+    if not left:
+        return []
+    which = f"{left[0]} is" if len(left) == 1 else f"{', '.join(left)} are"
+    return [
+        f"{e.task.name}: {which} zero in all that is judged, and predicted so: nothing is to foretell there, and means "
+        "over channels leave it out."
+    ]
+
+
 def means_of_few(task: TaskResult) -> list[str]:
     """A sentence where the mean says little of most trajectories."""
     e = task.ours.evaluation

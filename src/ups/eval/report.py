@@ -15,7 +15,7 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
-from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number, with_interval
+from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, with_interval
 from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows
@@ -118,7 +118,7 @@ class Report:
         complaints = (s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
-        few = (s for task in self.tasks for s in means_of_few(task))
+        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
         return (*complaints, *self.warnings, *few, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
@@ -186,7 +186,8 @@ class Report:
         judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
         judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
-        text = " ".join((text, *self.notes, *(s for task in self.tasks for s in means_of_few(task))))
+        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
+        text = " ".join((text, *self.notes, *few))
         return Section("Result", text, self.headline(), verdict=verdict, good=not judged)
 
     def _version(self, task: str) -> str:
