@@ -17,10 +17,12 @@ from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
+from ups.eval.results import Cost, DataFact, Entry, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, spectrum_remark
+from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trust_sections import errors_section
+from ups.memory.errors import errors_of
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -352,6 +354,23 @@ def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error
     verdict, good = TaskResult(Entry(ours, TRAINED), Entry(worse)).verdict
     assert good is learnt
     assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
+
+
+def test_a_field_that_is_not_learnt_is_named_wherever_a_verdict_stands(tmp_path: Path) -> None:
+    w = window(TASKS["reacdiff2d"])
+    (bad, *_), error = (f.name for f in w.task.fields), torch.tensor([0.9, 0.01])
+    ours, still = evaluate(Oracle(w, error), [w], P), evaluate(Oracle(w, torch.tensor([0.8, 4.0])), [w], P)
+    made = report(TaskResult(Entry(ours, TRAINED), Entry(replace(still, predictor="persistence"))))
+    words = f"learnt, but not {bad}: no better than persistence"
+    assert made.headline()[1][-1] == words
+    page = made.page()
+    assert (page.sections[0].good, words in page.sections[0].verdict) == (False, True)
+    assert "NOT every field is learnt" in page.lead
+    _, results = made.write(tmp_path)
+    verdicts = {r.metric: r.value for r in read_results(results) if r.mode == "verdict"}
+    fields = [f"learnt of {field.name}" for field in w.task.fields]
+    assert verdicts == {"learnt": 0.0, **dict(zip(fields, (0.0, 1.0), strict=True))}
+    assert errors_of(tmp_path)["reacdiff2d"].briefly.endswith(f"(learnt, but not {bad})")
 
 
 def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no_divergence() -> None:

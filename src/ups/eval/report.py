@@ -16,9 +16,10 @@ from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
 from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, with_interval
-from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
+from ups.eval.results import Cost, DataFact, Entry, Point, Record, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows
+from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.types import DataError
@@ -134,7 +135,11 @@ class Report:
         champion may be given fewer frames of a trajectory than ours; its errors are of the same frames."""
         rows = []
         for task in self.tasks:
-            rows += [self._errors(entry.evaluation) for entry in task.entries() if entry is not task.reconstruction]
+            ours = dataclasses.replace(self._errors(task.ours.evaluation), verdict=task.verdict[0])
+            others = [
+                entry for entry in task.entries() if not any(entry is own for own in (task.ours, task.reconstruction))
+            ]
+            rows += [ours, *(self._errors(entry.evaluation) for entry in others)]
             if task.champion is not None:
                 row = self._errors(task.champion.evaluation)
                 rows.append(dataclasses.replace(row, marks=task.ours.evaluation.marks))
@@ -173,6 +178,8 @@ class Report:
             return "this simulator is UNTRAINED."
         if not all(learnt):
             return "NOT every task is learnt." if any(learnt) else "NOTHING is learnt."
+        if any(task.shortfall.fields for task in self.tasks):
+            return "NOT every field is learnt."
         lost = not all(task.verdict[1] for task in self.tasks)
         return "every task is learnt, but some rollouts DIVERGE." if lost else "every task is learnt."
 

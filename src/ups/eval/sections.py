@@ -14,8 +14,9 @@ from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import number, percent, with_interval
-from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, times_of
+from ups.eval.results import DataFact, Entry, Record, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
+from ups.eval.training_facts import Drawn, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, counted
 
@@ -192,7 +193,8 @@ def numbers_section(records: Sequence[Record]) -> Section:
     meanings = "; ".join(f"{name}: {metric.meaning}" for name, metric in METRICS.items())
     text = (
         "strict: per sample, predicted frames, 95 % bootstrap interval. pdebench-0.1.0: PDEBench's batch means, "
-        "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. drawn: what a "
+        "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. verdict: 1 where a "
+        "task, or a field of several, is learnt, else 0. drawn: what a "
         f"stage of training drew, of n windows. phase: seconds of the run. The metrics: {meanings}."
     )
     return Section("Every number", text, tuple(rows), folded=True)
