@@ -200,7 +200,7 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     first = made.records[0]
     assert (first.task, first.data, first.config, first.seed) == ("burgers1d", "ab12", "f00d", 7)
     assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction", "truth"}
-    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper", "drawn"}
+    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper", "drawn", "verdict"}
     ours, still = made.find("burgers1d", "ups"), made.find("burgers1d", "persistence")
     assert made.find("burgers1d", "ups", "nrmse-over-persistence").value == pytest.approx(ours.value / still.value)
     with pytest.raises(DataError, match="no nrmse"):

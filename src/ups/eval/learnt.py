@@ -47,14 +47,14 @@ class Shortfall:
         return {name: float(learnt and trained) for name, learnt in good.items()}
 
 
-def shortfall(mine: Evaluation, still: Evaluation) -> Shortfall:
-    """What ours fall short of, as a whole and field by field: persistence, a forecast of zero, and means.
+def shortfall(mine: Evaluation, still: Evaluation, mean: Evaluation | None = None) -> Shortfall:
+    """What ours fall short of, as a whole and field by field: persistence, a forecast of zero, and means: the `mean` of
+    training in each cell where it is known, and the level of a field.
 
     Better means: on the same samples, with 95 % confidence, and by more than a twentieth. Where the samples are too few
     for confidence, on each of them.
     """
-    errors, zero = mine.per_sample(), "predicting zero"
-    whole = _no_better(errors, {"persistence": still.per_sample(), zero: np.ones_like(errors)})
+    whole = _no_better_than_any(mine, still, mean, range(len(mine.task.channels)))
     fields, first, judged = {}, 0, []
     for name, size in ((f.name, len(f.channels)) for f in mine.task.fields):
         channels = [i for i in range(first, first + size) if i in mine.errors.counting]
@@ -62,13 +62,29 @@ def shortfall(mine: Evaluation, still: Evaluation) -> Shortfall:
         if not channels:
             continue
         judged.append(name)
-        reason = ""
-        if len(mine.task.fields) > 1:
-            ours, theirs = (e.errors.frames("nrmse")[..., channels].mean((1, 2)) for e in (mine, still))
-            reason = _no_better(ours, {"persistence": theirs, zero: np.ones_like(ours)}, constant=CLOSE)
-        if reason := reason or no_better_than_mean(mine, channels):
+        alone = _no_better_than_any(mine, still, mean, channels, CLOSE) if len(mine.task.fields) > 1 else ""
+        if reason := alone or no_better_than_mean(mine, channels):
             fields[name] = reason
     return Shortfall(whole, fields, tuple(judged))
+
+
+def _no_better_than_any(
+    mine: Evaluation, still: Evaluation, mean: Evaluation | None, channels: Sequence[int], constant: float = 0.0
+) -> str:
+    """Which forecast that knows nothing is not beaten over some channels, in words."""
+    errors = _errors_of(mine, channels)
+    others = {"persistence": _errors_of(still, channels), "predicting zero": np.ones_like(errors)}
+    if mean is not None:
+        theirs = _errors_of(mean, channels)
+        others[f"the training mean ({theirs.mean():.4g})"] = theirs
+    return _no_better(errors, others, constant)
+
+
+def _errors_of(e: Evaluation, channels: Sequence[int]) -> Array:
+    """nRMSE of each sample over some channels; over all of them it is the headline's."""
+    if len(channels) == len(e.task.channels):
+        return e.per_sample()
+    return np.asarray(e.errors.frames("nrmse")[..., channels].mean((1, 2)))
 
 
 def no_better_than_mean(mine: Evaluation, channels: Sequence[int]) -> str:

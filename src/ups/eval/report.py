@@ -186,8 +186,9 @@ class Report:
     def _headline_section(self) -> Section:
         text = (
             "nRMSE: the root mean square error over the root mean square of the truth, per sample, channel and "
-            "predicted frame, then averaged (mode strict). Persistence is the forecast that nothing changes. Codec "
-            "alone: true frames encoded and decoded. One step: the first predicted frame."
+            "predicted frame, then averaged (mode strict). Persistence is the forecast that nothing changes, the "
+            "training mean that each cell is what it was on average in training. Codec alone: true frames encoded "
+            "and decoded. One step: the first predicted frame."
         )
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
         judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
@@ -195,7 +196,13 @@ class Report:
         verdict = "\n".join(judged) or "Every task is learnt."
         few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
         text = " ".join((text, *self.notes, *few))
-        return Section("Result", text, self.headline(), verdict=verdict, good=not judged)
+        return Section("Result", text, self._beside_means(self.headline()), verdict=verdict, good=not judged)
+
+    def _beside_means(self, rows: Rows) -> Rows:
+        """The table with the error of the mean of training behind that of persistence."""
+        means = ["training mean", *("–" if t.mean is None else number(t.mean.evaluation.score) for t in self.tasks)]
+        at = rows[0].index("persistence") + 1
+        return tuple((*row[:at], mean, *row[at:]) for row, mean in zip(rows, means, strict=True))
 
     def _version(self, task: str) -> str:
         return next((d.fingerprint for d in self.data if d.task == task), "unknown")

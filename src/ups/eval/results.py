@@ -72,7 +72,8 @@ class DataFact:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
+    """One task: ours, persistence, the baselines, the codec alone, the mean of training in each cell (where it is known
+    on the grid that is judged), and evaluations beyond the training set-up.
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
@@ -87,6 +88,7 @@ class TaskResult:
     persistence: Entry
     baselines: tuple[Entry, ...] = ()
     reconstruction: Entry | None = None
+    mean: Entry | None = None
     beyond: tuple[Entry, ...] = ()
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -112,14 +114,14 @@ class TaskResult:
         yield self.ours
         yield from self.baselines
         yield self.persistence
-        if self.reconstruction is not None:
-            yield self.reconstruction
+        yield from (entry for entry in (self.mean, self.reconstruction) if entry is not None)
         yield from self.beyond
 
     @cached_property
     def shortfall(self) -> Shortfall:
         """What ours fall short of on the test part, as a whole and field by field."""
-        return shortfall(self.ours.evaluation, self.persistence.evaluation)
+        mean = None if self.mean is None else self.mean.evaluation
+        return shortfall(self.ours.evaluation, self.persistence.evaluation, mean)
 
     @cached_property
     def verdict(self) -> tuple[str, bool]:

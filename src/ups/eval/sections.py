@@ -71,7 +71,8 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         words = ", ".join(f"{n.name.removeprefix('nrmse of ')} {number(n.value)}" for n in by)
         section.text += f" nRMSE of each channel: {words}."
     entries = (task.ours, *task.baselines, task.persistence)
-    section.pictures += [] if ours.task.steady else [_against_time(task, entries)]
+    idle = () if task.mean is None else (task.mean,)
+    section.pictures += [] if ours.task.steady else [_against_time(task, (*entries, *idle))]
     waves = np.arange(ours.spectra.shape[1])[1:]
     if len(waves):
         spectra = [Curve("truth", waves, ours.spectra[0, 1:].sum(-1), dashed=True)]
@@ -103,7 +104,9 @@ def _against_time(task: TaskResult, entries: Sequence[Entry]) -> tuple[str, str]
     curves, ours = [], task.ours.evaluation
     for entry in entries:
         e = entry.evaluation
-        curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
+        curves.append(
+            Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence or entry is task.mean)
+        )
     uneven = float(np.ptp(ours.dt)) > 1e-3 * float(np.max(ours.dt))
     label = "time after the last given frame" + (" (steps differ: frames, at their mean time)" if uneven else "")
     return "Error against time, with 95 % intervals.", chart(curves, label, "nRMSE")

@@ -49,6 +49,7 @@ from ups.run.law_watch import LawWatch
 from ups.run.load import load
 from ups.run.long_rollouts import long_rollouts
 from ups.run.order import told, windows_of
+from ups.run.training_mean import training_mean
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
@@ -98,14 +99,14 @@ class Judge:
         with watched(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
         laws = self.watch.taken()
+        mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
         self._show(exam, TRUST)
         search, refinement = self._search(exam), self._refinement(exam)
         self._show(exam, ALL)
-        further: list[Entry] = []
-        unseen = list(exam.outside)
+        further, unseen = list[Entry](), list(exam.outside)
         for more in beyond:
             if isinstance(more, str):
                 self.warnings.append(more)
@@ -115,6 +116,7 @@ class Judge:
         return TaskResult(
             ours=main,
             persistence=others[-1],
+            mean=None if mean is None else Entry(evaluate(mean, self._windows(exam), self.asked, exam.split, 0)),
             baselines=tuple(others[:-1]),
             reconstruction=Entry(coded, self.cost),
             beyond=tuple(further),
@@ -242,11 +244,10 @@ class Judge:
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
-        found = []
-        for who, cost in judged:
-            shown = examples if who is self.ours else 0
-            found.append(Entry(evaluate(who, self._windows(exam), self.asked, exam.split, shown), cost))
-        return found
+        return [
+            Entry(evaluate(who, self._windows(exam), self.asked, exam.split, examples if who is self.ours else 0), cost)
+            for who, cost in judged
+        ]
 
     def _before(self, exam: Exam) -> list[tuple[Predictor, Cost]]:
         """The simulator that was started from, where it knew the task: has it been forgotten?"""
@@ -306,9 +307,8 @@ def judge(
 ) -> Report:
     """Whole rollouts on one part of every task, and what the config asks beyond it."""
     cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
-    folder = RunDir(Path(config.out) / config.name)
     asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion)
-    return judged(asked, sets, folder, split)
+    return judged(asked, sets, RunDir(Path(config.out) / config.name), split)
 
 
 def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
