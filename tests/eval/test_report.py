@@ -294,6 +294,15 @@ def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_s
     assert not page.sections[0].good
 
 
+def test_a_linear_model_that_does_better_is_said_to() -> None:
+    made, w = result("burgers1d"), window(TASKS["burgers1d"])
+    better, worse = (Entry(evaluate(Oracle(w, error, "linear"), [w], P)) for error in (0.001, 0.1))
+    words = "burgers1d: a linear model of neighbouring cells has 0.0"
+    for linear, said in ((better, True), (worse, False)):
+        page = report(replace(made, baselines=(linear,))).page()
+        assert (words in page.sections[0].verdict) is said
+
+
 def test_the_column_of_a_baseline_says_how_long_it_was_trained() -> None:
     assert "fno, 80 s" in report(result("burgers1d")).headline()[0]
 

@@ -15,7 +15,7 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
-from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, with_interval
+from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, outdone, with_interval
 from ups.eval.results import Cost, DataFact, Entry, Point, Record, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows
@@ -116,7 +116,7 @@ class Report:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
         unseen = (s for task in self.tasks for s in task.unseen)
-        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task)))
+        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
         few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
@@ -191,7 +191,7 @@ class Report:
             "and decoded. One step: the first predicted frame."
         )
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
-        judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
+        judged += [s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task))]
         judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
         few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))

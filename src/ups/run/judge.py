@@ -17,10 +17,9 @@ from ups.data.windows import whole
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
-from ups.eval.baselines import BASELINES
+from ups.eval.baselines import BASELINES, notes_on
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.fourier import INSTALL, installed
 from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
@@ -94,7 +93,8 @@ class Judge:
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         self._show(exam, 0)
-        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
+        kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
+        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
         self.watch.taken()  # of exams before this one
         with watched(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
@@ -134,7 +134,8 @@ class Judge:
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
         """The results with all that a reader needs to judge them."""
         c = self.config
-        said = (tuple(self.warnings), self._notes(), on)
+        notes = notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks))
+        said = (tuple(self.warnings), notes, on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
     def _show(self, exam: Exam, done: float) -> None:
@@ -275,24 +276,12 @@ class Judge:
         alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
         network.fit(whole(batches.train, given))
-        own = {"optimizer": "adamw", "compile": False, **network.recipe}
-        train = dataclasses.replace(settings.train, steps=None, seconds=self.seconds, **own)
+        own = {"optimizer": "adamw", "compile": False, "steps": None, "seconds": self.seconds, **network.recipe}
+        train = dataclasses.replace(settings.train, **own)
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
         network.module.to(self.device).eval()
         return ModulePredictor(network.name, self.device, network.predict), cost
-
-    def _notes(self) -> tuple[str, ...]:
-        if self.baselines:
-            names, count = " and ".join(self.baselines), len(self.simulator.tasks)
-            shared = f", shared among the {count} tasks" if count > 1 else ""
-            return (
-                f"{names} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
-                f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
-                f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
-            )
-        missing = "" if installed() else f"; it needs a package that is not installed: {INSTALL}"
-        return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
 
 
 def judge(
