@@ -63,7 +63,8 @@ def test_an_entry_says_what_the_results_of_its_run_say(measured: Measured) -> No
         rows = [r for r in json.loads(place.results.read_text()) if (r["split"], r["mode"]) == ("test", "strict")]
         rows = [{k: r[k] for k in ledger.Score.model_fields if k != "split"} for r in rows if not r["axis"]]
         assert written[seed]["numbers"] == rows
-        assert {row["predictor"] for row in rows} == {"ups", "persistence", "reconstruction"} == {*entry.predictors}
+        predictors = {"ups", "persistence", "training-mean", "reconstruction"}
+        assert {row["predictor"] for row in rows} == predictors == {*entry.predictors}
         stages = json.loads(place.stages.read_text())
         assert {name: spent.steps for name, spent in entry.stages.items()} == {n: s["steps"] for n, s in stages.items()}
         assert all(entry.stages[name].validation == s["score"] for name, s in stages.items())

@@ -23,9 +23,9 @@ def missing() -> None:
 
 
 def test_an_unknown_baseline_is_one_sentence_that_names_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no baseline 'cnn'; the baselines are fno, uno\.$"):
+    with pytest.raises(ConfigError, match=r"^there is no baseline 'cnn'; the baselines are fno, uno, linear\.$"):
         require(["cnn"])
-    with pytest.raises(ValueError, match="there is no baseline 'cnn'; the baselines are fno, uno"):
+    with pytest.raises(ValueError, match="there is no baseline 'cnn'; the baselines are fno, uno, linear"):
         EvalConfig(baselines=("cnn",))
 
 
@@ -34,7 +34,7 @@ def test_a_new_entry_is_known_to_the_config_and_asked_what_it_needs(monkeypatch:
     assert EvalConfig(baselines=("cnn",)).baselines == ("cnn",)
     with pytest.raises(ConfigError, match="pip install cnn"):
         require(["cnn"])
-    with pytest.raises(ConfigError, match="the baselines are fno, uno, cnn"):
+    with pytest.raises(ConfigError, match="the baselines are fno, uno, linear, cnn"):
         require(["transformer"])
 
 

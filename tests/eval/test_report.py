@@ -13,19 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import LearningCurve, curves_of
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Drawn, Entry, StageFact, TaskResult, points_of, read_results
+from ups.eval.results import Cost, DataFact, Entry, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
-from ups.eval.sections import (
-    codec_complaints,
-    drawn_section,
-    learning_section,
-    losses_of_old,
-    means_of_few,
-    number,
-    spectrum_remark,
-)
+from ups.eval.sections import drawn_section, learning_section, spectrum_remark
+from ups.eval.training_facts import Drawn, StageFact
+from ups.eval.trust_sections import errors_section
+from ups.memory.errors import errors_of
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import DataError, TaskSpec
@@ -203,7 +200,7 @@ def test_results_come_back_as_they_were(written: tuple[Report, Path, Path]) -> N
     first = made.records[0]
     assert (first.task, first.data, first.config, first.seed) == ("burgers1d", "ab12", "f00d", 7)
     assert {r.predictor for r in made.records} == {"ups", "fno", "persistence", "reconstruction", "truth"}
-    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper", "drawn"}
+    assert {r.mode for r in made.records} == {"strict", "pdebench-0.1.0", "pdebench-paper", "drawn", "verdict"}
     ours, still = made.find("burgers1d", "ups"), made.find("burgers1d", "persistence")
     assert made.find("burgers1d", "ups", "nrmse-over-persistence").value == pytest.approx(ours.value / still.value)
     with pytest.raises(DataError, match="no nrmse"):
@@ -297,6 +294,15 @@ def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_s
     assert not page.sections[0].good
 
 
+def test_a_linear_model_that_does_better_is_said_to() -> None:
+    made, w = result("burgers1d"), window(TASKS["burgers1d"])
+    better, worse = (Entry(evaluate(Oracle(w, error, "linear"), [w], P)) for error in (0.001, 0.1))
+    words = "burgers1d: a linear model of neighbouring cells has 0.0"
+    for linear, said in ((better, True), (worse, False)):
+        page = report(replace(made, baselines=(linear,))).page()
+        assert (words in page.sections[0].verdict) is said
+
+
 def test_the_column_of_a_baseline_says_how_long_it_was_trained() -> None:
     assert "fno, 80 s" in report(result("burgers1d")).headline()[0]
 
@@ -311,6 +317,13 @@ def test_each_of_several_channels_has_an_error_of_its_own() -> None:
     one = number(made.find("reacdiff2d", "ups", f"nrmse of {first}").value)
     assert f"nRMSE of each channel: {first} {one}, {second} " in text
     assert not [r for r in made.numbers if r.task == "burgers1d" and " of " in r.metric], "one is all there are"
+
+
+def test_an_estimate_that_is_always_the_same_is_not_said_to_know_when() -> None:
+    same, scores = torch.full((6, 5), 0.1), ErrorScores()
+    scores.add(same, torch.linspace(0.1, 1, 30).reshape(6, 5))
+    verdict = errors_section([replace(result("burgers1d"), errors=scores)]).table[1][-1]
+    assert verdict.startswith("cannot be told")
 
 
 def test_infinity_survives_the_file(tmp_path: Path) -> None:
@@ -352,6 +365,23 @@ def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error
     assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
 
 
+def test_a_field_that_is_not_learnt_is_named_wherever_a_verdict_stands(tmp_path: Path) -> None:
+    w = window(TASKS["reacdiff2d"])
+    (bad, *_), error = (f.name for f in w.task.fields), torch.tensor([0.9, 0.01])
+    ours, still = evaluate(Oracle(w, error), [w], P), evaluate(Oracle(w, torch.tensor([0.8, 4.0])), [w], P)
+    made = report(TaskResult(Entry(ours, TRAINED), Entry(replace(still, predictor="persistence"))))
+    words = f"learnt, but not {bad}: no better than persistence"
+    assert made.headline()[1][-1] == words
+    page = made.page()
+    assert (page.sections[0].good, words in page.sections[0].verdict) == (False, True)
+    assert "NOT every field is learnt" in page.lead
+    _, results = made.write(tmp_path)
+    verdicts = {r.metric: r.value for r in read_results(results) if r.mode == "verdict"}
+    fields = [f"learnt of {field.name}" for field in w.task.fields]
+    assert verdicts == {"learnt": 0.0, **dict(zip(fields, (0.0, 1.0), strict=True))}
+    assert errors_of(tmp_path)["reacdiff2d"].briefly.endswith(f"(learnt, but not {bad})")
+
+
 def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no_divergence() -> None:
     w = window(TASKS["burgers1d"])
     nothing = w.targets.clone()
@@ -361,6 +391,22 @@ def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no
     assert (ours.score, ours.diverged.any()) == (np.inf, False)
     (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
     assert words.startswith(f"burgers1d: 1 of {len(ours)} trajectories (such as {ours.ids[2] if ours.ids else 2}) have")
+
+
+def test_a_field_of_zeros_that_is_foretold_as_such_halves_no_error_and_is_said_to_be_left_out() -> None:
+    w = window(TASKS["reacdiff2d"])
+    w.targets[..., 1] = 0
+    w.context[..., 1] = 0
+    ours, still = evaluate(Oracle(w, 0.1), [w], P), evaluate(persistence, [w], P)
+    alone = ours.errors.frames("nrmse")[..., 0]
+    assert ours.score == pytest.approx(alone.mean())
+    assert ours.against_time[0] == pytest.approx(alone.mean(0))
+    assert ours.one_step.value == pytest.approx(alone[:, 0].mean())
+    assert 0.8 < ours.per_sample("trajectory-l2").mean() / alone.mean() < 1.2
+    made, zero = report(TaskResult(Entry(ours, TRAINED), Entry(still))), TASKS["reacdiff2d"].channels[1]
+    assert [s for s in made.said() if f"{zero} is zero in all that is judged" in s]
+    assert f"{zero} is zero in all that is judged" in made.page().sections[0].text
+    assert evaluate(Fixed(w.targets + 1e-9, "ups"), [w], P).score == np.inf, "what is not there is predicted"
 
 
 def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_the_codec() -> None:
@@ -381,8 +427,18 @@ def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_
     usual = number(float(np.median(ours.per_sample())))
     assert f"burgers1d: a few trajectories make its mean error: half of them have {usual} or less" in words
     assert f"{ours.ids[2] if ours.ids else 2} has {number(ours.per_sample()[2])}" in words
+    assert "There u is next to nothing in some true frames" in words
     assert words in report(task).said()
     assert means_of_few(result("burgers1d")) == []
+
+
+def test_a_large_error_is_laid_to_a_small_field_only_where_the_field_is_small() -> None:
+    w, error = window(TASKS["burgers1d"]), torch.full((6, 1, 1, 1), 0.01)
+    error[3] = 5.0
+    ours, still = evaluate(Oracle(w, error), [w], P), evaluate(persistence, [w], P)
+    (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
+    assert "and 3 has" in words
+    assert "next to nothing" not in words
 
 
 @pytest.mark.parametrize(

@@ -305,3 +305,9 @@ def test_a_list_of_runs_says_what_is_not_learnt_and_what_is_no_whole_rollout() -
     assert [briefly(0.5), briefly(0.96), briefly(0.5, 0.5)] == ["0.5", "0.96 (not learnt)", "0.5 (not learnt)"]
     assert briefly(0.5, None, "B") == "0.5 (protocol B)"
     assert briefly(math.inf) == "infinite (not learnt)"
+    for verdict, words in (
+        ("learnt (1 of 9 rollouts diverged)", "0.5"),
+        ("NOT LEARNT: no better than its mean after 9 training steps", "0.5 (not learnt)"),
+        ("learnt, but not u and w: u is no better than its mean, w is", "0.5 (learnt, but not u and w)"),
+    ):
+        assert TaskError("t", 0.5, 0.5, 0.5, 9, "A", verdict=verdict).briefly == words

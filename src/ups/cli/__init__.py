@@ -129,7 +129,7 @@ def evaluate(
     params
         For example nu=0.02,rho=1: new trajectories are made at these values; with --file, what the simulator is told.
     baselines
-        fno, uno or fno,uno: trained on the run's data for the same time, and judged beside it.
+        fno, uno, linear, or several (fno,linear): made of the run's data, networks in the same time, to stand beside.
     samples
         Only the first so many trajectories; 16 where they are made, all otherwise.
     out

@@ -175,6 +175,12 @@ class Trajectories:
         kept.inputs, kept.params = self.inputs.to(device), self.params.to(device)
         return kept
 
+    def streamed(self) -> Trajectories:
+        """These trajectories, not brought into memory by being looked at; where they are there already, read there."""
+        kept = copy.copy(self)
+        kept._fits = False
+        return kept
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -198,10 +204,9 @@ class Trajectories:
         """What is given with each sample, `(N, *S, C_in)`."""
         values = torch.empty(len(self.ids), *self.shape, len(self.task.given))
         if self.task.given:
-            places = values.numpy()
             for block in self._blocks(range(len(self.ids))):
                 given = read_block(self.rows[block.start : block.stop], self.source.inputs, self.source.inputs_of)
-                places[block.start : block.stop] = self._coarse(given)
+                values.numpy()[block.start : block.stop] = self._coarse(given)
         return values
 
     def _read_all(self, device: torch.device, staged: bool | None = None) -> Tensor:
@@ -225,8 +230,7 @@ class Trajectories:
 
     def _read_block(self, block: range) -> Array:
         """All frames of samples of one block, `(N, T, *S, C)`, at every n-th cell, as float32."""
-        frames, source = self.reduction.frames, self.source
-        rows = self.rows[block.start : block.stop]
+        frames, source, rows = self.reduction.frames, self.source, self.rows[block.start : block.stop]
         values = read_block(rows, lambda i: source.read(i, frames), lambda some: source.read_several(some, frames))
         values = self._coarse(values)
         if self.mask is not None:
@@ -246,8 +250,7 @@ class Trajectories:
             return held[rows.to(held.device), at.to(held.device)]
         start, every = self.reduction.start, self.reduction.time
         picked = [slice(start + f * every, start + (f + count - 1) * every + 1, every) for f in first]
-        read = [self._read(s, p) for s, p in zip(samples, picked, strict=True)]
-        return torch.stack([torch.from_numpy(values) for values in read])
+        return torch.from_numpy(np.stack([self._read(s, p) for s, p in zip(samples, picked, strict=True)]))
 
     def window(self, samples: Sequence[int], first: Sequence[int], context: int, targets: int) -> Window:
         """A batch: `context` frames from `first` on, and the `targets` frames after them.

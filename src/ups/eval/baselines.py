@@ -1,4 +1,4 @@
-"""BASELINES: networks that are trained for the same time beside ours, by name; importing this imports no torch."""
+"""BASELINES: what stands beside ours, by name: networks that are trained for the same time; imports no torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class Baseline:
 
     `make(task, context, parameters)` gives it untrained, for one task and so many given frames, with as many parameters
     as it is compared with. `require` raises a ConfigError that says what to install where that is missing; it is
-    called before anything is trained.
+    called before anything is trained. `applies` says of which tasks there can be one. `about` is what the report says
+    of it, where it is no network that is trained for as long as ours.
     """
 
     make: Callable[[TaskSpec, int, int], Learner]
     require: Callable[[], None]
+    applies: Callable[[TaskSpec], bool] = lambda _: True
+    about: str = ""
 
     def untrained(self, task: TaskSpec, context: int, parameters: int, seed: int) -> Learner:
         """What `make` gives, of weights that the seed decides. No other random number changes."""
@@ -48,7 +51,19 @@ def _neuralop(kind: str) -> Baseline:
     return Baseline(make, require)
 
 
-BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno")}
+def _linear() -> Baseline:
+    """Least squares on neighbouring cells; of steady states, which follow from all of their inputs, there is none."""
+
+    def make(task: TaskSpec, context: int, _: int) -> Learner:
+        from ups.eval.linear import LinearBaseline
+
+        return LinearBaseline(task, context)
+
+    about = "linear: a linear model of neighbouring cells in the given frames, by least squares on the training data"
+    return Baseline(make, lambda: None, lambda task: not task.steady, f"{about}, for tasks that change in time.")
+
+
+BASELINES: dict[str, Baseline] = {"fno": _neuralop("fno"), "uno": _neuralop("uno"), "linear": _linear()}
 
 
 def require(names: Iterable[str]) -> None:
@@ -57,3 +72,22 @@ def require(names: Iterable[str]) -> None:
     check_known("baseline", names, BASELINES)
     for name in names:
         BASELINES[name].require()
+
+
+def notes_on(names: Iterable[str], seconds: float, ours: float, tasks: int) -> tuple[str, ...]:
+    """What a report says of its baselines, of which a network is trained for so many `seconds` where all tasks of ours
+    took so many."""
+    from ups.eval.fourier import INSTALL, installed
+
+    names = tuple(names)
+    notes = tuple(BASELINES[name].about for name in names if BASELINES[name].about)
+    if networks := " and ".join(name for name in names if not BASELINES[name].about):
+        shared = f", shared among the {tasks} tasks" if tasks > 1 else ""
+        return (
+            f"{networks} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
+            f"and by its library's own recipe, each trained for {seconds:.0f} s, the {ours:.0f} s that ours was "
+            f"trained in all{shared}.",
+            *notes,
+        )
+    missing = "" if installed() else f"; it needs a package that is not installed: {INSTALL}"
+    return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.", *notes)

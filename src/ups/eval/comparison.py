@@ -130,6 +130,11 @@ class Comparison:
         """Root mean square of the truth over space."""
         return rms(self.true, self.mask)
 
+    @property
+    def empty(self) -> Array:
+        """Where a channel is zero in all frames, true and predicted, `(N, C)`: nothing is to foretell there."""
+        return np.asarray(~(self.true.any((1, *self.space)) | self.predicted.any((1, *self.space))))
+
     @cached_property
     def power(self) -> Array:
         """Power of the error per wavenumber, `(N, T, wavenumbers, C)`."""

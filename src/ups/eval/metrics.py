@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -91,9 +92,12 @@ def variance_floor(squares: Array) -> Array:
 
 
 def trajectory_l2(c: Comparison) -> Array:
-    """Relative L2 norm over space and time together, per channel, then the mean over channels (protocol C), (N,)."""
+    """Relative L2 norm over space and time together, per channel, then the mean over channels (protocol C), (N,); of
+    channels that are zero, true and predicted, none counts beside others."""
     rmse = np.where(c.lost, np.inf, c.rmse)
-    return np.asarray(ratio(np.sqrt((rmse**2).sum(1)), np.sqrt((c.norm**2).sum(1))).mean(-1))
+    errors = ratio(np.sqrt((rmse**2).sum(1)), np.sqrt((c.norm**2).sum(1)))
+    left_out = c.empty.sum(1)
+    return np.asarray(errors.mean(-1) * (errors.shape[1] / np.maximum(errors.shape[1] - left_out, 1)))
 
 
 def correlation_time(c: Comparison, threshold: float = 0.8) -> Array:
@@ -141,12 +145,14 @@ class Errors:
     """What rollouts leave behind, without the fields: N samples, T predicted frames, C channels.
 
     `tables` holds of every metric `(N, T, C)` or `(N,)`; `batch_tables`, of those of PDEBench, `(batches, T, C)`.
-    `diverged (N,)` marks samples that left the truth for good.
+    `diverged (N,)` marks samples that left the truth for good; `empty (N, C)` channels that are zero in all frames of a
+    sample, true and predicted.
     """
 
     tables: Mapping[str, Array]
     batch_tables: Mapping[str, Array]
     diverged: Array
+    empty: Array
 
     def __len__(self) -> int:
         return len(self.diverged)
@@ -162,7 +168,19 @@ class Errors:
             joined([p.tables for p in parts]),
             joined([p.batch_tables for p in parts]),
             np.concatenate([p.diverged for p in parts]),
+            np.concatenate([p.empty for p in parts]),
         )
+
+    @cached_property
+    def counting(self) -> Array:
+        """The places of the channels that means are over: those that are not empty in every sample, or all."""
+        left = np.flatnonzero(~self.empty.all(0))
+        return left if len(left) else np.arange(self.empty.shape[1])
+
+    def over_channels(self, name: str) -> Array:
+        """The named error per sample and frame, the mean over the channels that count, (N, T)."""
+        table = self.frames(name)
+        return np.asarray((table if len(self.counting) == table.shape[2] else table[..., self.counting]).mean(-1))
 
     def frames(self, name: str) -> Array:
         """The named error per sample, frame and channel, (N, T, C)."""
@@ -172,10 +190,12 @@ class Errors:
         return by_frame[name]
 
     def per_sample(self, name: str) -> Array:
-        """The named error of each sample, averaged over predicted frames and channels, (N,)."""
+        """The named error of each sample, averaged over predicted frames and the channels that count, (N,)."""
         if name not in self.tables:
             raise ConfigError(f"there is no metric '{name}'; the metrics are {', '.join(self.tables)}.")
         table = self.tables[name]
+        if table.ndim == 3 and len(self.counting) < table.shape[2]:
+            table = table[..., self.counting]
         return np.asarray(table.mean((1, 2))) if table.ndim == 3 else table
 
     def batch_mean(self, name: str, context: int = 0) -> float:
@@ -212,7 +232,7 @@ def measure(
             for name, metric in METRICS.items()
             if metric.batch is not None
         }
-        return Errors(tables, batch_tables, c.diverged)
+        return Errors(tables, batch_tables, c.diverged, np.concatenate([piece.empty for piece in pieces]))
 
 
 def _table(name: str, c: Comparison) -> Array:

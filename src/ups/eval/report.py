@@ -15,9 +15,11 @@ from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import strict
 from ups.eval.learning import LearningCurve
-from ups.eval.results import Cost, DataFact, Drawn, Entry, Point, Record, StageFact, TaskResult
+from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, outdone, with_interval
+from ups.eval.results import Cost, DataFact, Entry, Point, Record, TaskResult
 from ups.eval.rollout import Evaluation
-from ups.eval.sections import Rows, codec_complaints, losses_of_old, means_of_few, number, with_interval
+from ups.eval.sections import Rows
+from ups.eval.training_facts import Drawn, StageFact
 from ups.eval.trajectories import PerTrajectory
 from ups.pages import Page, Section
 from ups.types import DataError
@@ -114,10 +116,10 @@ class Report:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
         unseen = (s for task in self.tasks for s in task.unseen)
-        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task)))
+        complaints = (s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task)))
         last = (sections.phases_line(self.phases),) if self.phases else ()
         drawn = (trust_sections.ensemble_line(task) for task in self.tasks if task.ensemble is not None)
-        few = (s for task in self.tasks for s in means_of_few(task))
+        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
         return (*complaints, *self.warnings, *few, *unseen, *self.notes, *drawn, *last)
 
     def write(self, folder: Path) -> tuple[Path, Path]:
@@ -133,7 +135,11 @@ class Report:
         champion may be given fewer frames of a trajectory than ours; its errors are of the same frames."""
         rows = []
         for task in self.tasks:
-            rows += [self._errors(entry.evaluation) for entry in task.entries() if entry is not task.reconstruction]
+            ours = dataclasses.replace(self._errors(task.ours.evaluation), verdict=task.verdict[0])
+            others = [
+                entry for entry in task.entries() if not any(entry is own for own in (task.ours, task.reconstruction))
+            ]
+            rows += [ours, *(self._errors(entry.evaluation) for entry in others)]
             if task.champion is not None:
                 row = self._errors(task.champion.evaluation)
                 rows.append(dataclasses.replace(row, marks=task.ours.evaluation.marks))
@@ -172,21 +178,31 @@ class Report:
             return "this simulator is UNTRAINED."
         if not all(learnt):
             return "NOT every task is learnt." if any(learnt) else "NOTHING is learnt."
+        if any(task.shortfall.fields for task in self.tasks):
+            return "NOT every field is learnt."
         lost = not all(task.verdict[1] for task in self.tasks)
         return "every task is learnt, but some rollouts DIVERGE." if lost else "every task is learnt."
 
     def _headline_section(self) -> Section:
         text = (
             "nRMSE: the root mean square error over the root mean square of the truth, per sample, channel and "
-            "predicted frame, then averaged (mode strict). Persistence is the forecast that nothing changes. Codec "
-            "alone: true frames encoded and decoded. One step: the first predicted frame."
+            "predicted frame, then averaged (mode strict). Persistence is the forecast that nothing changes, the "
+            "training mean that each cell is what it was on average in training. Codec alone: true frames encoded "
+            "and decoded. One step: the first predicted frame."
         )
         judged = [f"{task.ours.evaluation.task.name}: {task.verdict[0]}." for task in self.tasks if not task.verdict[1]]
-        judged += [s for task in self.tasks for s in (*losses_of_old(task), *codec_complaints(task))]
+        judged += [s for task in self.tasks for s in (*losses_of_old(task), *outdone(task), *codec_complaints(task))]
         judged += [*self.warnings, *(s for task in self.tasks for s in task.unseen)]
         verdict = "\n".join(judged) or "Every task is learnt."
-        text = " ".join((text, *self.notes, *(s for task in self.tasks for s in means_of_few(task))))
-        return Section("Result", text, self.headline(), verdict=verdict, good=not judged)
+        few = (s for task in self.tasks for s in (*empty_fields(task), *means_of_few(task)))
+        text = " ".join((text, *self.notes, *few))
+        return Section("Result", text, self._beside_means(self.headline()), verdict=verdict, good=not judged)
+
+    def _beside_means(self, rows: Rows) -> Rows:
+        """The table with the error of the mean of training behind that of persistence."""
+        means = ["training mean", *("–" if t.mean is None else number(t.mean.evaluation.score) for t in self.tasks)]
+        at = rows[0].index("persistence") + 1
+        return tuple((*row[:at], mean, *row[at:]) for row, mean in zip(rows, means, strict=True))
 
     def _version(self, task: str) -> str:
         return next((d.fingerprint for d in self.data if d.task == task), "unknown")

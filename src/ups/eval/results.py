@@ -17,7 +17,7 @@ from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
-from ups.eval.offsets import missed_beside_mean
+from ups.eval.learnt import Shortfall, shortfall
 from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
@@ -71,56 +71,9 @@ class DataFact:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """How often a stage of training drew a task: in `steps` of all `of` steps, where its mix asked for the share
-    `asked`; `samples` of its windows, of which there are `windows`."""
-
-    stage: str
-    task: str
-    steps: int
-    of: int
-    asked: float
-    samples: int
-    windows: int
-
-    @property
-    def share(self) -> float:
-        return self.steps / self.of if self.of else 0.0
-
-    @property
-    def epochs(self) -> float:
-        return self.samples / self.windows
-
-    @property
-    def repeated(self) -> int:
-        """Samples that had been drawn before."""
-        return max(0, self.samples - self.windows)
-
-    def numbers(self) -> dict[str, float]:
-        """Each number, by the name of its record."""
-        return {
-            "steps-drawn": self.steps,
-            "share-drawn": self.share,
-            "share-asked": self.asked,
-            "epochs": self.epochs,
-            "samples-repeated": self.repeated,
-        }
-
-
-@dataclass(frozen=True)
-class StageFact:
-    """What a stage of training took: learnt numbers, steps, wall seconds, and the best score of its validations."""
-
-    name: str
-    params: int
-    steps: int
-    seconds: float
-    score: float
-
-
-@dataclass(frozen=True)
 class TaskResult:
-    """One task: ours, persistence, the baselines, the codec alone, and evaluations beyond the training set-up.
+    """One task: ours, persistence, the baselines, the codec alone, the mean of training in each cell (where it is known
+    on the grid that is judged), and evaluations beyond the training set-up.
 
     `beyond` holds zero-shot resolutions and unseen parameters, each predictor in turn; the split of each says which it
     is. `unseen` are sentences on parameters outside the trained range. `trained` holds the values of each parameter
@@ -135,6 +88,7 @@ class TaskResult:
     persistence: Entry
     baselines: tuple[Entry, ...] = ()
     reconstruction: Entry | None = None
+    mean: Entry | None = None
     beyond: tuple[Entry, ...] = ()
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -160,32 +114,25 @@ class TaskResult:
         yield self.ours
         yield from self.baselines
         yield self.persistence
-        if self.reconstruction is not None:
-            yield self.reconstruction
+        yield from (entry for entry in (self.mean, self.reconstruction) if entry is not None)
         yield from self.beyond
 
     @cached_property
-    def verdict(self) -> tuple[str, bool]:
-        """A sentence, and whether it is a good one.
+    def shortfall(self) -> Shortfall:
+        """What ours fall short of on the test part, as a whole and field by field."""
+        mean = None if self.mean is None else self.mean.evaluation
+        return shortfall(self.ours.evaluation, self.persistence.evaluation, mean)
 
-        Better means: on the same samples, with 95 % confidence, and by more than a twentieth. Where the samples are
-        too few for confidence, on each of them, and the sentence says how few.
-        """
-        mine, theirs = self.ours.evaluation, self.persistence.evaluation
-        steps = self.ours.cost.steps
+    @cached_property
+    def verdict(self) -> tuple[str, bool]:
+        """A sentence, and whether it is a good one; where the samples are too few for confidence, it says how few."""
+        mine, steps = self.ours.evaluation, self.ours.cost.steps
         if steps == 0:
             return "UNTRAINED: no training step was taken; these numbers are those of random weights", False
-        lost = int(mine.diverged.sum())
-        after = f" after {counted(steps, 'training step')}" if steps > 0 else ""
+        words, lost = self.shortfall.words, int(mine.diverged.sum())
+        after = f" after {counted(steps, 'training step')}" if steps > 0 and words.startswith("NOT") else ""
         tail = f" ({lost} of {len(mine)} rollouts diverged)" if lost else ""
-        tail += how_few(len(mine))
-        errors = mine.per_sample()
-        for what, other in (("persistence", theirs.per_sample()), ("predicting zero", np.ones_like(errors))):
-            if (no := mine.score > 0.95 * other.mean()) or not surely_lower(errors, other):
-                return f"NOT LEARNT: {'no' if no else 'not surely'} better than {what}{after}{tail}", False
-        if missed := missed_beside_mean(mine):
-            return f"NOT LEARNT: {missed}{after}{tail}", False
-        return f"learnt{tail}", not lost
+        return f"{words}{after}{tail}{how_few(len(mine))}", words == "learnt" and not lost
 
     @property
     def before(self) -> Entry | None:
@@ -227,7 +174,8 @@ class Record:
     What training drew is told by records of mode "drawn": the protocol is the stage, `steps` are all of its steps, and
     `n` the windows that there are to draw. Where the time of a run went is told by records of mode "phase": the metric
     is the phase, the value its seconds; they belong to no task. A gate is a record of mode "gate passed" or "gate
-    missed": its bound is `at` on the axis "bound". A metric "law NAME" says how much rollouts break that law.
+    missed": its bound is `at` on the axis "bound". Records of mode "verdict" are 1 where a task, or a field of it, is
+    learnt, else 0. A metric "law NAME" says how much rollouts break that law.
     """
 
     task: str
@@ -282,6 +230,8 @@ def points_of(task: TaskResult, entry: Entry) -> list[Point]:
     for kind, scores in scored if entry is task.ours else ():
         if scores is not None:
             points += _points_of(kind, scores, e)
+    verdicts = task.shortfall.numbers(task.ours.cost.steps != 0) if entry is task.ours else {}
+    points += [Point(Number(name, "verdict", label, v, v, v, n), e.predictor) for name, v in verdicts.items()]
     if task.laws and entry is task.ours:
         # One by one: a law may hold under the boundary of some of the trajectories only.
         points += [Point(strict(f"law {name}", values, label), e.predictor) for name, values in task.laws.items()]

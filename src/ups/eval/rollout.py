@@ -184,13 +184,13 @@ class Evaluation:
     @cached_property
     def against_time(self) -> tuple[Array, Array, Array]:
         """nRMSE over samples and channels per predicted frame, with the ends of its interval, each (T,)."""
-        table = self.errors.frames("nrmse").mean(-1)
+        table = self.errors.over_channels("nrmse")
         return table.mean(0), *intervals(table.T, resamples=500)
 
     @cached_property
     def one_step(self) -> Number:
         """nRMSE of the first predicted frame."""
-        return strict("one-step-nrmse", self.errors.frames("nrmse")[:, 0].mean(-1), self.protocol.label)
+        return strict("one-step-nrmse", self.errors.over_channels("nrmse")[:, 0], self.protocol.label)
 
     def metrics(self, seed: int = 0) -> list[Number]:
         """Every metric in every mode, the one-step error, the median and the share of diverged rollouts."""

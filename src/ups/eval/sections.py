@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
@@ -14,83 +13,16 @@ from ups.eval.intervals import Number
 from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
-from ups.eval.results import DataFact, Drawn, Entry, Record, StageFact, TaskResult, how_few, times_of
+from ups.eval.remarks import number, percent, with_interval
+from ups.eval.results import DataFact, Entry, Record, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
+from ups.eval.training_facts import Drawn, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
 from ups.types import Array, counted
 
-FEW_MAKE_IT = 4  # times the median error, from which the mean is one of a few trajectories
 DEPARTS = 2  # times the truth's power, or as many times less, from which a spectrum departs
 FAINT = 1e-9  # share of the power of all wavenumbers, under which one does not count
 Rows = tuple[tuple[str, ...], ...]
-
-
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
-
-
-def percent(share: float) -> str:
-    """A share of one, in percent."""
-    return f"{100 * share:.2f} %"
-
-
-def with_interval(record: Record) -> str:
-    """A number and the interval around it; one sample has none."""
-    ends = f" ({number(record.low)} – {number(record.high)})" if record.n > 1 else ""
-    return f"{number(record.value)}{ends}"
-
-
-def codec_complaints(task: TaskResult) -> list[str]:
-    """A sentence where the codec alone errs more than the first predicted frame."""
-    if task.reconstruction is None or task.ours.cost.steps == 0:
-        return []
-    alone = task.reconstruction.evaluation
-    codec = float(np.median(alone.per_sample())) if made_by_few(alone) else alone.score
-    step = task.ours.evaluation.one_step.value
-    name = task.ours.evaluation.task.name
-    sentence = (
-        f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
-    )
-    return [sentence] if codec > step else []
-
-
-def made_by_few(e: Evaluation) -> bool:
-    """Whether a few trajectories make the mean what it is: it is many times that which half of them do not exceed."""
-    return math.isfinite(e.score) and e.score > FEW_MAKE_IT * float(np.median(e.per_sample()))
-
-
-def means_of_few(task: TaskResult) -> list[str]:
-    """A sentence where the mean says little of most trajectories."""
-    e = task.ours.evaluation
-    errors = e.per_sample()
-    if (nothing := np.isinf(errors) & ~e.diverged).any():
-        first = e.ids[int(np.argmax(nothing))] if len(e.ids) == len(e) else str(int(np.argmax(nothing)))
-        return [
-            f"{e.task.name}: {int(nothing.sum())} of {counted(len(e), 'trajectory')} (such as {first}) have a field "
-            "that is zero in every true frame, beside which any error is infinite, and so is the mean; `nrmse-median` "
-            "in results.json says what half of them do not exceed. Leave such trajectories out, or that field."
-        ]
-    if not made_by_few(e):
-        return []
-    worst, middle = int(np.argmax(errors)), number(float(np.median(errors)))
-    name = e.ids[worst] if len(e.ids) == len(e) else str(worst)
-    return [
-        f"{e.task.name}: a few trajectories make its mean error: half of them have {middle} or less, and {name} has "
-        f"{number(float(errors[worst]))}. Where a true field is next to nothing, any error is large beside it; "
-        "trajectories.json has all of them."
-    ]
-
-
-def losses_of_old(task: TaskResult) -> list[str]:
-    """A sentence where further training has made a task worse that the simulator it started from knew."""
-    if task.before is None or not task.got_worse:
-        return []
-    e, old = task.ours.evaluation, task.before.evaluation
-    return [
-        f"{e.task.name} got WORSE: nRMSE {number(e.score)}, where the simulator that training started from has "
-        f"{number(old.score)} on the same trajectories{how_few(len(e))}; train on more of its data, or for less time."
-    ]
 
 
 def spectrum_remark(truth: Array, predicted: Array) -> str:
@@ -139,7 +71,8 @@ def task_section(task: TaskResult, find: Callable[..., Record]) -> Section:
         words = ", ".join(f"{n.name.removeprefix('nrmse of ')} {number(n.value)}" for n in by)
         section.text += f" nRMSE of each channel: {words}."
     entries = (task.ours, *task.baselines, task.persistence)
-    section.pictures += [] if ours.task.steady else [_against_time(task, entries)]
+    idle = () if task.mean is None else (task.mean,)
+    section.pictures += [] if ours.task.steady else [_against_time(task, (*entries, *idle))]
     waves = np.arange(ours.spectra.shape[1])[1:]
     if len(waves):
         spectra = [Curve("truth", waves, ours.spectra[0, 1:].sum(-1), dashed=True)]
@@ -171,7 +104,9 @@ def _against_time(task: TaskResult, entries: Sequence[Entry]) -> tuple[str, str]
     curves, ours = [], task.ours.evaluation
     for entry in entries:
         e = entry.evaluation
-        curves.append(Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence))
+        curves.append(
+            Curve(e.predictor, times_of(e), *e.against_time, dashed=entry is task.persistence or entry is task.mean)
+        )
     uneven = float(np.ptp(ours.dt)) > 1e-3 * float(np.max(ours.dt))
     label = "time after the last given frame" + (" (steps differ: frames, at their mean time)" if uneven else "")
     return "Error against time, with 95 % intervals.", chart(curves, label, "nRMSE")
@@ -261,7 +196,8 @@ def numbers_section(records: Sequence[Record]) -> Section:
     meanings = "; ".join(f"{name}: {metric.meaning}" for name, metric in METRICS.items())
     text = (
         "strict: per sample, predicted frames, 95 % bootstrap interval. pdebench-0.1.0: PDEBench's batch means, "
-        "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. drawn: what a "
+        "predicted frames. pdebench-paper: the same with the given frames counted as if predicted. verdict: 1 where a "
+        "task, or a field of several, is learnt, else 0. drawn: what a "
         f"stage of training drew, of n windows. phase: seconds of the run. The metrics: {meanings}."
     )
     return Section("Every number", text, tuple(rows), folded=True)
@@ -305,11 +241,11 @@ def _against(task: TaskResult, name: str) -> tuple[str, str]:
     for entry in _ours(task):
         curve = by_parameter([entry.evaluation], name)
         trained = task.was_trained(name, curve.values)
-        for at, number, seen in zip(curve.values, curve.numbers, trained, strict=True):
+        for at, score, seen in zip(curve.values, curve.numbers, trained, strict=True):
             # Other grids are judged beside the main one: only what is new there has a place here.
             if seen and entry is not task.ours:
                 continue
-            lines[f"{who}, {'trained' if seen else 'unseen'} values"].append((float(at), number))
+            lines[f"{who}, {'trained' if seen else 'unseen'} values"].append((float(at), score))
     reference = by_parameter([still], name)
     lines[still.predictor] = [(float(x), n) for x, n in zip(reference.values, reference.numbers, strict=True)]
     curves = []

@@ -30,7 +30,8 @@ class PerTrajectory:
     """The errors of one predictor on one part of a task, trajectory by trajectory.
 
     `marks` say which trajectories these are, by what is in them: two runs may be compared where these agree.
-    `simulator` is the SHA-256 of the file of the simulator that predicted, where it was one of a run.
+    `simulator` is the SHA-256 of the file of the simulator that predicted, where it was one of a run; `verdict` is what
+    the report says of it on the test part.
     """
 
     task: str
@@ -44,6 +45,7 @@ class PerTrajectory:
     marks: tuple[str, ...]
     nrmse: tuple[float, ...]
     simulator: str = ""
+    verdict: str = ""
 
     @property
     def by_mark(self) -> dict[str, float]:
@@ -98,8 +100,8 @@ def _row(values: Any) -> PerTrajectory:
         raise ValueError("its lists are of different lengths")
     if not ids:
         raise ValueError(f"it names no trajectory of {task}")
-    simulator = str(values.get("simulator", ""))
-    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse, simulator)
+    words = (str(values.get(name, "")) for name in ("simulator", "verdict"))
+    return PerTrajectory(task, split, predictor, protocol, value, low, high, ids, marks, nrmse, *words)
 
 
 def _words(row: PerTrajectory) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ups.eval.ensembles import AS_DRAWN
+from ups.eval.remarks import number, percent
 from ups.eval.results import TaskResult, times_of
-from ups.eval.sections import number, percent
 from ups.pages import Curve, Section, chart
 from ups.types import Array
 
@@ -117,6 +117,8 @@ def search_section(tasks: Sequence[TaskResult]) -> Section:
 
 def _verdict(overall: float, at_step: float) -> str:
     """What an estimate is good for."""
+    if math.isnan(overall):
+        return "cannot be told: the estimates, or the errors, are all the same"
     if overall < 0.3:
         return "says little about the error here"
     if math.isnan(at_step):

@@ -29,6 +29,7 @@ class TaskError:
     protocol: str
     exam: str = ""
     persistence: float | None = None
+    verdict: str = ""
 
     @property
     def words(self) -> str:
@@ -37,10 +38,18 @@ class TaskError:
     @property
     def briefly(self) -> str:
         """The number alone, and what it must not be taken for: an error of something learnt, or of whole rollouts."""
-        idle = 1.0 if self.persistence is None else min(1.0, self.persistence)  # a forecast of zero has 1
-        remarks = ["not learnt"] * (not self.value <= HARDLY * idle)
+        remarks = [self._verdict] if self._verdict else []
         remarks += [f"protocol {self.protocol.split()[0]}"] * (not self.protocol.startswith("A"))
         return number(self.value) + (f" ({', '.join(remarks)})" if remarks else "")
+
+    @property
+    def _verdict(self) -> str:
+        """The verdict in a few words, nothing where it is `learnt`; of older runs it is known by the error alone."""
+        if self.verdict:
+            words = self.verdict.partition(":")[0].partition(" (")[0]
+            return "" if words == "learnt" else words if words.startswith("learnt") else words.lower()
+        idle = 1.0 if self.persistence is None else min(1.0, self.persistence)  # a forecast of zero has 1
+        return "" if self.value <= HARDLY * idle else "not learnt"
 
 
 def with_interval(value: float, low: float, high: float, n: int) -> str:
@@ -64,12 +73,12 @@ def errors_of(folder: Path) -> dict[str, TaskError]:
         return older
     ours = main_rows(rows, OURS)
     still = {row.task: row.value for row in main_rows(rows, "persistence").values()}
-    return {
-        task: TaskError(
-            task, row.value, row.low, row.high, len(row.nrmse), row.protocol, exam_of(row), still.get(row.task)
-        )
-        for task, row in ours.items()
-    }
+    return {task: _error_of(row, still.get(task)) for task, row in ours.items()}
+
+
+def _error_of(row: PerTrajectory, persistence: float | None) -> TaskError:
+    what = (len(row.nrmse), row.protocol, exam_of(row), persistence, row.verdict)
+    return TaskError(row.task, row.value, row.low, row.high, *what)
 
 
 def exam_of(row: PerTrajectory) -> str:

@@ -45,7 +45,7 @@ class EvalConfig(Config):
     """True frames before those that are validated and judged; null, or fewer than the networks look back on: as many.
     Simulators that look back differently far are judged on the same frames by it."""
     baselines: tuple[str, ...] = ()
-    """Trained for the same time on the same data; needs the extra `baselines`."""
+    """Made of the same data, fno and uno in the same time (they need the extra `baselines`), linear in seconds."""
     zero_shot: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Finer grids to judge on, as multiples of the trained resolution: 2 is twice the cells per axis."""
     unseen: dict[str, tuple[dict[str, float | str], ...]] = Field(default_factory=dict)

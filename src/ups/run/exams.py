@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from ups.config import fingerprint, load
 from ups.data import open_source, renamed
@@ -25,6 +26,7 @@ from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
+UNEVEN = 1e-3  # of a time step, by which it may differ from another that is meant to be the same
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
 # Why trajectories that the config asks for cannot be had.
@@ -96,6 +98,17 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
             f"{name}: its first error is of {most} of {every} ({split}), those of {alike}; {'; '.join(apart)} apart."
         )
     return [dataclasses.replace(main, split=split), *others], notes
+
+
+def outside_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
+    """A sentence for each parameter, and for the time step, of trajectories of one task that training did not see."""
+    task, params = parts[0].task, torch.cat([part.params for part in parts])
+    low, high = simulator.ranges()[task.name]["dt"]
+    steps = [] if task.steady else [dt for part in parts for dt in part.clock.range]
+    # Times that are stored in float32 make steps of their own, which nobody has to hear of.
+    strange = [dt for dt in steps if not low - UNEVEN * low <= dt <= high + UNEVEN * high]
+    said = [simulator.outside(params, task.name, dt) for dt in (None, *strange)]
+    return list(dict.fromkeys(sentence for sentences in said for sentence in sentences))
 
 
 def exams(

@@ -17,10 +17,9 @@ from ups.data.windows import whole
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import Outcome
-from ups.eval.baselines import BASELINES
+from ups.eval.baselines import BASELINES, notes_on
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.fourier import INSTALL, installed
 from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
@@ -43,12 +42,13 @@ from ups.run.champion import Champion, digest_of
 from ups.run.config import RunConfig
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet, Screen
-from ups.run.exams import Exam, by_length, exams
+from ups.run.exams import Exam, by_length, exams, outside_of
 from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.load import load
 from ups.run.long_rollouts import long_rollouts
 from ups.run.order import told, windows_of
+from ups.run.training_mean import training_mean
 from ups.rundir import RunDir
 from ups.stages import STAGES
 from ups.tensors import Window, numbers_of
@@ -93,19 +93,20 @@ class Judge:
     def task(self, exam: Exam, data: DataSet | None = None, beyond: Iterable[Exam | str] = ()) -> TaskResult:
         """One task on `exam`, then on what lies `beyond`; baselines are trained on the training part of `data`."""
         self._show(exam, 0)
-        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in self.baselines if data is not None)]
+        kinds = [] if data is None else [kind for kind in self.baselines if BASELINES[kind].applies(data.task)]
+        rivals = [*self._before(exam), *(self._trained(kind, data) for kind in kinds if data is not None)]
         self.watch.taken()  # of exams before this one
         with watched(lambda share: self._show(exam, ROLLOUTS * share)):
             main, *others = self._entries(exam, rivals)
         laws = self.watch.taken()
+        mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
         coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
         ensemble, errors = self._trust(exam)
         self._show(exam, TRUST)
         search, refinement = self._search(exam), self._refinement(exam)
         self._show(exam, ALL)
-        further: list[Entry] = []
-        unseen = list(exam.outside)
+        further, unseen = list[Entry](), list(exam.outside)
         for more in beyond:
             if isinstance(more, str):
                 self.warnings.append(more)
@@ -115,6 +116,7 @@ class Judge:
         return TaskResult(
             ours=main,
             persistence=others[-1],
+            mean=None if mean is None else Entry(evaluate(mean, self._windows(exam), self.asked, exam.split, 0)),
             baselines=tuple(others[:-1]),
             reconstruction=Entry(coded, self.cost),
             beyond=tuple(further),
@@ -132,7 +134,8 @@ class Judge:
     def report(self, title: str, results: Sequence[TaskResult], facts: Sequence[DataFact], on: str) -> Report:
         """The results with all that a reader needs to judge them."""
         c = self.config
-        said = (tuple(self.warnings), self._notes(), on)
+        notes = notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks))
+        said = (tuple(self.warnings), notes, on)
         return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
 
     def _show(self, exam: Exam, done: float) -> None:
@@ -242,11 +245,10 @@ class Judge:
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
-        found = []
-        for who, cost in judged:
-            shown = examples if who is self.ours else 0
-            found.append(Entry(evaluate(who, self._windows(exam), self.asked, exam.split, shown), cost))
-        return found
+        return [
+            Entry(evaluate(who, self._windows(exam), self.asked, exam.split, examples if who is self.ours else 0), cost)
+            for who, cost in judged
+        ]
 
     def _before(self, exam: Exam) -> list[tuple[Predictor, Cost]]:
         """The simulator that was started from, where it knew the task: has it been forgotten?"""
@@ -274,24 +276,12 @@ class Judge:
         alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
         network.fit(whole(batches.train, given))
-        own = {"optimizer": "adamw", "compile": False, **network.recipe}
-        train = dataclasses.replace(settings.train, steps=None, seconds=self.seconds, **own)
+        own = {"optimizer": "adamw", "compile": False, "steps": None, "seconds": self.seconds, **network.recipe}
+        train = dataclasses.replace(settings.train, **own)
         outcome = Trainer(train, network, batches, alone, report=self.screen.watch).fit()
         cost = Cost(network.parameter_count, outcome.steps, outcome.seconds, str(self.device))
         network.module.to(self.device).eval()
         return ModulePredictor(network.name, self.device, network.predict), cost
-
-    def _notes(self) -> tuple[str, ...]:
-        if self.baselines:
-            names, count = " and ".join(self.baselines), len(self.simulator.tasks)
-            shared = f", shared among the {count} tasks" if count > 1 else ""
-            return (
-                f"{names} (neuraloperator): a network for each task alone, of as many parameters as ours to within 5 % "
-                f"and by its library's own recipe, each trained for {self.seconds:.0f} s, the "
-                f"{self.cost.seconds:.0f} s that ours was trained in all{shared}.",
-            )
-        missing = "" if installed() else f"; it needs a package that is not installed: {INSTALL}"
-        return (f"No FNO stands beside it: `evaluation.baselines: [fno]` trains one for the same time{missing}.",)
 
 
 def judge(
@@ -306,9 +296,8 @@ def judge(
 ) -> Report:
     """Whole rollouts on one part of every task, and what the config asks beyond it."""
     cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
-    folder = RunDir(Path(config.out) / config.name)
     asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion)
-    return judged(asked, sets, folder, split)
+    return judged(asked, sets, RunDir(Path(config.out) / config.name), split)
 
 
 def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
@@ -322,6 +311,7 @@ def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) ->
         for data in sets:
             beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
             (main, *others), notes = by_length(data.parts(split), split, asked.asked.context)
+            main = dataclasses.replace(main, outside=tuple(outside_of(asked.simulator, data.parts(split))))
             asked.warnings += notes
             results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
     on, seen = seen_before(config, sets, split, asked.screen.following)

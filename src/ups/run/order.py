@@ -14,7 +14,7 @@ from ups.data.windows import CELLS, Samples, Windows, spread
 from ups.engine.ranks.dist import Dist, DivergedError
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
-from ups.eval.results import Drawn
+from ups.eval.training_facts import Drawn
 from ups.later import torch
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet

@@ -17,7 +17,7 @@ from ups.engine.ranks.dist import Dist, device_of
 from ups.engine.train import Outcome
 from ups.eval.baselines import require as require_baselines
 from ups.eval.report import Report
-from ups.eval.results import StageFact
+from ups.eval.training_facts import StageFact
 from ups.heartbeat import Pulse
 from ups.models import Simulator
 from ups.models.inherit import inherit, rebuilt

@@ -17,7 +17,7 @@ from ups.engine.ranks.dist import Dist
 from ups.engine.stage import Tracker
 from ups.engine.state import TrainingState
 from ups.engine.train import Outcome, TrainConfig
-from ups.eval.results import Drawn
+from ups.eval.training_facts import Drawn
 from ups.heartbeat import Pulse
 from ups.run.caches import encoded_parts
 from ups.run.config import RunConfig

@@ -1,0 +1,137 @@
+"""A linear model of neighbouring cells: what least squares alone make of the data, as a stage and a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ups.eval.nrmse import nrmse
+from ups.tensors import Losses, Window
+from ups.types import DataError, TaskSpec
+
+REACH = {1: 8, 2: 3, 3: 2}  # cells to either side along each axis that are looked at, by the number of axes
+ROWS = 2**13  # cells of a trajectory, drawn from all of its frames, that are fitted to: unknowns are hundreds at most
+RIDGES = (1e-8, 1e-5, 1e-3)  # of the variance of each feature: of smooth fields the least explode
+LOOKED_AT = 8  # trained trajectories whose rollouts choose one of them
+FAR = 1e6  # what counts for an error that is not a finite number
+
+
+class LinearBaseline(nn.Module):
+    """The rate of change of every channel in a cell as a linear function of all channels of the given frames there and
+    in the cells around, of the inputs, and of 1. `fit` solves for it; nothing is left to train."""
+
+    def __init__(self, task: TaskSpec, context: int) -> None:
+        super().__init__()
+        self.task, self.context, self.name = task, context, "linear"
+        looked_at = context * len(task.channels) * (1 + 2 * REACH[task.ndim] * task.ndim)
+        shape = (looked_at + len(task.given) + 1, len(task.channels))
+        self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+
+    @property
+    def module(self) -> nn.Module:
+        return self
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """No step is taken."""
+        return {"steps": 0, "seconds": None, "ema": 0.0}
+
+    @property
+    def parameter_count(self) -> int:
+        return self.weight.numel()
+
+    def fit(self, windows: Iterable[Window]) -> None:
+        """Least squares over training windows: normal equations in float64, added up window by window."""
+        size, rng, few = len(self.weight) - 1, torch.Generator().manual_seed(0), list[Window]()
+        count, sums = 0, torch.zeros(size + self.weight.shape[1], dtype=torch.float64)
+        squares = torch.zeros(len(sums), len(sums), dtype=torch.float64)
+        for window in (each.to("cpu") for each in windows):
+            few = few or [window.rows(0, LOOKED_AT)]
+            both = self._drawn(window, rng)
+            count, sums, squares = count + len(both), sums + both.sum(0), squares + both.T @ both
+        if not count:
+            raise DataError(f"there is no window of {self.task.name} to fit a linear model to.")
+        mean = sums / count
+        covariance = squares / count - torch.outer(mean, mean)
+        deviation = covariance.diagonal()[:size].clamp_min(0).sqrt()
+        scale = torch.where(deviation > 0, 1 / deviation, 0.0)  # what never changes tells nothing
+        system, rates = covariance[:size, :size] * torch.outer(scale, scale), covariance[:size, size:] * scale[:, None]
+        solved: list[tuple[float, Tensor]] = []
+        for ridge in RIDGES:
+            slopes = torch.linalg.solve(system + ridge * torch.eye(size, dtype=torch.float64), rates) * scale[:, None]
+            with torch.no_grad():
+                self.weight.copy_(torch.cat([slopes, (mean[size:] - mean[:size] @ slopes)[None]]))
+                solved.append((self.score(_means(self.evaluate(few[0]))), self.weight.clone()))
+        with torch.no_grad():
+            self.weight.copy_(min(solved, key=lambda pair: pair[0])[1])
+
+    def _drawn(self, window: Window, rng: torch.Generator) -> Tensor:
+        """Features and rates of change of cells that are drawn and count, `(rows, features + C)`."""
+        frames = torch.cat([window.context[:, -self.context :], window.targets], 1).flatten(2, -2)
+        near = neighbours(tuple(window.targets.shape[2:-1]), window.periodic)
+        samples, steps, cells = len(frames), window.targets.shape[1], len(near)
+        rows = min(ROWS, steps * cells) * samples
+        b, t, x = (torch.randint(n, (rows,), generator=rng) for n in (samples, steps, cells))
+        if window.mask is not None:
+            counts = window.mask.flatten(1)[b, x]
+            b, t, x = b[counts], t[counts], x[counts]
+        looked_at = [frames[b[:, None], (t + k)[:, None], near[x]].flatten(1).double() for k in range(self.context)]
+        now, after = (frames[b, t + self.context - 1 + i, x].double() for i in (0, 1))
+        dt = window.dt.double()[b] if window.dt.ndim == 1 else window.dt.double()[b, t]
+        given = window.inputs.flatten(1, -2)[b, x].double()
+        return torch.cat([*looked_at, given, (after - now) / dt[:, None]], 1)
+
+    def predict(self, window: Window, steps: int) -> Tensor:
+        """Autoregressive rollout, `(B, steps, *S, C)`."""
+        shape, weight = window.context.shape[2:], self.weight.to(window.context.device)
+        near = neighbours(tuple(shape[:-1]), window.periodic).to(weight.device)
+        frames = [*window.context[:, -self.context :].flatten(2, -2).double().unbind(1)]
+        of_frames = weight[: len(weight) - 1 - len(self.task.given)].reshape(self.context, near.shape[1], shape[-1], -1)
+        still = window.inputs.flatten(1, -2).double() @ weight[of_frames.shape[:3].numel() : -1] + weight[-1]
+        predicted = []
+        for i in range(steps):
+            rate = still
+            for frame, by_offset in zip(frames[-self.context :], of_frames, strict=True):
+                for place, matrix in zip(near.T, by_offset, strict=True):
+                    rate = rate + frame[:, place] @ matrix
+            dt = (window.dt if window.dt.ndim == 1 else window.dt[:, i]).double()
+            frames.append(frames[-1] + dt[:, None, None] * rate)
+            frames = frames[-self.context :]
+            predicted.append(frames[-1].float().reshape(len(frame), *shape))
+        return torch.stack(predicted, 1)
+
+    def loss(self, window: Window) -> Losses:
+        """`mse`: the mean square error of the rollout."""
+        return {"mse": (self.predict(window, window.targets.shape[1]) - window.targets).square().mean()}
+
+    def view(self, window: Window, progress: float) -> Window:  # noqa: ARG002  (no curriculum)
+        """All of a window is looked at."""
+        return window
+
+    def evaluate(self, window: Window) -> dict[str, Tensor]:
+        """nRMSE of the rollout per sample, `(B,)`."""
+        error = nrmse(self.predict(window, window.targets.shape[1]), window.targets, mask=window.mask)
+        return {f"{self.task.name} nRMSE": error.nan_to_num(FAR, FAR, FAR).mean((1, 2))}
+
+    def score(self, means: Mapping[str, float]) -> float:
+        """The nRMSE of whole rollouts."""
+        return means[f"{self.task.name} nRMSE"]
+
+
+def _means(numbers: Mapping[str, Tensor]) -> dict[str, float]:
+    return {name: float(values.mean()) for name, values in numbers.items()}
+
+
+def neighbours(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+    """For each cell of a grid, in order, those that are looked at: itself, then those along each axis, `(cells, n)`.
+    What lies beyond an end that does not wrap is the last cell."""
+    cells = torch.arange(torch.Size(shape).numel()).reshape(shape)
+    found = [cells]
+    for axis, (length, wraps) in enumerate(zip(shape, periodic, strict=True)):
+        for by in (by for far in range(1, REACH[len(shape)] + 1) for by in (-far, far)):
+            at = torch.arange(length) + by
+            found.append(cells.index_select(axis, at % length if wraps else at.clamp(0, length - 1)))
+    return torch.stack([each.flatten() for each in found], 1)

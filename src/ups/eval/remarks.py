@@ -1,0 +1,117 @@
+"""Sentences beside the table of a report: what makes its numbers large, and what training has made worse."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ups.eval.results import Record, TaskResult, how_few
+from ups.eval.rollout import Evaluation
+from ups.types import counted
+
+FEW_MAKE_IT = 4  # times the median error, from which the mean is one of a few trajectories
+LINEAR = "linear"  # the baseline of that name
+SMALL = 10  # times under what is usual, from which a true field is next to nothing
+
+
+def number(value: float) -> str:
+    """Four significant digits."""
+    return f"{value:.4g}"
+
+
+def percent(share: float) -> str:
+    """A share of one, in percent."""
+    return f"{100 * share:.2f} %"
+
+
+def with_interval(record: Record) -> str:
+    """A number and the interval around it; one sample has none."""
+    ends = f" ({number(record.low)} – {number(record.high)})" if record.n > 1 else ""
+    return f"{number(record.value)}{ends}"
+
+
+def codec_complaints(task: TaskResult) -> list[str]:
+    """A sentence where the codec alone errs more than the first predicted frame."""
+    if task.reconstruction is None or task.ours.cost.steps == 0:
+        return []
+    alone = task.reconstruction.evaluation
+    codec = float(np.median(alone.per_sample())) if made_by_few(alone) else alone.score
+    step = task.ours.evaluation.one_step.value
+    name = task.ours.evaluation.task.name
+    sentence = (
+        f"{name}: the codec is the bottleneck, its reconstruction error {number(codec)} exceeds the one-step error."
+    )
+    return [sentence] if codec > step else []
+
+
+def outdone(task: TaskResult) -> list[str]:
+    """A sentence where a linear model does better."""
+    name, ours = task.ours.evaluation.task.name, task.ours.evaluation.score
+    scores = [b.evaluation.score for b in task.baselines if b.evaluation.predictor == LINEAR]
+    return [f"{name}: a linear model of neighbouring cells has {number(score)}." for score in scores if score < ours]
+
+
+def made_by_few(e: Evaluation) -> bool:
+    """Whether a few trajectories make the mean what it is: it is many times that which half of them do not exceed."""
+    return math.isfinite(e.score) and e.score > FEW_MAKE_IT * float(np.median(e.per_sample()))
+
+
+def empty_fields(task: TaskResult) -> list[str]:
+    """A sentence where channels are left out of the means, for nothing is in them."""
+    e = task.ours.evaluation
+    left = [name for i, name in enumerate(e.task.channels) if i not in e.errors.counting]
+    if not left:
+        return []
+    which = f"{left[0]} is" if len(left) == 1 else f"{', '.join(left)} are"
+    return [
+        f"{e.task.name}: {which} zero in all that is judged, and predicted so: nothing is to foretell there, and means "
+        "over channels leave it out."
+    ]
+
+
+def means_of_few(task: TaskResult) -> list[str]:
+    """A sentence where the mean says little of most trajectories."""
+    e = task.ours.evaluation
+    errors = e.per_sample()
+    if (nothing := np.isinf(errors) & ~e.diverged).any():
+        first = e.ids[int(np.argmax(nothing))] if len(e.ids) == len(e) else str(int(np.argmax(nothing)))
+        return [
+            f"{e.task.name}: {int(nothing.sum())} of {counted(len(e), 'trajectory')} (such as {first}) have a field "
+            "that is zero in every true frame, beside which any error is infinite, and so is the mean; `nrmse-median` "
+            "in results.json says what half of them do not exceed. Leave such trajectories out, or that field."
+        ]
+    if not made_by_few(e):
+        return []
+    worst, middle = int(np.argmax(errors)), number(float(np.median(errors)))
+    name = e.ids[worst] if len(e.ids) == len(e) else str(worst)
+    return [
+        f"{e.task.name}: a few trajectories make its mean error: half of them have {middle} or less, and {name} has "
+        f"{number(float(errors[worst]))}{_why_so_large(e, worst)}; trajectories.json has all of them."
+    ]
+
+
+def _why_so_large(e: Evaluation, sample: int) -> str:
+    """What makes the error of a sample large, where a true field is small beside what it is in half of all frames."""
+    rmse, relative = (e.errors.frames(name) for name in ("rmse", "nrmse"))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        size = rmse / relative  # of the truth, (N, T, C); nan where nothing is wrong
+    names = []
+    for name, sizes in zip(e.task.channels, np.moveaxis(size, -1, 0), strict=True):
+        known = sizes[np.isfinite(sizes)]
+        if len(known) and (sizes[sample] < np.median(known) / SMALL).any():
+            names.append(name)
+    if not names:
+        return ""
+    return f". There {', '.join(names)} is next to nothing in some true frames, and any error is large beside that"
+
+
+def losses_of_old(task: TaskResult) -> list[str]:
+    """A sentence where further training has made a task worse that the simulator it started from knew."""
+    if task.before is None or not task.got_worse:
+        return []
+    e, old = task.ours.evaluation, task.before.evaluation
+    return [
+        f"{e.task.name} got WORSE: nRMSE {number(e.score)}, where the simulator that training started from has "
+        f"{number(old.score)} on the same trajectories{how_few(len(e))}; train on more of its data, or for less time."
+    ]

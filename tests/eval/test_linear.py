@@ -1,0 +1,59 @@
+"""The linear baseline: exact where the physics is linear and local, and absent where there are no steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ups.eval.baselines import BASELINES
+from ups.eval.linear import LinearBaseline, neighbours
+from ups.physics import TASKS
+from ups.tensors import Window
+from ups.types import Field, TaskSpec
+
+
+def heat(task: TaskSpec, samples: int, frames: int, given: int = 0) -> Window:
+    """Heat about a mean of 100 on eight cells an axis that wrap, explicit in time."""
+    values = [100 + torch.randn(samples, *(8,) * task.ndim, generator=torch.Generator().manual_seed(samples))]
+    for _ in range(frames - 1):
+        u = values[-1]
+        bent = [u.roll(1, axis) + u.roll(-1, axis) - 2 * u for axis in range(1, task.ndim + 1)]
+        values.append(u + 0.1 * torch.stack(bent).sum(0))
+    every = torch.stack(values, 1).unsqueeze(-1)
+    inputs, facts = torch.ones(*every[:, 0].shape[:-1], given), (torch.zeros(samples, 1), torch.full((samples,), 0.1))
+    return Window(task, every[:, :1], every[:, 1:], inputs, *facts, (True,) * task.ndim, (1.0,) * task.ndim)
+
+
+@pytest.mark.parametrize("name", ["burgers1d", "swe2d"])
+def test_what_is_linear_and_local_is_foretold_exactly_also_beside_a_large_mean(name: str) -> None:
+    task, test = TASKS[name], heat(TASKS[name], 3, 9)
+    model = BASELINES["linear"].untrained(task, 1, 0, 0)
+    model.fit([heat(task, 6, 5), heat(task, 4, 5)])
+    with torch.no_grad():
+        off = model.predict(test, 8) - test.targets
+    assert off.abs().max() < 1e-3 * test.targets.std()
+
+
+def test_cells_that_do_not_count_are_not_fitted_to() -> None:
+    task = replace(TASKS["burgers1d"], inputs=(Field.scalar("wet"),), mask="wet")
+    good, bad = (heat(task, 6, 5, given=1) for _ in range(2))
+    for window in (good, bad):
+        window.inputs[:, 4] = 0
+    bad.targets[:, :, 4] *= torch.rand(6, 4, 1)  # near by it is seen, as what stands there
+    models = [LinearBaseline(task, 1) for _ in range(2)]
+    drawn = [model._drawn(w, torch.Generator().manual_seed(0)) for model, w in zip(models, (good, bad), strict=True)]
+    assert torch.equal(drawn[0][:, -1], drawn[1][:, -1]), "the rates of change of the others are what they were"
+
+
+def test_neighbours_wrap_where_an_axis_does() -> None:
+    assert neighbours((9,), (True,))[0].tolist()[:5] == [0, 8, 1, 7, 2]
+    assert neighbours((9,), (False,))[0].tolist()[:5] == [0, 0, 1, 0, 2]
+    assert neighbours((3, 4), (True, False)).shape == (12, 13)
+
+
+def test_of_steady_states_there_is_no_linear_model() -> None:
+    assert not BASELINES["linear"].applies(TASKS["darcy2d"])
+    assert BASELINES["linear"].applies(TASKS["burgers1d"])
+    assert BASELINES["fno"].applies(TASKS["darcy2d"])
