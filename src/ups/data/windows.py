@@ -234,7 +234,7 @@ def spread(parts: Sequence[Trajectories], context: int, targets: int, count: int
         most = 2**25 // ((context + targets) * int(np.prod(part.shape)) * len(task.channels))
         wanted = max(1, min(round(count * len(own) / total), most))
         window = part.window(*own.of(_even(len(own), wanted)), context, targets)
-        key = (window.context.shape[2:], window.box, window.periodic, window.dt.shape[1:])
+        key = (window.context.shape[2:], window.box, window.corner, window.periodic, window.dt.shape[1:])
         alike.setdefault(key, []).append(window)
     return [Window.join(windows) for windows in alike.values()]
 
