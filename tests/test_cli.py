@@ -100,6 +100,7 @@ MISTAKES = {
     "negative viscosity": ((*GENERATE, "burgers1d", "--nu", "-1"), "nu is -1, but must be above 0"),
     "viscosity in words": ((*GENERATE, "burgers1d", "--nu", "thick"), "must be a finite number"),
     "unknown parameter": ((*GENERATE, "burgers1d", "--mu", "1"), "has no parameter 'mu'; it has nu"),
+    "parameter under params": ((*GENERATE, "burgers1d", "--params.nu", "1"), "a flag of its own: --nu VALUE"),
     "no samples": ((*GENERATE, "burgers1d", "--samples", "0"), "greater than or equal to 1"),
     "unknown scheme": ((*GENERATE, "burgers1d", "--scheme", "exact"), "pdebench"),
     "scheme of another task": ((*GENERATE, "ks1d", "--scheme", "pdebench"), "has no scheme 'pdebench'"),

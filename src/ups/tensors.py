@@ -28,7 +28,8 @@ class Window:
     `context (B, K, *S, C)` holds frames t−K+1 … t, `targets (B, M, *S, C)` frames t+1 … t+M, in physical units.
     `inputs (B, *S, C_in)` is given rather than predicted; `params (B, P)` holds the task's numbers in the order of
     `numbers_of(task)`; `dt (B,)` is the time between frames, or `dt (B, M)` that of each step to a target where they
-    differ (ask `step`); `periodic` says which axes wrap; `box` is the length of each axis. All
+    differ (ask `step`); `periodic` says which axes wrap; `box` is the length of each axis; `corner` is where the grid
+    begins (see `Domain.corner`), or nothing, where nobody says it. All
     samples of a window share the task, the grid and the boundary. A steady task is one step of length 1
     from nothing to its solution: its context is zero, its targets are that one frame.
 
@@ -46,6 +47,7 @@ class Window:
     box: tuple[float, ...]
     ids: tuple[str, ...] = ()
     tokens: Tensor | None = None
+    corner: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.context)
@@ -62,9 +64,9 @@ class Window:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What windows of one task have in common that can be joined: shapes of frames and of dt, boundary and box."""
+        """What windows of one task have in common that can be joined: shapes of frames and of dt, boundary, box and places."""
         shapes = (tuple(x.shape[1:]) for x in (self.context, self.targets, self.dt))
-        return (*shapes, self.periodic, self.box)
+        return (*shapes, self.periodic, self.box, self.corner)
 
     def step(self, i: int) -> Tensor:
         """The time `(B,)` from target i − 1 (the last frame of the context for i = 0) to target i."""
@@ -134,8 +136,9 @@ class Condition:
     """`params (B, P)` in the order of `numbers_of(task)`, `dt (B,)`, which axes wrap, and the name of the task.
 
     `inputs (B, *S, C_in)`, in physical units, is what the task is given rather than predicts, where it is given any.
-    `box` is the length of each axis; the task's own where it is None. `noise (B, *G, D)`, standard normal, is what a
-    part that draws has to draw with; without it the part gives its mean.
+    `box` is the length of each axis; the task's own where it is None. `corner` is where the grid of the inputs begins,
+    as in a window. `noise (B, *G, D)`, standard normal, is what a part that draws has to draw with; without it the part
+    gives its mean.
     """
 
     params: Tensor
@@ -145,20 +148,24 @@ class Condition:
     inputs: Tensor | None = None
     box: tuple[float, ...] | None = None
     noise: Tensor | None = None
+    corner: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, window: Window, step: int = 0) -> Condition:
         """What drives a step of a window."""
         inputs = window.inputs if window.task.inputs else None
-        return cls(window.params, window.step(step), window.periodic, window.task.name, inputs, window.box)
+        driven = (window.params, window.step(step), window.periodic, window.task.name, inputs, window.box)
+        return cls(*driven, corner=window.corner)
 
 
 @dataclass(frozen=True)
 class LatentState:
-    """What the codec makes of frames: a grid of tokens `z (B, *G, D)`, and which of its axes wrap around."""
+    """What the codec makes of frames: a grid of tokens `z (B, *G, D)`, which of its axes wrap around, and where the
+    grid of the frames began, as in a window."""
 
     z: Tensor
     periodic: tuple[bool, ...]
+    corner: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,19 @@ class Domain:
         """Cell width per axis (uniform grids only)."""
         return tuple(length / n for length, n in zip(self.lengths, self.shape, strict=True))
 
+    def corner(self, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
+        """Where its box begins, in boxes from the lower ends of `bounds`: not at 0 where every n-th cell was picked.
+
+        A box of another length, or one that lies more than a cell away, is another box, and begins at 0.
+        """
+        found = []
+        for (low, high), (start, end), n in zip(self.bounds, bounds, self.shape, strict=False):
+            length = end - start
+            off = (low - start) / length
+            beside = abs(high - low - length) < 1e-6 * length and 1e-3 < abs(off) * n < 1
+            found.append(round(off, 9) if beside else 0.0)
+        return tuple(found)
+
     def refined(self, factor: int) -> Domain:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""
         if factor == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -239,12 +240,21 @@ def main(words: list[str] | None = None) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
 
 
+def _mistake(error: cyclopts.CycloptsError, words: Sequence[str]) -> str:
+    """What is wrong with the words of a command."""
+    if "Dictionary of tokens" in str(error):  # a dot in a flag that names a parameter of an equation
+        flag = next((word for word in words if word.startswith("--") and "." in word), "")
+        name = flag.split("=")[0].rpartition(".")[2]
+        return f"there is no flag '{flag}'; a parameter of the equation is a flag of its own: --{name} VALUE."
+    return f"{' '.join(str(error).split())} See `ups --help`."
+
+
 def _code(words: list[str] | None) -> int:
     """The exit code of the command."""
     try:
         code = app(sys.argv[1:] if words is None else words, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as error:
-        print(f"ups: {printable(' '.join(str(error).split()))} See `ups --help`.", file=sys.stderr)
+        print(f"ups: {printable(_mistake(error, sys.argv[1:] if words is None else words))}", file=sys.stderr)
         return 2
     except UpsError as error:
         print(f"ups: {printable(str(error).replace(chr(10), ' '))}", file=sys.stderr)

@@ -113,6 +113,8 @@ def _check_plan(folder: Path, manifest: Mapping[str, Any]) -> None:
         raise ValueError("its samples are of no possible length")
     for name, length in (("lengths", samples), ("dt", samples), ("box", len(manifest["shape"]))):
         _numbers(manifest, name, length)
+    if "corner" in manifest:
+        _numbers(manifest, "corner", len(manifest["shape"]))
     if manifest["steps"] is not None:
         _numbers(manifest, "steps", samples, len(times) - 1)
     if not math.isfinite(manifest["rounding"]["relative"]):
@@ -218,6 +220,7 @@ class Latents:
         self.times, self.lengths = self.clock.times, self.clock.lengths
         self.shape: tuple[int, ...] = tuple(manifest["shape"])
         self.periodic, self.box = tuple(manifest["periodic"]), tuple(manifest["box"])
+        self.corner = tuple(manifest.get("corner", ()))  # which caches of before do not have
         self.truth = truth or NoFrames(self.shape)
         self.form, self.per_shard = FORMATS[manifest["dtype"]], int(manifest["rows"])
         self._seals = dict(seals or {})
@@ -327,4 +330,5 @@ class Latents:
             box=self.box,
             ids=tuple(name.tobytes().rstrip(b"\0").decode() for name in stored["ids"]),
             tokens=tokens,
+            corner=self.corner,
         )

@@ -251,6 +251,7 @@ class Builder:
             "shape": list(part.shape),
             "periodic": list(domain.periodic),
             "box": list(domain.lengths),
+            "corner": list(part.corner),
             "shards": shards,
         }
         return {**manifest, "sum": sum_of(manifest)}

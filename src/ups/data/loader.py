@@ -44,7 +44,8 @@ class _Numbered(Dataset[Packed]):
         tensors = {name: getattr(window, name) for name in TENSORS}
         arrays = {name: value.numpy() for name, value in tensors.items() if value is not None}
         drawn = {"which": which, "chosen": chosen}
-        return {**arrays, **drawn, "ids": window.ids, "periodic": window.periodic, "box": window.box}
+        plain = {name: getattr(window, name) for name in ("ids", "periodic", "box", "corner")}
+        return {**arrays, **drawn, **plain}
 
 
 class Loader:

@@ -114,6 +114,7 @@ class Trajectories:
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
+        self.corner = reduction.domain(self.domain).corner(source.task.bounds)
         times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")
@@ -211,8 +212,7 @@ class Trajectories:
 
     def _read_all(self, device: torch.device, staged: bool | None = None) -> Tensor:
         """Every trajectory, `(N, T, *S, C)`, on a device; `staged` as `fill_frames` says."""
-        shape = (len(self.ids), len(self.times), *self.shape, len(self.task.channels))
-        values = torch.empty(shape, device=device)
+        values = torch.empty(len(self.ids), len(self.times), *self.shape, len(self.task.channels), device=device)
         fill_frames(values, self._read_to, self.source.channels_apart, staged)
         return values
 
@@ -274,6 +274,7 @@ class Trajectories:
             periodic=self.domain.periodic,
             box=self.domain.lengths,
             ids=tuple(self.ids[s] for s in samples),
+            corner=self.corner,
         )
 
     def sound(self) -> Trajectories:
@@ -303,8 +304,7 @@ class Trajectories:
         channels, blocks = len(self.task.channels), self._blocks(range(len(self)))
 
         def moments(i: int) -> Array:
-            block = blocks[i]
-            held = self._resident
+            block, held = blocks[i], self._resident
             values = self._read_block(block) if held is None else held[block.start : block.stop].numpy()
             if self.mask is None:
                 return moments_of(values[:, : self.lengths[block.start]])

@@ -220,6 +220,8 @@ class Answers(nn.Module):
         if window.mask is None:
             warn_lost(answer.isfinite(), over, window.task)
             return answer
+        if places is not None:
+            places = self.codec.places(places, window.task, tuple(window.mask.shape[1:]), window.corner)
         cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
         nothing = ~cells.unsqueeze(-1)
         warn_lost(answer.isfinite() | nothing, over, window.task)

@@ -98,6 +98,15 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return header, tensors
 
 
+def corners(header: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    """Where the grid of each task begins; nothing is known of artifacts that were written before it was asked."""
+    found = {name: tuple(map(float, corner)) for name, corner in header.get("corners", {}).items()}
+    for name, corner in found.items():
+        if len(corner) != len(header["grids"][name]) or not all(abs(part) < 1 for part in corner):
+            raise ValueError(f"the grid of {name} begins nowhere")
+    return found
+
+
 def spans(header: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The ranges of parameters that training saw, by task."""
     ranges = header["ranges"].items()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ups.models.config import CodecConfig
 from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
-from ups.models.grids import Patch, Space, check_grid, cropped, in_patches, padded, resample
+from ups.models.grids import Patch, Space, check_grid, cropped, in_patches, padded, resample, shift_of
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import interpolate
 from ups.tensors import LatentState, TaskStatistics
@@ -48,6 +48,7 @@ class Codec(Part):
         self.config = config
         self.tasks = {task.name: task for task in tasks}
         self.grids = {t.name: tuple((grids or {}).get(t.name, (t.resolution,) * t.ndim)) for t in tasks}
+        self.corners: dict[str, tuple[float, ...]] = {}  # where those begin, as `Domain.corner` says, where it is known
         for task in tasks:
             if "." in task.name or hasattr(nn.ModuleDict, task.name):
                 raise ConfigError(f"'{task.name}' cannot be the name of a task, for torch has a use for it; rename it.")
@@ -113,24 +114,44 @@ class Codec(Part):
         spec = self.task(task)
         return in_patches(self.grids[spec.name], self.config.patch[spec.ndim - 1])
 
-    def encode(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> LatentState:
-        """Frames `(B, *S, C)` on any grid of the task's box to tokens `(B, *G, D)`."""
+    def encode(
+        self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...], corner: tuple[float, ...] = ()
+    ) -> LatentState:
+        """Frames `(B, *S, C)` on any grid of the task's box, which begins at `corner`, to tokens `(B, *G, D)`."""
         spec = self.task(task)
         if frames.ndim != spec.ndim + 2 or frames.shape[-1] != len(spec.channels):
             wanted = f"{counted(spec.ndim, 'axis')} and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
-        x = resample(self.statistics_of(spec)(frames), self.grids[spec.name], periodic)
-        x = padded(x, self.config.patch[spec.ndim - 1], periodic)
-        return LatentState(self.encoder(x, spec, periodic), periodic)
+        x = self._on_own_grid(self.statistics_of(spec)(frames), spec, periodic, corner)
+        return LatentState(self.encoder(x, spec, periodic), periodic, corner)
 
-    def moved(self, z: Tensor, change: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+    def _on_own_grid(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...], corner: tuple[float, ...]) -> Tensor:
+        grid, cells = self.grids[task.name], tuple(x.shape[1:-1])
+        shift = shift_of(self.corners.get(task.name), grid, cells, corner)
+        return padded(resample(x, grid, periodic, shift), self.config.patch[task.ndim - 1], periodic)
+
+    def brought_to(self, frames: Tensor, task: TaskSpec, state: LatentState, cells: tuple[int, ...]) -> Tensor:
+        """Frames on the task's grid, brought to one of `cells` that begins where that of `state` did."""
+        shift = shift_of(self.corners.get(task.name), self.grids[task.name], cells, state.corner)
+        return resample(frames, cells, state.periodic, tuple(-later for later in shift))
+
+    def moved(
+        self,
+        z: Tensor,
+        change: Tensor,
+        task: TaskSpec | str,
+        periodic: tuple[bool, ...],
+        corner: tuple[float, ...] = (),
+    ) -> Tensor:
         """Tokens `(B, *G, D)` whose frames, on any grid, were changed by `change (B, *S, C)`; as they are where that is
         nothing. Cheaper than the difference of two encodings, and as good (docs/laws.md)."""
         spec = self.task(task)
-        x = resample(change.float() / self.statistics_of(spec).scale, self.grids[spec.name], periodic)
-        return z + self.encoder.change(padded(x, self.config.patch[spec.ndim - 1], periodic), spec, periodic)
+        x = self._on_own_grid(change.float() / self.statistics_of(spec).scale, spec, periodic, corner)
+        return z + self.encoder.change(x, spec, periodic)
 
-    def encode_alike(self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...]) -> Tensor:
+    def encode_alike(
+        self, frames: Tensor, task: TaskSpec | str, periodic: tuple[bool, ...], corner: tuple[float, ...] = ()
+    ) -> Tensor:
         """Tokens `(B, *G, D)` of frames, each with the same bits in whatever company it is encoded.
 
         A GPU chooses its kernels by the size of what it is given, and they round differently: it is given pieces of one
@@ -138,12 +159,12 @@ class Codec(Part):
         """
         rows = PIECES.get(frames.device.type)
         if rows is None:
-            return self.encode(frames, task, periodic).z
+            return self.encode(frames, task, periodic, corner).z
         size = max(1, rows // math.prod(self.tokens(task)))
         found = []
         for piece in torch.split(frames, size):
             whole = torch.cat((piece, piece.new_zeros(size - len(piece), *piece.shape[1:])))
-            found.append(self.encode(whole, task, periodic).z[: len(piece)])
+            found.append(self.encode(whole, task, periodic, corner).z[: len(piece)])
         return torch.cat(found)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -151,7 +172,8 @@ class Codec(Part):
         exact for all that the task's grid resolves."""
         spec = self.task(task)
         x, kept = self._frames(state, spec), self.statistics_of(spec)
-        return resample(x, shape or tuple(x.shape[1:-1]), state.periodic) * kept.std + kept.mean
+        x = x if shape is None else self.brought_to(x, spec, state, shape)
+        return x * kept.std + kept.mean
 
     def query(self, state: LatentState, task: TaskSpec | str, points: Tensor) -> Tensor:
         """The values `(B, P, C)` at `points (B, P, n)`, in units of the box: [0, 1) along each axis.
@@ -163,7 +185,16 @@ class Codec(Part):
         """
         spec = self.task(task)
         kept = self.statistics_of(spec)
-        return interpolate(self._frames(state, spec), points, state.periodic) * kept.std + kept.mean
+        return interpolate(self._frames(state, spec), self.places(points, spec), state.periodic) * kept.std + kept.mean
+
+    def places(
+        self, points: Tensor, task: TaskSpec, cells: tuple[int, ...] = (), corner: tuple[float, ...] = ()
+    ) -> Tensor:
+        """Points `(…, n)` in units of the task's box as seen from where the task's grid begins, or one of `cells` that
+        begins at `corner`."""
+        own = self.corners.get(task.name, ())
+        begins = corner or (own if not cells or cells == self.grids[task.name] else ())
+        return points - points.new_tensor(begins) if own and any(begins) else points
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from ups.models.grids import Space, in_patches, padded, patches, resample
+from ups.models.grids import Space, in_patches, padded, patches, resample, shift_of
 from ups.models.layers import LocalMix
 from ups.types import ConfigError, TaskSpec, counted
 
@@ -126,6 +126,7 @@ class InputEncoder(nn.Module):
     ) -> None:
         super().__init__()
         self.grids = dict(grids or {})
+        self.corners: Mapping[str, tuple[float, ...]] = {}  # where they begin, as the codec's do
         given = [dataclasses.replace(task, fields=task.inputs, inputs=()) for task in tasks if task.inputs]
         self.tasks = {task.name: task for task in given}
         self.statistics = nn.ModuleDict({task.name: Statistics(len(task.channels)) for task in given})
@@ -136,8 +137,8 @@ class InputEncoder(nn.Module):
         assert isinstance(found, Statistics)
         return found
 
-    def forward(self, inputs: Tensor | None, task: str, space: Space) -> Tensor:
-        """Inputs of a task to tokens `(B, *G, D)` on the token grid of `space`."""
+    def forward(self, inputs: Tensor | None, task: str, space: Space, corner: tuple[float, ...] = ()) -> Tensor:
+        """Inputs of a task, on a grid that begins at `corner`, to tokens `(B, *G, D)` on the token grid of `space`."""
         spec = self.tasks[task]
         if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
             found = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
@@ -149,6 +150,7 @@ class InputEncoder(nn.Module):
         grid = self.grids.get(task, ())
         if in_patches(grid, patch) != space.shape:
             grid = tuple(n * patch for n in space.shape)
-        x = resample(self.statistics_of(task)(inputs), grid, space.periodic)
+        shift = shift_of(self.corners.get(task), grid, tuple(inputs.shape[1:-1]), corner)
+        x = resample(self.statistics_of(task)(inputs), grid, space.periodic, shift)
         y: Tensor = self.encoder(padded(x, patch, space.periodic), spec, space.periodic)
         return y

@@ -126,16 +126,21 @@ def _fourier(n: int, m: int) -> Array:
     return np.asarray(matrix / n)
 
 
-def _cubic(n: int, m: int) -> Array:
-    """Lagrange interpolation through the four nearest of n cell centres (one-sided at the walls), read at m centres."""
+def _cubic(n: int, m: int, shift: float = 0.0) -> Array:
+    """Lagrange interpolation through the four nearest of n cell centres (one-sided at the walls), read at m centres of
+    a grid that begins `shift` boxes later. Beyond the last cell it goes on in a straight line."""
     width = min(4, n)
-    at = (np.arange(m) + 0.5) * n / m - 0.5
+    at = ((np.arange(m) + 0.5) / m + shift) * n - 0.5
     first = np.clip(np.floor(at).astype(int) - width // 2 + 1, 0, n - width)
     matrix = np.zeros((m, n))
     for i in range(width):
         others = [first + j for j in range(width) if j != i]
         weights = np.prod([(at - o) / (first + i - o) for o in others], axis=0)
         matrix[np.arange(m), first + i] = weights
+    for row in np.flatnonzero((at < -0.5) | (at > n - 0.5)) if n > 1 else ():
+        near = 0 if at[row] < 0 else n - 2
+        matrix[row] = 0.0
+        matrix[row, [near, near + 1]] = near + 1 - at[row], at[row] - near
     return matrix
 
 
@@ -158,22 +163,36 @@ def _back(n: int, m: int, device: torch.device) -> Tensor:
 
 
 @table
-def _resampling(n: int, m: int, periodic: bool, device: torch.device) -> Tensor:
-    matrix = _fourier(n, m) if periodic else _cubic(n, m) if m > n else _average(n, m)
+def _resampling(n: int, m: int, periodic: bool, shift: float, device: torch.device) -> Tensor:
+    matrix = _fourier(n, m) if periodic else _cubic(n, m, shift) if m > n or shift else _average(n, m)
     return torch.as_tensor(matrix, dtype=torch.float32, device=device)
 
 
-def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...], shift: tuple[float, ...] = ()) -> Tensor:
     """Frames `(B, *S, C)` on another grid of the same box, `(B, *shape, C)`.
 
     Periodic axes: the trigonometric interpolant (exact for what the coarser grid resolves). Bounded axes: cubic
-    interpolation towards finer cells, cell averages towards coarser ones.
+    interpolation towards finer cells, cell averages towards coarser ones. `shift`: how many boxes later the other grid
+    begins along bounded axes; its values are then those at its centres, finer or coarser, for cells were picked.
     """
     for axis, (m, wraps) in enumerate(zip(shape, periodic, strict=True), start=1):
-        n = x.shape[axis]
-        if n != m:
-            x = _along(x, axis, _resampling(n, m, wraps, x.device))
+        n, later = x.shape[axis], 0.0 if wraps or not shift else shift[axis - 1]
+        if n != m or later:
+            x = _along(x, axis, _resampling(n, m, wraps, later, x.device))
     return x
+
+
+def shift_of(
+    own: tuple[float, ...] | None, grid: tuple[int, ...], cells: tuple[int, ...], corner: tuple[float, ...]
+) -> tuple[float, ...]:
+    """How many boxes later `grid`, which begins at `own` (see `Domain.corner`), begins than one of `cells` at `corner`.
+
+    Where nobody says where the other begins, it is the same one if it has as many cells, and fills the box if not.
+    """
+    if own is None or (not corner and cells == grid):
+        return ()
+    gaps = [a - b for a, b in zip(own, corner or (0.0,) * len(own), strict=True)]
+    return tuple(gap if abs(gap) * n > 1e-3 else 0.0 for gap, n in zip(gaps, cells, strict=True))
 
 
 def _along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from ups.models.config import OperatorConfig
 from ups.models.drift import Drift, carry, cells_of
 from ups.models.grids import Patch, Space
 from ups.models.layers import AXES, fourier_features
-from ups.models.part import Blueprint, NamedAxis, Part
+from ups.models.part import NamedAxis, Part
 from ups.models.tokens import TokenNetwork
 from ups.physics.symmetries import winds_of
 from ups.tensors import Condition, table
@@ -123,13 +123,8 @@ class LatentOperator(TokenNetwork):
         self.gauged = frozenset(names) - still if config.by_sample else frozenset()
         self.codec: tuple[Codec, ...] = ()  # whose tokens these are, if they lose nothing; it is no part of this one
 
-    @classmethod
-    def build(cls, config: Any, blueprint: Blueprint) -> Self:
-        part = super().build(config, blueprint)
-        part.stand_beside(blueprint.parts)
-        return part
-
     def stand_beside(self, parts: Mapping[str, Part]) -> None:
+        super().stand_beside(parts)
         codec = parts["codec"]
         assert isinstance(codec, Codec)
         self.codec = (codec,) if self.config.carried_by == "cells" else ()

@@ -61,6 +61,11 @@ def _local(at: Tensor, n: int, periodic: bool) -> Tensor:
         # The weights of a narrow stencil fill the first places of a wide one that begins at most where it fits.
         weights = torch.where(inside.unsqueeze(-1), weights, narrow)
         first = torch.where(inside, first, start)
+        if n > 1:  # beyond the last cell it goes on in a straight line
+            beyond, end = (x < -0.5) | (x > n - 0.5), x.floor().long().clamp(0, n - 2)
+            straight = torch.nn.functional.pad(_lagrange(x, end, 2), (0, wide - 2))
+            weights = torch.where(beyond.unsqueeze(-1), straight, weights)
+            first = torch.where(beyond, end, first)
     cells = first.unsqueeze(-1) + torch.arange(wide, device=at.device)
     # Places beyond the last cell of a wall have weight 0, wherever they are counted.
     return torch.zeros(*at.shape, n, dtype=at.dtype, device=at.device).scatter_add_(-1, cells % n, weights)

@@ -16,6 +16,7 @@ from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.ensembles import Draws
+from ups.models.interleave import put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
 from ups.models.points import frames_at
@@ -134,8 +135,15 @@ class Simulator(Answers):
         where parameters carry states along.
         """
         context = context[:, -self.operator.config.looks_back(condition.task) :]
-        tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic).z
+        tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic, condition.corner).z
         return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), condition)
+
+    def learn_corners(self, corners: Mapping[str, tuple[float, ...]]) -> None:
+        """Record where the grid of each task begins (see `Domain.corner`): frames on other grids, and points, then lie
+        where they truly are beside it."""
+        self.codec.corners = dict(corners)
+        for part in self.parts.values():
+            part.stand_beside(self.parts)
 
     def filled(self, z: Tensor, condition: Condition) -> Tensor:
         """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says; see the operator's."""
@@ -147,10 +155,15 @@ class Simulator(Answers):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
+        if points is None and draw is None and (strides := strides_of(window, self.codec)) is not None:
+            return put_together(self.simulate(taken_apart(window, strides), steps), strides)
         which = self.config.images
         if window.task.steady and draw is None and turns(window, which) is not None:
             frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)
-            return frames if points is None else frames_at(frames, points, window.periodic, window.mask)
+            if points is None:
+                return frames
+            places = self.codec.places(points, window.task, tuple(frames.shape[2:-1]), window.corner)
+            return frames_at(frames, places, window.periodic, window.mask)
         return self.replays.frames(self, window, steps, points, draw)
 
     def awake(self, task: TaskSpec) -> list[Part]:
@@ -170,6 +183,7 @@ class Simulator(Answers):
             "simulator": asdict(self.config),
             "tasks": [asdict(task) for task in self.tasks],
             "grids": self.codec.grids,
+            "corners": self.codec.corners,
             "ranges": self.ranges(),
             "trust": {name: asdict(trust) for name, trust in self.trust.items()},
             "program": __version__,
@@ -189,6 +203,7 @@ class Simulator(Answers):
             simulator = assemble(*plan, kinds=kinds)
             simulator.load_state_dict(tensors, strict=True)
             simulator.spans = artifact.spans(header)
+            simulator.learn_corners(artifact.corners(header))
             simulator.provenance = dict(header["provenance"])
             simulator.origins = {name: {k: p[k] for k in p if k != "config"} for name, p in parts.items()}
         except DAMAGE as error:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from ups.models.copies import Networks, advanced
 from ups.models.ensembles import Draws
-from ups.models.grids import resample
 from ups.models.part import Part
 from ups.models.points import Holes, interpolate
 from ups.physics.laws import aims_of, guarding, repaired
@@ -80,10 +79,13 @@ class Stepping:
     def settle(self, z: Tensor, after: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """What `step` gives, where `after` are the tokens of the next frame: it is decoded and repaired."""
         condition = self.condition(step)
-        own = self.simulator.codec.decode(LatentState(after, self.periodic), self.task)
+        state = LatentState(after, self.periodic, self.window.corner)
+        own = self.simulator.codec.decode(state, self.task)
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
             return self._next(z, after), self._at_points(self.points, own, condition)
-        self.unrepaired = raw = self.refined(resample(own, self.grid, self.periodic), condition)
+        self.unrepaired = raw = self.refined(
+            self.simulator.codec.brought_to(own, self.task, state, self.grid), condition
+        )
         frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
@@ -97,8 +99,10 @@ class Stepping:
         """The tokens to go on from, of a `frame` that was `raw` before its repair: moved by the repair alone, so that
         no error of the codec comes in; with `reencode` those that the codec makes of the frame."""
         if self.reencode:
-            return self.simulator.codec.encode(frame, self.task, self.periodic).z
-        return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic) if self.laws else z
+            return self.simulator.codec.encode(frame, self.task, self.periodic, self.window.corner).z
+        if not self.laws:
+            return z
+        return self.simulator.codec.moved(z, frame - raw, self.task, self.periodic, self.window.corner)
 
     def _at_points(
         self,
@@ -111,13 +115,15 @@ class Stepping:
         """Values at points: of a field without holes those between the cells of the codec's `own` grid, moved by what
         the repair moved there; else those between the cells of the repaired `frame`."""
         places = points.expand(len(own), *points.shape)
+        there = self.simulator.codec.places(places, self.task, self.grid, self.window.corner)
         if self.holes is not None:
             assert frame is not None
-            values = interpolate(frame, places, self.periodic, local=True)
+            values = interpolate(frame, there, self.periodic, local=True)
         else:
-            values = self.refined(interpolate(own, places, self.periodic), condition)
+            values = interpolate(own, self.simulator.codec.places(places, self.task), self.periodic)
+            values = self.refined(values, condition)
             if raw is not None and frame is not None:
-                values = values + interpolate(frame - raw, places, self.periodic)
+                values = values + interpolate(frame - raw, there, self.periodic)
         return repaired(values, self.bounds, self.reference, self.domain, aims=self.bound_aims)
 
     def refined(self, frame: Tensor, condition: Condition) -> Tensor:

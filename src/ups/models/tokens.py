@@ -65,7 +65,12 @@ class TokenNetwork(Part):
     @classmethod
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         codec = blueprint.parts["codec"]
-        return cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)  # type: ignore[arg-type]
+        part = cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)  # type: ignore[arg-type]
+        part.stand_beside(blueprint.parts)
+        return part
+
+    def stand_beside(self, parts: Mapping[str, Part]) -> None:
+        self.inputs.corners = parts["codec"].corners  # type: ignore[assignment]
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         if task.inputs:
@@ -108,7 +113,7 @@ class TokenNetwork(Part):
         if features is not None:
             x = x + features
         if condition.task in self.inputs.tasks:
-            x = x + self.inputs(condition.inputs, condition.task, space)
+            x = x + self.inputs(condition.inputs, condition.task, space, condition.corner)
         mixed = (
             self._streams(x, c, space, condition.task) if self.streams > 1 else self.core(x, c, space, condition.task)
         )

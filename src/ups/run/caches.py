@@ -15,6 +15,7 @@ from ups.data.trajectories import Trajectories
 from ups.engine.ranks.dist import Dist
 from ups.heartbeat import Pulse
 from ups.models import Codec, artifact
+from ups.models.grids import shift_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen
 from ups.run.generate import Progress
@@ -48,7 +49,7 @@ def encoder(codec: Codec, part: Trajectories) -> Callable[[Tensor], Tensor]:
     device = next(codec.parameters()).device
     task, periodic = part.task, part.domain.periodic
     codec.eval()
-    return lambda frames: codec.encode_alike(frames.to(device), task, periodic).float().cpu()
+    return lambda frames: codec.encode_alike(frames.to(device), task, periodic, part.corner).float().cpu()
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class Caches:
 
     def key(self, part: Trajectories) -> dict[str, str]:
         """All that the cache of a part depends on."""
-        codec = identity(self.codec, part.task.name)
+        codec, task = identity(self.codec, part.task.name), part.task.name
+        shift = shift_of(self.codec.corners.get(task), self.codec.grids[task], part.shape, part.corner)
+        codec["codec"] += f"{shift}" if any(shift) else ""
         return key_of(part, codec, checksum(part.source, self.place / MEMORY), self.config.cache.dtype)
 
     def ready(self, part: Trajectories, split: str, number: int = 0) -> tuple[Path, dict[str, str], Seals]:

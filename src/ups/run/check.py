@@ -185,7 +185,10 @@ def new_simulator(
     """A simulator with fresh weights on the current device; the parts named in `empty` have shapes and no memory."""
     kinds, grids = part_kinds(), {data.task.name: data.grid for data in sets}
     configs = {name: config.model.part(name) for name in parts_of(config, parent)}
-    return assemble([data.task for data in sets], configs, config.model.simulator, grids, config.seed, empty, kinds)
+    tasks = [data.task for data in sets]
+    simulator = assemble(tasks, configs, config.model.simulator, grids, config.seed, empty, kinds)
+    simulator.learn_corners({data.task.name: data.corner for data in sets if isinstance(data, DataSet)})
+    return simulator
 
 
 def check(config: RunConfig) -> list[Outline]:

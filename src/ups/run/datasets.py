@@ -85,6 +85,11 @@ class DataSet:
         return max((part.shape for part in self.parts("train")), key=lambda shape: int(np.prod(shape)))
 
     @property
+    def corner(self) -> tuple[float, ...]:
+        """Where that grid begins, as `Domain.corner` says."""
+        return next(part.corner for part in self.parts("train") if part.shape == self.grid)
+
+    @property
     def step(self) -> float:
         """Time between two frames that are trained on, of the first sample; 1 for a steady task."""
         return self.parts("train")[0].dt

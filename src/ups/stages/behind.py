@@ -58,7 +58,9 @@ class BehindOperator(Stage):
             return window.tokens
         frames = torch.cat((window.context, window.targets), 1)
         z = torch.unflatten(
-            self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic), 0, frames.shape[:2]
+            self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner),
+            0,
+            frames.shape[:2],
         )
         count = window.context.shape[1]
         return torch.cat((self.simulator.filled(z[:, :count], Condition.of(window)), z[:, count:]), 1)

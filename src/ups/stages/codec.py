@@ -15,7 +15,7 @@ from ups.later import Tensor, torch
 from ups.models.config import CodecConfig
 from ups.stages.stage import Stage, StageConfig
 from ups.stages.terms import square
-from ups.tensors import LatentState, Losses, Window
+from ups.tensors import Losses, Window
 
 if TYPE_CHECKING:
     from ups.models import Codec
@@ -64,21 +64,21 @@ class CodecStage(Stage):
         codec, task, weights = self.module, window.task, self.config.loss
         frame = window.targets[:, 0] if task.steady else window.state
         scale = codec.statistics_of(task).scale
-        state = codec.encode(frame, task, window.periodic)
+        state = codec.encode(frame, task, window.periodic, window.corner)
         back, mask = codec.decode(state, task, tuple(frame.shape[1:-1])), window.mask
         terms = {"reconstruction": weights.reconstruction * square((back - frame) / scale, mask).mean()}
         if weights.tokens:
             if mask is not None:  # frames hold there what they were filled with, whatever was decoded
                 back = torch.where(mask.unsqueeze(-1), back, frame)
-            again, kept = codec.encode(back, task, window.periodic).z, state.z.detach()
+            again, kept = codec.encode(back, task, window.periodic, window.corner).z, state.z.detach()
             terms["tokens"] = weights.tokens * (square(again - kept) / (square(kept) + FAINT)).mean()
         return terms
 
     def reconstructed(self, window: Window) -> Tensor:
         """Every frame of `window.targets` through the codec, `(B, T, *S, C)`."""
         frames = window.targets
-        state = self.module.encode(frames.flatten(0, 1), window.task, window.periodic)
-        back = self.module.decode(LatentState(state.z, window.periodic), window.task, tuple(frames.shape[2:-1]))
+        state = self.module.encode(frames.flatten(0, 1), window.task, window.periodic, window.corner)
+        back = self.module.decode(state, window.task, tuple(frames.shape[2:-1]))
         return back.reshape(frames.shape)
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:

@@ -209,7 +209,9 @@ class OperatorStage(Stage):
                 totals["latent"] = totals["latent"] + w.latent * raised(error, self.power)
             if self.needs_frames:
                 truth = window.targets[:, i]
-                found = self.codec.decode(LatentState(z_next, window.periodic), task, tuple(truth.shape[1:-1]))
+                found = self.codec.decode(
+                    LatentState(z_next, window.periodic, window.corner), task, tuple(truth.shape[1:-1])
+                )
                 terms = self._physical(found, truth, window)
                 if before is not None and origin is not None:
                     terms["weak"] = self._unbalanced(before, found.float(), (origin, truth), window, i)
@@ -256,7 +258,7 @@ class OperatorStage(Stage):
 
     def _encoded(self, frames: Tensor, window: Window) -> Tensor:
         """Tokens `(B, T, *G, D)` of frames of a window's task, to the bit as a cache holds them."""
-        z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic)
+        z = self.codec.encode_alike(frames.flatten(0, 1), window.task, window.periodic, window.corner)
         return torch.unflatten(z, 0, frames.shape[:2])
 
     def _last_frame(self, z: Tensor, window: Window) -> Tensor:
@@ -266,7 +268,7 @@ class OperatorStage(Stage):
         if window.context.shape[-1]:
             return window.state
         shape = tuple(window.targets.shape[2:-1])
-        return self.codec.decode(LatentState(z[:, -1], window.periodic), window.task, shape).float()
+        return self.codec.decode(LatentState(z[:, -1], window.periodic, window.corner), window.task, shape).float()
 
     def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
         """Terms of one decoded frame, per sample, weighted; the weak form needs the frame before it too."""

@@ -1,0 +1,95 @@
+"""Cells lie where they are: beside those of training, where every n-th was picked, and between them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_simulators import condition, simulator, window
+
+from ups.models import Simulator
+from ups.models.grids import resample
+from ups.models.interleave import put_together, strides_of, taken_apart
+from ups.types import Domain
+
+FINE = 64  # of which every second cell is trained on: the grid of small simulators
+HALF = -0.5 / FINE
+
+
+def centres(n: int, corner: float = 0.0) -> torch.Tensor:
+    return (torch.arange(n) + 0.5) / n + corner
+
+
+def cubic(x: torch.Tensor) -> torch.Tensor:
+    return (1 - 2 * x + 3 * x**2 - x**3).reshape(1, -1, 1)
+
+
+@pytest.fixture
+def picked() -> Simulator:
+    """Of 1D diffusion–sorption, between walls; what was not trained predicts no change."""
+    simulated = simulator("diffsorp1d", grids={"diffsorp1d": (32,)})
+    simulated.learn_corners({"diffsorp1d": (HALF,)})
+    return simulated
+
+
+def test_where_a_grid_begins_tells_picked_cells_from_whole_ones_and_from_another_box() -> None:
+    whole, box = centres(8).numpy(), ((0.0, 1.0),)
+
+    def beginning(cells: np.ndarray) -> float:
+        wide = float(cells[1] - cells[0])
+        bounds = ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),)
+        return Domain((cells,), (False,), bounds).corner(box)[0]
+
+    assert beginning(whole) == 0
+    assert beginning(whole[::2]) == pytest.approx(-0.5 / 8)
+    assert beginning(whole[1::2]) == pytest.approx(0.5 / 8)
+    assert beginning(2 * whole) == beginning(whole + 5) == 0, "which lies elsewhere, or is longer"
+
+
+@pytest.mark.parametrize("cells", [16, 32, 96])
+def test_values_are_brought_to_where_the_cells_of_another_grid_are(cells: int) -> None:
+    shift = 0.4 / 32
+    got = resample(cubic(centres(32)), (cells,), (False,), (shift,))
+    wanted, inside = cubic(centres(cells, shift)), centres(cells, shift) < 1
+    assert (got - wanted)[:, inside].abs().max() < 2e-6
+    assert (got - wanted).abs().max() < 2e-3, "beyond the last cell it goes on in a straight line"
+
+
+def test_all_cells_are_encoded_as_those_of_them_that_training_picked(picked: Simulator) -> None:
+    codec, frames = picked.codec, torch.randn(2, FINE, 1)
+    every = codec.encode(frames, "diffsorp1d", (False,), (0.0,)).z
+    assert torch.equal(every, codec.encode(frames, "diffsorp1d", (False,)).z), "an array fills the box"
+    for corner in ((HALF,), ()):  # as many cells as those of training are those
+        assert torch.allclose(codec.encode(frames[:, ::2], "diffsorp1d", (False,), corner).z, every, atol=1e-5)
+
+
+def test_values_at_points_are_those_of_the_places_that_were_asked_for(picked: Simulator, tmp_path: Path) -> None:
+    again = Simulator.load(picked.save(tmp_path / "s.safetensors"))
+    for points in (torch.tensor([0.31, 0.5, 0.02]), torch.tensor([0.983])):
+        for given in (cubic(centres(32, HALF)), cubic(centres(FINE))):
+            there = again.rollout(given, 1, points=points)
+            assert torch.allclose(torch.as_tensor(there).reshape(-1), cubic(points).reshape(-1), atol=2e-3)
+
+
+def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_lie_in_them() -> None:
+    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    jumps = torch.where(centres(96) > 0.3, 1.0, -0.7).reshape(1, 1, 96, 1)
+    fine = window(jumps, condition("burgers1d", 1))
+    assert strides_of(fine, simulated.codec) is None, "of whole cells none lie between"
+    simulated.learn_corners({"burgers1d": (-1 / 96,)})
+    assert strides_of(fine, simulated.codec) == (3,)
+    assert torch.allclose(simulated.simulate(fine, 1), jumps, atol=1e-5), "no change, and no wave beside a jump"
+
+
+def test_grids_that_lie_in_one_another_are_put_together_as_they_were_taken_apart() -> None:
+    context, inputs = torch.randn(2, 3, 8, 6, 4), torch.randn(2, 8, 6, 2)
+    driven = dataclasses.replace(condition("nsincom2d"), inputs=inputs)
+    apart = taken_apart(window(context, driven), (4, 2))
+    assert apart.context.shape == (16, 3, 2, 3, 4)
+    assert torch.equal(apart.context[2:4], context[:, :, ::4, 1::2]), "the next grid of both samples"
+    assert torch.equal(apart.inputs[2:4], inputs[:, ::4, 1::2])
+    assert torch.equal(apart.params, torch.cat([driven.params] * 8))
+    assert torch.equal(put_together(apart.context, (4, 2)), context)
