@@ -64,7 +64,7 @@ class Window:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What windows of one task have in common that can be joined: shapes of frames and of dt, boundary, box and places."""
+        """What windows of one task that can be joined share: shapes of frames and dt, boundary, box, places."""
         shapes = (tuple(x.shape[1:]) for x in (self.context, self.targets, self.dt))
         return (*shapes, self.periodic, self.box, self.corner)
 
