@@ -201,3 +201,21 @@ def test_a_rollout_of_a_simulator_alone_continues_the_array_of_training_and_says
         assert np.allclose(file["t0_fields/a"][:, 0], U[:, 0], atol=1e-6)
     assert [sentence for sentence in said if "nu = 9 lies outside" in sentence] == said
     assert len(said) == 1
+
+
+def test_a_rollout_writes_nan_into_cells_that_do_not_count_of_given_and_predicted_frames_and_of_inputs(
+    tmp_path: Path,
+) -> None:
+    values, force = U.copy(), RNG.standard_normal((4, 16)).astype("f4")
+    values[..., 10:], force[:, 10:] = np.nan, np.nan
+    np.savez(tmp_path / "h.npz", a=values, f=force, t=0.25 * np.arange(6))
+    held = Definition("held", dims=("sample", "time", "x"), fields={"a": ("a",)}, inputs={"f": ("f",)})
+    simulator = trained(tmp_path / "h.npz", held)
+    saved = simulator.save(tmp_path / "simulator.safetensors")
+    out = rollout(saved, tmp_path / "h.npz", 3, tmp_path / "o.h5", 4, None)
+    with open_source(tmp_path / "h.npz", TASKS, held) as given, open_source(out, TASKS) as source:
+        assert source.task.mask == given.task.mask == "mask"
+        for ours, theirs in zip(source, given, strict=True):
+            assert np.array_equal(ours.inputs, theirs.inputs, equal_nan=True)
+            assert (np.isnan(ours.values) == np.isnan(theirs.values[:4])).all()
+            assert np.array_equal(ours.values[0], theirs.values[0], equal_nan=True)

@@ -96,7 +96,8 @@ def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float
 
 
 def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:
-    """The given frames of a window and those predicted after them; of a steady task the latter alone."""
+    """The given frames of a window and those predicted after them; of a steady task the latter alone. NaN in cells that
+    do not count."""
     source, context, spec = part.source, window.context.shape[1], window.task
     clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
     starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
@@ -106,7 +107,12 @@ def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Ten
         frames = torch.cat([window.context.to(frames), frames], 1)
     settings = [{**source.params_of(row), **params} for row in part.rows]
     facts = Facts(spec, settings[0], part.domain, times[0], tuple(part.ids))
-    return Continued(path, facts, frames.numpy(), times, settings, window.inputs.numpy())
+    inputs = window.inputs
+    if window.mask is not None:
+        nothing, mask = ~window.mask.unsqueeze(-1), spec.given.index(spec.mask)
+        frames, inputs = frames.masked_fill(nothing.unsqueeze(1), torch.nan), inputs.masked_fill(nothing, torch.nan)
+        inputs[..., mask] = window.inputs[..., mask]
+    return Continued(path, facts, frames.numpy(), times, settings, inputs.numpy())
 
 
 class Continued(Source):
