@@ -21,7 +21,7 @@ from ups.jobs.predict import rollout
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.fitting import definitions_of, open_for
+from ups.run.fitting import definitions_of, fitting, open_for
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(3)
@@ -219,3 +219,13 @@ def test_a_rollout_writes_nan_into_cells_that_do_not_count_of_given_and_predicte
             assert np.array_equal(ours.inputs, theirs.inputs, equal_nan=True)
             assert (np.isnan(ours.values) == np.isnan(theirs.values[:4])).all()
             assert np.array_equal(ours.values[0], theirs.values[0], equal_nan=True)
+
+
+def test_an_axis_of_unequal_cells_is_refused_by_a_simulator_as_by_a_run(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator = trained(path, REN)
+    with h5py.File(path, "r+") as file:
+        file["g/xx"][:] = file["g/xx"][:] ** 2
+    source, _ = opened(simulator, path)
+    with pytest.raises(DataError, match=r"r\.h5: the cells along x are not equally wide; resample the data with `ups"):
+        fitting(simulator, source, {}, 0)

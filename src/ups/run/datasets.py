@@ -185,7 +185,7 @@ def check_axes(source: Source) -> None:
     if uneven := uneven_axes(source.problems):
         raise DataError(
             f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "
-            "data import --resample`, and train on what it writes."
+            "data import --resample`, and use what it writes."
         )
 
 

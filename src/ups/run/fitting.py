@@ -18,7 +18,7 @@ from ups.definition import Definition, definition_from, definition_of, is_file_n
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.datasets import DataSet, Say
+from ups.run.datasets import DataSet, Say, check_axes
 from ups.types import ConfigError, DataError, Params, UpsError, counted
 
 ARRAYS = "arrays"  # the kind of storage of a file that does not say what it holds
@@ -196,6 +196,7 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             f"{source.path}: has the fields {theirs} on {counted(source.domain.ndim, 'axis')}, but the simulator was "
             f"trained on {ours} on {spec.ndim}; give it data with these."
         )
+    check_axes(source)
     if source.task.given != spec.given:
         ours, theirs = (", ".join(names) or "nothing" for names in (spec.given, source.task.given))
         raise DataError(f"{source.path}: is given {theirs}, but the simulator was trained with {ours} given.")
