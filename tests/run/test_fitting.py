@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -229,3 +230,14 @@ def test_an_axis_of_unequal_cells_is_refused_by_a_simulator_as_by_a_run(tmp_path
     source, _ = opened(simulator, path)
     with pytest.raises(DataError, match=r"r\.h5: the cells along x are not equally wide; resample the data with `ups"):
         fitting(simulator, source, {}, 0)
+
+
+def test_a_rollout_without_room_on_the_disk_is_refused_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    saved = trained(path, REN).save(tmp_path / "simulator.safetensors")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**6))
+    monkeypatch.setattr("ups.jobs.predict.predictor_of", lambda *_: pytest.fail("computed first"))
+    with pytest.raises(DataError, match=r"has 0\.001 GB free, but the data need 0\.025\d+ GB; make room"):
+        rollout(saved, path, 10**5, tmp_path / "o.h5", 4, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import torch
 
 from ups.data.source import Facts, Source
 from ups.data.trajectories import Trajectories, alike
-from ups.data.write_well import write_file
+from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
-from ups.models import artifact
+from ups.models import Simulator, artifact
 from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
@@ -51,28 +52,16 @@ def rollout(
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
-        low, high = simulator.ranges()[spec.name]["dt"]
         if len(source) > samples:
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
-        part, *others = alike(source, source.ids[:samples], spaced(source, low, None))
+        spacing = simulator.ranges()[spec.name]["dt"][0]
+        part, *others = alike(source, source.ids[:samples], spaced(source, spacing, None))
         if others:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
-        if part.clock.steps is not None:
-            say(f"{source_path}: its times are not uniform; all steps of a trajectory are as long as its first.")
-        back = simulator.operator.config.looks_back(spec.name)
-        context = max(back, min(simulator.context, int(part.lengths.min())))
-        window = part.window(list(range(len(part))), [0] * len(part), context, 0)
-        for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
-            if not bool(values.isfinite().all()):
-                raise DataError(f"{source_path}: its {what} values that are not finite; mend or leave them out.")
-        dt, apart = _steps(window, low, high)
-        window = dataclasses.replace(window, dt=dt)
-        if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
-            say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
-        taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
-        said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
-        for sentence in dict.fromkeys((*said, *simulator.strange(window))):
-            say(sentence)
+        window = _window(simulator, part, say)
+        context = window.context.shape[1]
+        size = bytes_of(spec, part.shape, steps if spec.steady else context + steps)
+        check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + len(part) * size)
         frames = predictor_of(simulator, device_of(device)).predict(window, steps)
         _check_finite(frames, source_path, part.ids)
         continued = _continued(source_path, part, window, frames, params or {})
@@ -82,6 +71,29 @@ def rollout(
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
     return out
+
+
+def _window(simulator: Simulator, part: Trajectories, say: Callable[[str], None]) -> Window:
+    """The frames that are continued, and the steps that are taken; `say` is told what there is to say of them."""
+    spec, path = part.task, part.origin
+    low, high = simulator.ranges()[spec.name]["dt"]
+    if part.clock.steps is not None:
+        say(f"{path}: its times are not uniform; all steps of a trajectory are as long as its first.")
+    back = simulator.operator.config.looks_back(spec.name)
+    context = max(back, min(simulator.context, int(part.lengths.min())))
+    window = part.window(list(range(len(part))), [0] * len(part), context, 0)
+    for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
+        if not bool(values.isfinite().all()):
+            raise DataError(f"{path}: its {what} values that are not finite; mend or leave them out.")
+    dt, apart = _steps(window, low, high)
+    window = dataclasses.replace(window, dt=dt)
+    if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
+        say(f"{path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
+    taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
+    said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
+    for sentence in dict.fromkeys((*said, *simulator.strange(window))):
+        say(sentence)
+    return window
 
 
 def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float | None]:
