@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +62,14 @@ def fit(
 
     from ups.screen import following, show, training, waiting
 
+    began = time.time()
     with nullcontext() if quiet else waiting("getting ready"):
         from ups.jobs.fit import fit as job
         from ups.run.datasets import Screen
+        from ups.run.phases import counted_from
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
-    with following() as report:
+    with following() as report, counted_from(began):
         screen = Screen.silent() if quiet else Screen(print, report, training())
         simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
     if not quiet:
