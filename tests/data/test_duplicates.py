@@ -51,6 +51,16 @@ def test_what_goes_on_from_the_end_is_told_from_what_is_cut(tmp_path: Path) -> N
     assert told(stored(tmp_path / "c.npz", long[:, 20:]), old) == ([], [])
 
 
+def test_channels_in_another_order_make_no_other_trajectory(tmp_path: Path) -> None:
+    known, drive = {name: noise(3, 12, 8, seed=i) for i, name in enumerate("hq")}, noise(2, 3, 8)
+    np.savez(tmp_path / "a.npz", **known, f=drive[0], a=drive[1])
+    inputs = {"f": ("f",), "a": ("a",)}
+    old = replace(NOISE, fields={"h": ("h",), "q": ("q",)}, inputs=inputs, dt=0.1)
+    new = replace(NOISE, fields={"q": ("q",), "h": ("h",)}, inputs=dict(reversed(inputs.items())), dt=0.1)
+    one, other = (ends_of(open_source(tmp_path / "a.npz", TASKS, task)) for task in (old, new))
+    assert [(e.whole, e.given) for e in one] == [(e.whole, e.given) for e in other]
+
+
 def test_what_stands_in_cells_that_do_not_count_makes_no_other_trajectory(tmp_path: Path) -> None:
     known = noise(3, 12, 8)
     known[..., 5:] = np.nan

@@ -25,8 +25,8 @@ REMEDY = (
 class Ends:
     """A trajectory by hashes of its first and last frame, and of these and the middle one together (`whole`).
 
-    Hashes are of the numbers that training sees: a frame has one in whatever format, precision and byte order it is
-    stored, and whatever stands in cells that do not count. All else is read when it is asked for.
+    Hashes are of the numbers that training sees: a frame has one in whatever format, precision, byte order and order of
+    channels it is stored, and whatever stands in cells that do not count. All else is read when it is asked for.
     """
 
     source: Source
@@ -52,11 +52,11 @@ class Ends:
 
     @cached_property
     def inputs(self) -> str:
-        return _digest(self.source.inputs(self.row), self._counts)
+        return _digest(self.source.inputs(self.row), self.source.task.given, self._counts)
 
     @cached_property
     def second(self) -> str:
-        return _digest(self.source.read(self.row, slice(1, 2))[0], self._counts)
+        return _digest(self.source.read(self.row, slice(1, 2))[0], self.source.task.channels, self._counts)
 
     @property
     def _counts(self) -> Array | None:
@@ -91,7 +91,7 @@ def ends_of(source: Source, ids: Collection[str] | None = None) -> list[Ends]:
         frames = {t: source.read_several(rows, slice(t, t + 1)) for t in sorted({0, last // 2, last})}
         counts = _counting(source, rows)
         for at, row in enumerate(rows):
-            digests = {t: _digest(values[at, 0], counts[at]) for t, values in frames.items()}
+            digests = {t: _digest(values[at, 0], source.task.channels, counts[at]) for t, values in frames.items()}
             whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:16]
             result.append(Ends(source, row, digests[0], digests[last], whole))
     return result
@@ -201,6 +201,8 @@ def _single(values: Array, counts: Array | None) -> Array:
     return np.asarray(single if counts is None else single[..., counts, :])
 
 
-def _digest(values: Array, counts: Array | None) -> str:
+def _digest(values: Array, names: Sequence[str], counts: Array | None) -> str:
+    """The hash of `(*S, C)`, its channels in the order of their names."""
+    ordered = values if list(names) == sorted(names) else values[..., np.argsort(names)]
     where = b"" if counts is None else counts.tobytes()
-    return hashlib.sha256(str(values.shape).encode() + where + _single(values, counts).tobytes()).hexdigest()[:16]
+    return hashlib.sha256(str(values.shape).encode() + where + _single(ordered, counts).tobytes()).hexdigest()[:16]
