@@ -241,3 +241,23 @@ def test_a_rollout_without_room_on_the_disk_is_refused_before_its_first_step(
     monkeypatch.setattr("ups.jobs.predict.predictor_of", lambda *_: pytest.fail("computed first"))
     with pytest.raises(DataError, match=r"has 0\.001 GB free, but the data need 0\.025\d+ GB; make room"):
         rollout(saved, path, 10**5, tmp_path / "o.h5", 4, None)
+
+
+def test_a_parameter_of_a_file_that_the_simulator_does_not_know_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator, said = trained(path, REN), list[str]()
+    with h5py.File(path, "r+") as file:
+        file["nu"] = np.arange(4.0)
+    source, _ = opened(simulator, path)
+    assert fitting(simulator, source, {}, 0, said.append).task.parameters == ()
+    assert said == [f"{path}: its nu is not used, for the simulator was trained without it."]
+
+
+def test_nan_in_the_first_frame_of_a_sample_is_named_where_the_simulator_knows_no_mask(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator = trained(path, REN)
+    with h5py.File(path, "r+") as file:
+        file["sol/weird"][2, 0, 3] = np.nan
+    source, _ = opened(simulator, path)
+    with pytest.raises(DataError, match=r"1 of 16 cells of sample 000002 do not count \(NaN in its first frame"):
+        fitting(simulator, source, {}, 0)

@@ -153,7 +153,7 @@ class Session:
         trained = definitions_of(self.folder.folder, simulator)
         read = open_for(simulator, path, asked.task, trained, self.judge.warnings.append)
         stored = self.stack.enter_context(read)
-        source = fitting(simulator, stored, asked.params, 1)
+        source = fitting(simulator, stored, asked.params, 1, self.judge.warnings.append)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]

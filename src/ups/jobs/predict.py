@@ -48,7 +48,7 @@ def rollout(
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)
     with open_for(simulator, source_path, task, definitions_of(run, simulator), say) as stored:
-        source = fitting(simulator, stored, params or {}, 0)
+        source = fitting(simulator, stored, params or {}, 0, say)
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
