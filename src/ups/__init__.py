@@ -60,9 +60,9 @@ def fit(
     """
     from pathlib import Path
 
-    from ups.screen import following, show, training, waiting
+    from ups.screen import Saying, following, show, training, waiting
 
-    began = time.time()
+    began, saying = time.time(), Saying()
     with nullcontext() if quiet else waiting("getting ready"):
         from ups.jobs.fit import fit as job
         from ups.run.datasets import Screen
@@ -70,8 +70,8 @@ def fit(
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
     with following() as report, counted_from(began):
-        screen = Screen.silent() if quiet else Screen(print, report, training())
+        screen = Screen.silent() if quiet else Screen(saying, report, training())
         simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
     if not quiet:
-        show(judged.headline(), judged.said(), folder.report)
+        show(judged.headline(), saying.new(judged.said()), folder.report)
     return simulator
