@@ -261,3 +261,24 @@ def test_nan_in_the_first_frame_of_a_sample_is_named_where_the_simulator_knows_n
     source, _ = opened(simulator, path)
     with pytest.raises(DataError, match=r"1 of 16 cells of sample 000002 do not count \(NaN in its first frame"):
         fitting(simulator, source, {}, 0)
+
+
+def test_a_rollout_of_a_file_with_uneven_times_takes_its_steps_and_says_where_it_cannot(tmp_path: Path) -> None:
+    path, clock = renamed_file(tmp_path / "r.h5"), np.array([0, 0.25, 0.75, 0.9, 1.3, 1.5])
+    with h5py.File(path, "r+") as file:
+        file["clock"][:] = clock
+    simulator = trained(path, REN)
+    simulator.fit_dt("ren", 0.1, 0.5)
+    saved, said = simulator.save(tmp_path / "simulator.safetensors"), list[str]()
+    for steps, times in ((5, clock), (6, 0.25 * np.arange(7))):
+        out = rollout(saved, path, steps, tmp_path / f"{steps}.h5", 2, None, say=said.append)
+        with open_source(out, TASKS) as source:
+            assert np.allclose(source.times, times, atol=1e-6)
+    tells = [words.partition("not uniform; ")[2] for words in said if "uniform" in words]
+    assert tells == [
+        "the steps are those of the file.",
+        "the steps are all as long as the first of a trajectory, for the file has not so many.",
+    ]
+    truth = simulator.rollout(U[0, 0, :, None], 5, dt=np.diff(clock))
+    with open_source(tmp_path / "5.h5", TASKS) as source:
+        assert np.allclose(source[0].values[1:], truth, atol=1e-5)

@@ -58,7 +58,7 @@ def rollout(
         part, *others = alike(source, source.ids[:samples], spaced(source, spacing, None))
         if others:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
-        window = _window(simulator, part, say)
+        window = _window(simulator, part, steps, say)
         context = window.context.shape[1]
         size = bytes_of(spec, part.shape, steps if spec.steady else context + steps)
         check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + len(part) * size)
@@ -73,12 +73,12 @@ def rollout(
     return out
 
 
-def _window(simulator: Simulator, part: Trajectories, say: Callable[[str], None]) -> Window:
-    """The frames that are continued, and the steps that are taken; `say` is told what there is to say of them."""
+def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[[str], None]) -> Window:
+    """The frames that are continued, and the steps that are taken; `say` is told what there is to say of them.
+
+    Where times are uneven and the file has a frame for each step, these are as long as its own."""
     spec, path = part.task, part.origin
     low, high = simulator.ranges()[spec.name]["dt"]
-    if part.clock.steps is not None:
-        say(f"{path}: its times are not uniform; all steps of a trajectory are as long as its first.")
     back = simulator.operator.config.looks_back(spec.name)
     context = max(back, min(simulator.context, int(part.lengths.min())))
     window = part.window(list(range(len(part))), [0] * len(part), context, 0)
@@ -86,10 +86,16 @@ def _window(simulator: Simulator, part: Trajectories, say: Callable[[str], None]
         if not bool(values.isfinite().all()):
             raise DataError(f"{path}: its {what} values that are not finite; mend or leave them out.")
     dt, apart = _steps(window, low, high)
+    if part.clock.steps is not None:
+        own = int(part.lengths.min()) >= context + steps
+        which = "those of the file" if own else "all as long as the first of a trajectory, for the file has not so many"
+        say(f"{path}: its times are not uniform; the steps are {which}.")
+        if own:
+            dt, apart = part.clock.step(range(len(part)), [0] * len(part), context, steps), None
     window = dataclasses.replace(window, dt=dt)
     if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
         say(f"{path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
-    taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
+    taken = (None,) if spec.steady else (float(window.dt.min()), float(window.dt.max()))
     said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
     for sentence in dict.fromkeys((*said, *simulator.strange(window))):
         say(sentence)
@@ -113,7 +119,9 @@ def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Ten
     source, context, spec = part.source, window.context.shape[1], window.task
     clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
     starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
-    times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, frames.shape[1] + 1)
+    dt = window.dt.double().numpy()
+    later = dt[:, None] * np.arange(1, frames.shape[1] + 1) if dt.ndim == 1 else dt.cumsum(1)
+    times = np.array(starts)[:, None] + later
     if not spec.steady:
         times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
         frames = torch.cat([window.context.to(frames), frames], 1)
