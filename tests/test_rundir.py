@@ -133,6 +133,20 @@ def test_a_run_begun_before_a_key_existed_goes_on_and_one_under_another_default_
     assert not run.is_of(Grown(train=Inner(lr=0.2))), "someone has changed what the run was begun with"
 
 
+class Named(Settings):
+    names: ClassVar[frozenset[str]] = frozenset({"name"})
+
+
+def test_a_folder_that_was_renamed_is_resumed_under_its_new_name(tmp_path: Path) -> None:
+    with RunDir.open(tmp_path / "old", Named(name="old")) as run:
+        pass
+    run.folder.rename(tmp_path / "new")
+    with RunDir.open(tmp_path / "new", Named(name="new"), resume=True) as again:
+        assert again.differences == []
+    with pytest.raises(ConfigError, match=r"another config \(train\.lr: 0\.1 → 0\.2\); resume it with its own"):
+        RunDir.open(tmp_path / "new", Named(name="new", train=Inner(lr=0.2)), resume=True)
+
+
 def test_resuming_nothing_is_starting(tmp_path: Path) -> None:
     with RunDir.open(tmp_path / "new", Settings(), resume=True) as run:
         assert run.config.is_file()

@@ -11,7 +11,7 @@ import pytest
 from ups import screen
 from ups.engine.train import Progress as TrainingProgress
 from ups.run.generate import Progress
-from ups.screen import following, training_line, waiting
+from ups.screen import Saying, following, training_line, waiting
 
 
 @pytest.fixture
@@ -63,3 +63,10 @@ def test_a_line_of_training_leaves_out_what_is_not_known_yet() -> None:
     assert training_line(later) == "codec:  10%  step 20  loss 0.5  160 samples/s  0.5 GB  9 s left"
     diverged = dataclasses.replace(later, loss=math.nan, score=math.inf)
     assert "loss nan  validation inf" in training_line(diverged), "what went wrong is shown"
+
+
+def test_what_was_said_before_is_not_said_again_beside_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    saying = Saying()
+    saying("u is not conserved")
+    assert capsys.readouterr().out == "u is not conserved\n"
+    assert saying.new(("u is not conserved", "u was learnt")) == ["u was learnt"]

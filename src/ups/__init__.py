@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -59,16 +60,18 @@ def fit(
     """
     from pathlib import Path
 
-    from ups.screen import following, show, training, waiting
+    from ups.screen import Saying, following, show, training, waiting
 
+    began, saying = time.time(), Saying()
     with nullcontext() if quiet else waiting("getting ready"):
         from ups.jobs.fit import fit as job
         from ups.run.datasets import Screen
+        from ups.run.phases import counted_from
 
     dotted = {key.replace("__", "."): value for key, value in settings.items()}
-    with following() as report:
-        screen = Screen.silent() if quiet else Screen(print, report, training())
+    with following() as report, counted_from(began):
+        screen = Screen.silent() if quiet else Screen(saying, report, training())
         simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
     if not quiet:
-        show(judged.headline(), judged.said(), folder.report)
+        show(judged.headline(), saying.new(judged.said()), folder.report)
     return simulator

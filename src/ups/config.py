@@ -31,6 +31,8 @@ class Config(BaseModel):
     incidental: ClassVar[frozenset[str]] = frozenset()
     # Keys that change nothing of what is learnt: a run may go on with others.
     after_training: ClassVar[frozenset[str]] = frozenset()
+    # Keys that are the name of a run, by which its folder is called: a folder that was renamed holds the same run.
+    names: ClassVar[frozenset[str]] = frozenset()
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
 

@@ -209,15 +209,17 @@ class RunDir(AbstractContextManager["RunDir"]):
         return config == self.known() or (isinstance(former, list) and config in former)
 
     def is_of(self, config: Config) -> bool:
-        """Whether the run was begun with this config. One that was begun before some keys existed has had what they
-        meant all along, so its own config, unless someone has changed it since, is read as of today."""
+        """Whether the run was begun with this config, whatever its name was then. One that was begun before some keys
+        existed has had what they meant all along, so its own config, unless someone has changed it since, is read as
+        of today."""
         facts, today = read_json(self.environment), fingerprint(config)
         if facts.get("fingerprint") in {None, today}:
             return facts.get("fingerprint") == today
         try:
             # Runs of an earlier program have not written down what their config was.
             unchanged = facts.get("config", digest := _digest(read_text(self.config))) == digest
-            return unchanged and fingerprint(type(config).model_validate(self._written(config))) == today
+            written = {**self._written(config), **config.model_dump(mode="json", include=set(config.names))}
+            return unchanged and fingerprint(type(config).model_validate(written)) == today
         except (UpsError, OSError, ValueError):  # it has keys that are no more, or is damaged
             return False
 
@@ -298,7 +300,7 @@ class RunDir(AbstractContextManager["RunDir"]):
         """ConfigError where the run cannot go on with this config; where `force` allows it, the run's is replaced."""
         if not self.is_of(config):
             rows = _differences(self._written(config), yaml.safe_load(dump(config)) or {})
-            rows = [row for row in rows if _group(row) not in config.incidental]
+            rows = [row for row in rows if _group(row) not in config.incidental | config.names]
             learnt = [row for row in rows if _group(row) not in config.after_training]
             shown = learnt if force and learnt else rows
             what = f" ({', '.join(shown[:3])}{', …' if len(shown) > 3 else ''})" if shown else ""

@@ -145,6 +145,20 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
+class Saying:
+    """Prints sentences at once, and remembers them: what was said is not said again beside a table."""
+
+    def __init__(self) -> None:
+        self._before: set[str] = set()
+
+    def __call__(self, sentence: str) -> None:
+        self._before.add(sentence)
+        print(sentence, flush=True)
+
+    def new(self, remarks: Sequence[str]) -> list[str]:
+        return [sentence for sentence in remarks if sentence not in self._before]
+
+
 def show(rows: Sequence[Sequence[str]], remarks: Sequence[str], page: Path) -> None:
     """The table of a report, what there is to say about it, and where its page is."""
     print(table(rows), *remarks, page, sep="\n", flush=True)

@@ -254,6 +254,14 @@ def test_what_is_given_with_a_sample_is_filled_where_nothing_counts_and_must_be_
         part(wind, water)
 
 
+@pytest.mark.parametrize("nu", [np.nan, np.inf, -1e300])
+def test_a_parameter_that_is_no_finite_float32_is_refused_before_anything_is_trained(nu: float) -> None:
+    words = Definition(dims=("sample", "time", "x"), fields={"u": ("u",)})
+    source = open_memory({"u": np.zeros((3, 4, 8)), "nu": np.array([1.0, nu, 2.0])}, words, {})
+    with pytest.raises(DataError, match=r"nu is .* in a sample, but must be a finite number that float32 can hold"):
+        Trajectories(source, source.ids, Reduction())
+
+
 def test_trajectories_too_large_for_memory_are_read_once_to_find_what_is_not_finite(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

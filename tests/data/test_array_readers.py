@@ -23,6 +23,8 @@ RNG = np.random.default_rng(5)
 FLOW = Definition("flow", dims=("sample", "time", "x", "channel"), fields={"w": ("u", "v")})
 ONE = Definition("flow", dims=("time", "x"), fields={"u": ("u",)})
 
+NO_DATE = np.array(["NaT", "2001-01-31", "2001-02-01"], "datetime64[D]")
+
 
 def numbers(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype("f4")
@@ -386,6 +388,9 @@ def test_words_are_parameters_that_the_network_is_told(tmp_path: Path) -> None:
         ({"values": numbers(2, 3)}, FLOW, r"array values \(2 × 3\) does not have the axes sample, time, x, channel"),
         ({"values": numbers(2, 3, 8, 3)}, FLOW, "and 2 channels; correct `dims` or `fields`"),
         ({"values": numbers(2, 3, 8, 2), "t": [0, 2, 1]}, FLOW, "times do not increase"),
+        ({"values": numbers(2, 3, 8, 2), "t": [0, np.nan, 1]}, FLOW, "a time is missing or not finite"),
+        ({"values": numbers(2, 3, 8, 2), "t": NO_DATE}, FLOW, "a time is missing or not finite"),
+        ({"values": numbers(2, 3, 8, 2), "t": NO_DATE.astype(str)}, FLOW, "a time is missing or not finite"),
         ({"values": numbers(2, 3, 8, 2), "x": [0, 2, 1, 3, 4, 5, 6, 7]}, FLOW, "x neither increase nor decrease"),
         ({"values": numbers(2, 3, 8, 2), "t": [0, 1, 2, 3]}, FLOW, r"array t \(4\) is called like an axis of length 3"),
         ({"values": numbers(2, 3, 8, 2), "x": np.arange(9)}, FLOW, r"array x \(9\) is called like .* of length 8"),

@@ -51,6 +51,28 @@ def test_what_goes_on_from_the_end_is_told_from_what_is_cut(tmp_path: Path) -> N
     assert told(stored(tmp_path / "c.npz", long[:, 20:]), old) == ([], [])
 
 
+def test_channels_in_another_order_make_no_other_trajectory(tmp_path: Path) -> None:
+    known, drive = {name: noise(3, 12, 8, seed=i) for i, name in enumerate("hq")}, noise(2, 3, 8)
+    np.savez(tmp_path / "a.npz", **known, f=drive[0], a=drive[1])
+    inputs = {"f": ("f",), "a": ("a",)}
+    old = replace(NOISE, fields={"h": ("h",), "q": ("q",)}, inputs=inputs, dt=0.1)
+    new = replace(NOISE, fields={"q": ("q",), "h": ("h",)}, inputs=dict(reversed(inputs.items())), dt=0.1)
+    one, other = (ends_of(open_source(tmp_path / "a.npz", TASKS, task)) for task in (old, new))
+    assert [(e.whole, e.given) for e in one] == [(e.whole, e.given) for e in other]
+
+
+def test_what_stands_in_cells_that_do_not_count_makes_no_other_trajectory(tmp_path: Path) -> None:
+    known = noise(3, 12, 8)
+    known[..., 5:] = np.nan
+    old = stored(tmp_path / "old.npz", known)
+    masked = replace(NOISE, inputs={"mask": ("mask",)}, mask="mask")
+    counts = np.broadcast_to(np.arange(8) < 5, (3, 8)).astype("f4")
+    new = stored(tmp_path / "new.npz", np.nan_to_num(known, nan=7.0)[:, :6], masked, mask=counts)
+    assert told(new, old) == ([0, 1, 2], [])
+    other = stored(tmp_path / "other.npz", np.where(np.arange(8) < 4, known, np.nan)[:, :6])
+    assert told(other, old) == ([], []), "another mask is another state"
+
+
 def test_the_same_initial_state_under_other_conditions_is_no_piece(tmp_path: Path) -> None:
     known, other = noise(3, 12, 8), noise(3, 12, 8, seed=1)
     other[:, 0] = known[:, 0]

@@ -167,3 +167,21 @@ def test_what_a_task_has_more_is_not_heard_at_first_and_learns() -> None:
     weight = new.codec.get_parameter("encoder.enter.reacdiff2d.weight")
     assert weight.grad is not None
     assert all(float(piece.abs().sum()) > 0 for piece in weight.grad.chunk(3, 1))
+
+
+def test_fields_and_inputs_in_another_order_are_predicted_as_before() -> None:
+    driven = dataclasses.replace(TASKS["reacdiff2d"], inputs=(Field.scalar("light"), Field.scalar("shade")))
+    turned = dataclasses.replace(driven, fields=tuple(map(Field.scalar, driven.channels[::-1])))
+    turned = dataclasses.replace(turned, inputs=driven.inputs[::-1])
+    old, new = (
+        build([task], CodecConfig(dim=16), OperatorConfig(width=16, depth=1, heads=2), grids=GRIDS, seed=seed).eval()
+        for seed, task in enumerate((driven, turned))
+    )
+    assert inherit(new, shaken(old)) == []
+    frames, given = (torch.randn(2, 16, 16, 2, generator=torch.Generator().manual_seed(i)) for i in (1, 2))
+    known = {p.name: 1.2 for p in driven.parameters if not p.choices}
+    with warnings.catch_warnings(action="ignore"):
+        theirs = old.rollout(frames, 3, known, dt=1.0, inputs=given)
+        ours = new.rollout(frames.flip(-1), 3, known, dt=1.0, inputs=given.flip(-1))
+    assert torch.allclose(ours.flip(-1), theirs, atol=1e-5 * float(theirs.abs().max()))
+    assert not torch.allclose(ours, theirs, atol=1e-2)

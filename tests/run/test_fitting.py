@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -21,7 +22,7 @@ from ups.jobs.predict import rollout
 from ups.models import Simulator, build
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.fitting import definitions_of, open_for
+from ups.run.fitting import definitions_of, fitting, open_for
 from ups.types import ConfigError, DataError
 
 RNG = np.random.default_rng(3)
@@ -201,3 +202,83 @@ def test_a_rollout_of_a_simulator_alone_continues_the_array_of_training_and_says
         assert np.allclose(file["t0_fields/a"][:, 0], U[:, 0], atol=1e-6)
     assert [sentence for sentence in said if "nu = 9 lies outside" in sentence] == said
     assert len(said) == 1
+
+
+def test_a_rollout_writes_nan_into_cells_that_do_not_count_of_given_and_predicted_frames_and_of_inputs(
+    tmp_path: Path,
+) -> None:
+    values, force = U.copy(), RNG.standard_normal((4, 16)).astype("f4")
+    values[..., 10:], force[:, 10:] = np.nan, np.nan
+    np.savez(tmp_path / "h.npz", a=values, f=force, t=0.25 * np.arange(6))
+    held = Definition("held", dims=("sample", "time", "x"), fields={"a": ("a",)}, inputs={"f": ("f",)})
+    simulator = trained(tmp_path / "h.npz", held)
+    saved = simulator.save(tmp_path / "simulator.safetensors")
+    out = rollout(saved, tmp_path / "h.npz", 3, tmp_path / "o.h5", 4, None)
+    with open_source(tmp_path / "h.npz", TASKS, held) as given, open_source(out, TASKS) as source:
+        assert source.task.mask == given.task.mask == "mask"
+        for ours, theirs in zip(source, given, strict=True):
+            assert np.array_equal(ours.inputs, theirs.inputs, equal_nan=True)
+            assert (np.isnan(ours.values) == np.isnan(theirs.values[:4])).all()
+            assert np.array_equal(ours.values[0], theirs.values[0], equal_nan=True)
+
+
+def test_an_axis_of_unequal_cells_is_refused_by_a_simulator_as_by_a_run(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator = trained(path, REN)
+    with h5py.File(path, "r+") as file:
+        file["g/xx"][:] = file["g/xx"][:] ** 2
+    source, _ = opened(simulator, path)
+    with pytest.raises(DataError, match=r"r\.h5: the cells along x are not equally wide; resample the data with `ups"):
+        fitting(simulator, source, {}, 0)
+
+
+def test_a_rollout_without_room_on_the_disk_is_refused_before_its_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    saved = trained(path, REN).save(tmp_path / "simulator.safetensors")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**6))
+    monkeypatch.setattr("ups.jobs.predict.predictor_of", lambda *_: pytest.fail("computed first"))
+    with pytest.raises(DataError, match=r"has 0\.001 GB free, but the data need 0\.025\d+ GB; make room"):
+        rollout(saved, path, 10**5, tmp_path / "o.h5", 4, None)
+
+
+def test_a_parameter_of_a_file_that_the_simulator_does_not_know_is_left_out_and_that_is_said(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator, said = trained(path, REN), list[str]()
+    with h5py.File(path, "r+") as file:
+        file["nu"] = np.arange(4.0)
+    source, _ = opened(simulator, path)
+    assert fitting(simulator, source, {}, 0, said.append).task.parameters == ()
+    assert said == [f"{path}: its nu is not used, for the simulator was trained without it."]
+
+
+def test_nan_in_the_first_frame_of_a_sample_is_named_where_the_simulator_knows_no_mask(tmp_path: Path) -> None:
+    path = renamed_file(tmp_path / "r.h5")
+    simulator = trained(path, REN)
+    with h5py.File(path, "r+") as file:
+        file["sol/weird"][2, 0, 3] = np.nan
+    source, _ = opened(simulator, path)
+    with pytest.raises(DataError, match=r"1 of 16 cells of sample 000002 do not count \(NaN in its first frame"):
+        fitting(simulator, source, {}, 0)
+
+
+def test_a_rollout_of_a_file_with_uneven_times_takes_its_steps_and_says_where_it_cannot(tmp_path: Path) -> None:
+    path, clock = renamed_file(tmp_path / "r.h5"), np.array([0, 0.25, 0.75, 0.9, 1.3, 1.5])
+    with h5py.File(path, "r+") as file:
+        file["clock"][:] = clock
+    simulator = trained(path, REN)
+    simulator.fit_dt("ren", 0.1, 0.5)
+    saved, said = simulator.save(tmp_path / "simulator.safetensors"), list[str]()
+    for steps, times in ((5, clock), (6, 0.25 * np.arange(7))):
+        out = rollout(saved, path, steps, tmp_path / f"{steps}.h5", 2, None, say=said.append)
+        with open_source(out, TASKS) as source:
+            assert np.allclose(source.times, times, atol=1e-6)
+    tells = [words.partition("not uniform; ")[2] for words in said if "uniform" in words]
+    assert tells == [
+        "the steps are those of the file.",
+        "the steps are all as long as the first of a trajectory, for the file has not so many.",
+    ]
+    truth = simulator.rollout(U[0, 0, :, None], 5, dt=np.diff(clock))
+    with open_source(tmp_path / "5.h5", TASKS) as source:
+        assert np.allclose(source[0].values[1:], truth, atol=1e-5)

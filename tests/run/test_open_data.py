@@ -28,7 +28,7 @@ from ups.physics import EQUATIONS, TASKS
 from ups.run.ancestors import seen_before
 from ups.run.check import check
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, aligned, open_files, open_sets
+from ups.run.datasets import DataSet, Screen, aligned, as_known, open_files, open_sets
 from ups.run.divide import starts_of
 from ups.run.exams import Exam, Maker, by_length, by_parameters, exams, labels_of
 from ups.run.judge import Judge, predictor_of
@@ -557,7 +557,7 @@ def test_fields_in_another_order_than_a_simulators_are_refused_and_parameters_pu
     (turned,) = aligned([data], {"two": dataclasses.replace(data.task, parameters=(kill, feed))})
     assert numbers_of(turned.task) == numbers_of(turned.first.source.task) == ("kill", "feed")
     with pytest.raises(DataError, match="has the fields u, v, but the simulator was trained on v, u"):
-        aligned([data], {"two": dataclasses.replace(data.task, fields=data.task.fields[::-1])})
+        as_known([data], {"two": dataclasses.replace(data.task, fields=data.task.fields[::-1])})
 
 
 @pytest.mark.parametrize("what", ["no cell of sample 000002 counts", "speed is nan in a sample"])

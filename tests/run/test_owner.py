@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from ups.data.trajectories import Trajectories
 from ups.engine.train import Progress
 from ups.run.config import RunConfig, run_config
 from ups.run.datasets import Screen
-from ups.run.phases import Phases
+from ups.run.phases import STARTED, Phases, counted_from, process_started
 from ups.run.run import Alone, Run, run_alone
 from ups.tracking import TrackingConfig
 from ups.types import ConfigError
@@ -135,6 +137,18 @@ def test_what_was_done_before_a_run_is_not_told_as_imports() -> None:
     phases = Phases({"start": 1.0, "imports": 60.0})
     phases.before("data", 55.0)
     assert phases.rows() == (("start", 1.0), ("imports", 5.0), ("data", 55.0))
+
+
+def test_a_run_counts_its_time_from_the_call_and_not_from_the_start_of_an_older_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(STARTED, raising=False)
+    with counted_from(time.time() - 2.0):
+        phases = dict(Phases.of_this_process().rows())
+    assert (phases["start"], phases["imports"]) == (0.0, pytest.approx(2.0, abs=0.5))
+    with counted_from(process_started() - 3.0):
+        assert dict(Phases.of_this_process().rows())["start"] == pytest.approx(3.0, abs=0.5)
+    assert STARTED not in os.environ
 
 
 def test_the_parts_of_a_phase_and_the_rest_of_it_add_up() -> None:

@@ -28,7 +28,7 @@ from ups.cli.numbers import Whole
 from ups.cli.run import code_of, run
 from ups.cli.sweep import sweep
 from ups.cli.track import track
-from ups.screen import following, show, training, waiting
+from ups.screen import Saying, following, show, training, waiting
 from ups.streams import finish, printable, protect
 from ups.types import ConfigError, UpsError, counted
 from ups.verdict import Ending, classify
@@ -86,11 +86,12 @@ def demo(*, out: Path = Path("runs/demo"), config: Path | None = None) -> int:
         from ups.jobs.demo import demo as job
         from ups.run.datasets import Screen
 
+    saying = Saying()
     with following() as report:
-        runs = job(out, config, Screen(print, report, training()), start=on_ranks)
+        runs = job(out, config, Screen(saying, report, training()), start=on_ranks)
     for folder, end in runs:
         if end.report is not None:  # a rank has shown what it judged
-            show(end.table, end.remarks, folder.report)
+            show(end.table, saying.new(end.remarks), folder.report)
     return code_of(next((end.ending for _, end in runs if end.ending != Ending.SUCCESS), Ending.SUCCESS))
 
 

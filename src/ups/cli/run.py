@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ups.cli.numbers import Whole
-from ups.screen import following, show, training, waiting
+from ups.screen import Saying, following, show, training, waiting
 from ups.streams import delivered, never_wait
 from ups.types import ConfigError, UpsError
 from ups.verdict import Ending
@@ -170,15 +170,16 @@ def _here(settings: RunConfig, span: Span, *, resume: bool, overwrite: bool, for
     from ups.run.supervised import refused, say
     from ups.rundir import RunDir
 
+    saying = Saying()
     try:
         with following() as report:
-            screen = Screen(print, report, training())
+            screen = Screen(saying, report, training())
             start = partial(finish_alone, settings, screen, preflight=PREFLIGHT, span=span)
             folder, finish = start(resume=resume, overwrite=overwrite, force=force)
     except (OSError, UpsError) as error:
         return refused(RunDir(Path(settings.out) / settings.name), error)
     if finish.table:
-        show(finish.table, finish.remarks, folder.report)
+        show(finish.table, saying.new(finish.remarks), folder.report)
     if finish.ending != Ending.SUCCESS:
         say(finish.cause if finish.ending == Ending.PAUSED else f"{finish.ending.name}: {finish.cause}")
     return code_of(finish.ending)

@@ -12,7 +12,7 @@ from typing import Any
 from ups.engine.faults import FaultPlan
 from ups.engine.preemption import STOP
 from ups.rundir import RunDir
-from ups.screen import following, show, training
+from ups.screen import Saying, following, show, training
 from ups.streams import protect
 from ups.supervise.seat import Seat
 
@@ -52,14 +52,15 @@ def main(folder: Path) -> None:
 
         # A rank that was forked has the threads of its parent, not those of its own environment.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+        saying = Saying()
         with following() as progress:
-            screen = Screen(print, progress, training()) if seat.rank == 0 else Screen.silent()
+            screen = Screen(saying, progress, training()) if seat.rank == 0 else Screen.silent()
             with Run.join(folder, screen, PREFLIGHT) as run:
                 place = Seated(seat, run.folder)
                 finish = run.carry_out(place)
             if finish is not None:
                 if finish.table:
-                    show(finish.table, finish.remarks, run.folder.report)
+                    show(finish.table, saying.new(finish.remarks), run.folder.report)
                 place.ready.unlink(missing_ok=True)
                 stages = run.folder.read(run.folder.stages) if run.folder.stages.is_file() else {}
                 slow = {name: row["stragglers"] for name, row in stages.items() if row.get("stragglers")}

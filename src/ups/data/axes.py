@@ -44,11 +44,16 @@ def read_words(name: str, words: Array, remarks: Remarks, where: Path) -> Array:
             days = np.char.rstrip(text, "Z").astype("datetime64")
             unit = np.datetime_data(days.dtype)[0]
             remarks.notes.append(f"the times are dates, which are counted in {UNITS.get(unit, unit)}")
-            return days.astype(np.float64)
+            return dates_as_numbers(days)
     dates = " or as dates such as 2001-01-31T06:00" if name == TIME else ""
     raise DataError(
         f"{where}: the coordinates {name} are words, such as '{text.flat[0]}'; write them as numbers{dates}."
     )
+
+
+def dates_as_numbers(dates: Array) -> Array:
+    """Dates or times in their own unit; NaN where there is none (NaT)."""
+    return np.where(np.isnat(dates), np.nan, dates.astype(np.float64))
 
 
 def note_uneven(name: str, stored: Array, remarks: Remarks) -> None:
@@ -125,7 +130,9 @@ def times_of(frames: int, stored: Array | None, dt: float | Array | None, remark
             remarks.notes.append(f"{NO_TIMES}; frames are taken to be 1 apart (`dt` in the task says otherwise)")
         return np.arange(frames) * float(1.0 if dt is None else dt)
     times = np.asarray(stored, np.float64)
-    if not np.isfinite(times).all() or not (np.diff(times, axis=-1) > 0).all():
+    if not np.isfinite(times).all():
+        raise DataError(f"{where}: a time is missing or not finite (NaN, NaT or infinite); mend the file.")
+    if not (np.diff(times, axis=-1) > 0).all():
         raise DataError(f"{where}: the times do not increase from frame to frame; check the file.")
     rows = np.atleast_2d(stored if stored.dtype.kind == "f" else times)
     uneven = [i for i, row in enumerate(rows) if frames > 2 and not is_uniform(row)]

@@ -25,8 +25,8 @@ REMEDY = (
 class Ends:
     """A trajectory by hashes of its first and last frame, and of these and the middle one together (`whole`).
 
-    Hashes are of the numbers that training sees: a frame has one in whatever format, precision and byte order it is
-    stored. All else is read when it is asked for.
+    Hashes are of the numbers that training sees: a frame has one in whatever format, precision, byte order and order of
+    channels it is stored, and whatever stands in cells that do not count. All else is read when it is asked for.
     """
 
     source: Source
@@ -52,11 +52,15 @@ class Ends:
 
     @cached_property
     def inputs(self) -> str:
-        return _digest(self.source.inputs(self.row))
+        return _digest(self.source.inputs(self.row), self.source.task.given, self._counts)
 
     @cached_property
     def second(self) -> str:
-        return _digest(self.source.read(self.row, slice(1, 2))[0])
+        return _digest(self.source.read(self.row, slice(1, 2))[0], self.source.task.channels, self._counts)
+
+    @property
+    def _counts(self) -> Array | None:
+        return _counting(self.source, range(self.row, self.row + 1))[0]
 
     @property
     def moves(self) -> bool:
@@ -73,13 +77,9 @@ class Ends:
         return self._tells(self.source.read(self.row, slice(-2, None))[::-1])
 
     def _tells(self, frames: Array) -> bool:
-        task, frames = self.source.task, _single(frames)
         if len(frames) < 2:
             return False
-        counts = np.ones(frames.shape[1:-1], bool)
-        if task.mask:
-            counts = self.source.inputs(self.row)[..., task.given.index(task.mask)] > 0.5
-        cells, beside = frames[0][counts], frames[1][counts]
+        cells, beside = _single(frames, self._counts).reshape(2, -1, frames.shape[-1])
         return bool((cells != cells[:1]).any() and (cells != beside).any())
 
 
@@ -89,8 +89,9 @@ def ends_of(source: Source, ids: Collection[str] | None = None) -> list[Ends]:
     for rows in _runs(source, [i for i, name in enumerate(source.ids) if ids is None or name in ids]):
         last = len(source.times_of(rows[0])) - 1
         frames = {t: source.read_several(rows, slice(t, t + 1)) for t in sorted({0, last // 2, last})}
+        counts = _counting(source, rows)
         for at, row in enumerate(rows):
-            digests = {t: _digest(values[at, 0]) for t, values in frames.items()}
+            digests = {t: _digest(values[at, 0], source.task.channels, counts[at]) for t, values in frames.items()}
             whole = hashlib.sha256("".join(digests.values()).encode()).hexdigest()[:16]
             result.append(Ends(source, row, digests[0], digests[last], whole))
     return result
@@ -185,10 +186,23 @@ def _runs(source: Source, rows: Sequence[int]) -> Iterator[range]:
         at += count
 
 
-def _single(values: Array) -> Array:
+def _counting(source: Source, rows: range) -> list[Array | None]:
+    """Of each sample, the cells `(*S,)` that count; None where all do."""
+    task = source.task
+    if not task.mask:
+        return [None] * len(rows)
+    return list(source.inputs_of(rows)[..., task.given.index(task.mask)] > 0.5)
+
+
+def _single(values: Array, counts: Array | None) -> Array:
+    """`(…, *S, C)` in float32, of cells that count: `(…, cells, C)`."""
     with np.errstate(over="ignore"):
-        return np.asarray(values.astype("<f4") + np.float32(0))  # a zero has no sign
+        single = values.astype("<f4") + np.float32(0)  # a zero has no sign
+    return np.asarray(single if counts is None else single[..., counts, :])
 
 
-def _digest(values: Array) -> str:
-    return hashlib.sha256(str(values.shape).encode() + _single(values).tobytes()).hexdigest()[:16]
+def _digest(values: Array, names: Sequence[str], counts: Array | None) -> str:
+    """The hash of `(*S, C)`, its channels in the order of their names."""
+    ordered = values if list(names) == sorted(names) else values[..., np.argsort(names)]
+    where = b"" if counts is None else counts.tobytes()
+    return hashlib.sha256(str(values.shape).encode() + where + _single(ordered, counts).tobytes()).hexdigest()[:16]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ups.data.clock import Clock
+from ups.data.digits import MOST
 from ups.data.sample_blocks import blocks_of, fill_frames, in_threads, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
@@ -79,7 +79,7 @@ def numbers_in(source: Source, rows: Sequence[int]) -> Array:
 
 
 def _is_number(value: float | str) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
+    return isinstance(value, float) and abs(value) <= MOST
 
 
 def _number(name: str, value: float | str, choices: tuple[str, ...], source: Source) -> float:
@@ -88,8 +88,10 @@ def _number(name: str, value: float | str, choices: tuple[str, ...], source: Sou
     if isinstance(value, str):
         expected = f"one of {', '.join(choices)}" if choices else "a number"
         raise DataError(f"{source.path}: {name} is '{value}', but must be {expected}.")
-    if not math.isfinite(value):
-        raise DataError(f"{source.path}: {name} is {value} in a sample, but must be a finite number; mend the file.")
+    if not abs(value) <= MOST:
+        raise DataError(
+            f"{source.path}: {name} is {value} in a sample, but must be a finite number that float32 can hold; mend it."
+        )
     return float(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import stat
@@ -100,13 +101,16 @@ def _publish(draft: Path, target: Path) -> None:
 
 
 def _check_room(source: Source, folder: Path, files: Sequence[WellFile]) -> None:
-    """DataError where a folder cannot hold the files. HDF5 itself ends the process where a disk is full."""
+    check_room(folder, sum(HEAD_BYTES + sum(_size(source, row) for row in file.rows) for file in files))
+
+
+def check_room(folder: Path, need: int) -> None:
+    """DataError where a folder cannot hold so many bytes. HDF5 itself ends the process where a disk is full."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise DataError(f"{folder}: cannot be written to ({error.strerror}); choose another --out.") from None
-    need = sum(HEAD_BYTES + sum(_size(source, row) for row in file.rows) for file in files)
     if need > free:
         raise DataError(
             f"{folder}: has {free / 1e9:.3g} GB free, but the data need {need / 1e9:.3g} GB; make room, or choose "
@@ -115,9 +119,12 @@ def _check_room(source: Source, folder: Path, files: Sequence[WellFile]) -> None
 
 
 def _size(source: Source, row: int) -> int:
+    return bytes_of(source.task, source.domain_of(row).shape, len(source.times_of(row)))
+
+
+def bytes_of(task: TaskSpec, shape: Sequence[int], frames: int) -> int:
     """Bytes of one sample in float32."""
-    cells = int(np.prod(source.domain_of(row).shape))
-    return 4 * cells * (len(source.times_of(row)) * len(source.task.channels) + len(source.task.given))
+    return 4 * math.prod(shape) * (frames * len(task.channels) + len(task.given))
 
 
 def _files(source: Source, name: str, part: str, ids: Sequence[str]) -> Iterator[WellFile]:

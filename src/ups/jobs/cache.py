@@ -18,7 +18,7 @@ from ups.jobs.whereabouts import directory_of
 from ups.models import Simulator
 from ups.run.caches import Caches, place_of
 from ups.run.config import RunConfig, run_config
-from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets
+from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets
 from ups.run.load import part_kinds
 from ups.rundir import RunDir
 from ups.types import DataError
@@ -45,7 +45,7 @@ def _of(
     simulator = Simulator.load(folder.artifact("simulator"), dist.device, part_kinds())
     place = folder.cache("data")
     fetch_data(config.data, screen.following)
-    sets = aligned(open_sets(config.data, place, screen.following, stack), simulator.codec.tasks)
+    sets = as_known(open_sets(config.data, place, screen.following, stack), simulator.codec.tasks)
     return Caches(config, place_of(config, folder), simulator.codec, dist, screen, Pulse(None, 0)), sets
 
 

@@ -25,7 +25,7 @@ from ups.models import Simulator, artifact
 from ups.run.champion import Champion
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity, files_of
-from ups.run.datasets import DataSet, Screen, aligned, fetch_data, open_sets, version_of
+from ups.run.datasets import DataSet, Screen, as_known, fetch_data, open_sets, version_of
 from ups.run.exams import Exam, Maker, by_length, cells_of, thinning
 from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import Judge, cost_of, judged
@@ -153,7 +153,7 @@ class Session:
         trained = definitions_of(self.folder.folder, simulator)
         read = open_for(simulator, path, asked.task, trained, self.judge.warnings.append)
         stored = self.stack.enter_context(read)
-        source = fitting(simulator, stored, asked.params, 1)
+        source = fitting(simulator, stored, asked.params, 1, self.judge.warnings.append)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
@@ -188,7 +188,7 @@ class Session:
         sets = open_sets(chosen, self.folder.cache("data"), self.judge.screen.following, self.stack)
         with suppress(OSError):
             self.identity.settle(files_of(self.config, sets), whole=chosen == self.config.data)
-        sets = aligned(sets, self.judge.simulator.codec.tasks)
+        sets = as_known(sets, self.judge.simulator.codec.tasks)
         return [data for data in sets if task in (None, data.task.name)]
 
     def _known(self, name: str) -> DataSet | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
@@ -261,6 +262,7 @@ def fit(
     A path is read where it lies. What `settings` do not say is as `ups init` proposes it for these data, but for the
     size of the network; every frame and cell is kept.
     """
+    began = time.perf_counter()
     if not minutes > 0:
         raise ConfigError(f"minutes is {minutes}, but training takes some time; give a number above 0.")
     place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
@@ -274,7 +276,8 @@ def fit(
         with ExitStack() as stack:
             sets = open_sets(config_of(file).data, Path(), screen.following, stack)
             config = config_of(file, [entry.source for data_set in sets for entry in data_set.entries])
-        folder, report = run_alone(config, screen, overwrite=overwrite)
+        before = ("data", time.perf_counter() - began)
+        folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
         return load_simulator(folder.folder, device), folder, report
     with ExitStack() as stack:
         sources = [stack.enter_context(each.source()) for each in _given(data)]
@@ -289,5 +292,6 @@ def fit(
             raise ConfigError(f"{out / name}: is there already; give another name=…, or overwrite=True.")
         for source, there, parts in zip(sources, places.values(), splits, strict=True):
             write_data_set(source, there.parent, there.name, parts, overwrite=overwrite)
-    folder, report = run_alone(config, screen, overwrite=overwrite)
+    before = ("data", time.perf_counter() - began)
+    folder, report = run_alone(config, screen, overwrite=overwrite, before=before)
     return load_simulator(folder.folder, device), folder, report

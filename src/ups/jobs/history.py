@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ups.data import Source
+from ups.data.digits import MOST
 from ups.tensors import numbers_of
 from ups.types import Array
 
@@ -38,7 +38,7 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
     names, found = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        known = all(isinstance(value, int | float) and math.isfinite(value) for value in params)
+        known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
         if len(times) <= 2 * every or not known:
             continue
         cells = (slice(None, None, thin),) * source.task.ndim

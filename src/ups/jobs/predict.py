@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import torch
 
 from ups.data.source import Facts, Source
 from ups.data.trajectories import Trajectories, alike
-from ups.data.write_well import write_file
+from ups.data.write_well import HEAD_BYTES, bytes_of, check_room, write_file
 from ups.engine.ranks.dist import device_of
 from ups.files import writing
-from ups.models import artifact
+from ups.models import Simulator, artifact
 from ups.run.fitting import definitions_of, fitting, open_for, spaced
 from ups.run.judge import predictor_of
 from ups.run.load import load
@@ -47,32 +48,20 @@ def rollout(
     for sentence in artifact.strangers(simulator.origins):
         say(sentence)
     with open_for(simulator, source_path, task, definitions_of(run, simulator), say) as stored:
-        source = fitting(simulator, stored, params or {}, 0)
+        source = fitting(simulator, stored, params or {}, 0, say)
         spec = simulator.codec.task(source.task)
         if spec.steady and steps > 1:
             raise ConfigError(f"{spec.name} is steady, so there is one step to its solution, not {steps}; ask for one.")
-        low, high = simulator.ranges()[spec.name]["dt"]
         if len(source) > samples:
             say(f"the first {samples} of the {len(source)} trajectories of {source_path}; --samples asks for more.")
-        part, *others = alike(source, source.ids[:samples], spaced(source, low, None))
+        spacing = simulator.ranges()[spec.name]["dt"][0]
+        part, *others = alike(source, source.ids[:samples], spaced(source, spacing, None))
         if others:
             raise DataError(f"{source_path}: its first {samples} are on several grids; ask for fewer --samples.")
-        if part.clock.steps is not None:
-            say(f"{source_path}: its times are not uniform; all steps of a trajectory are as long as its first.")
-        back = simulator.operator.config.looks_back(spec.name)
-        context = max(back, min(simulator.context, int(part.lengths.min())))
-        window = part.window(list(range(len(part))), [0] * len(part), context, 0)
-        for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
-            if not bool(values.isfinite().all()):
-                raise DataError(f"{source_path}: its {what} values that are not finite; mend or leave them out.")
-        dt, apart = _steps(window, low, high)
-        window = dataclasses.replace(window, dt=dt)
-        if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
-            say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
-        taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
-        said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
-        for sentence in dict.fromkeys((*said, *simulator.strange(window))):
-            say(sentence)
+        window = _window(simulator, part, steps, say)
+        context = window.context.shape[1]
+        size = bytes_of(spec, part.shape, steps if spec.steady else context + steps)
+        check_room(Path(os.path.realpath(out)).parent, HEAD_BYTES + len(part) * size)
         frames = predictor_of(simulator, device_of(device)).predict(window, steps)
         _check_finite(frames, source_path, part.ids)
         continued = _continued(source_path, part, window, frames, params or {})
@@ -82,6 +71,35 @@ def rollout(
             file.attrs["ups_simulator"] = str(simulator.provenance.get("config", ""))
             file.attrs["ups_given_frames"] = 0 if spec.steady else context
     return out
+
+
+def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[[str], None]) -> Window:
+    """The frames that are continued, and the steps that are taken; `say` is told what there is to say of them.
+
+    Where times are uneven and the file has a frame for each step, these are as long as its own."""
+    spec, path = part.task, part.origin
+    low, high = simulator.ranges()[spec.name]["dt"]
+    back = simulator.operator.config.looks_back(spec.name)
+    context = max(back, min(simulator.context, int(part.lengths.min())))
+    window = part.window(list(range(len(part))), [0] * len(part), context, 0)
+    for what, values in (("first frames have", window.context), ("inputs have", window.inputs)):
+        if not bool(values.isfinite().all()):
+            raise DataError(f"{path}: its {what} values that are not finite; mend or leave them out.")
+    dt, apart = _steps(window, low, high)
+    if part.clock.steps is not None:
+        own = int(part.lengths.min()) >= context + steps
+        which = "those of the file" if own else "all as long as the first of a trajectory, for the file has not so many"
+        say(f"{path}: its times are not uniform; the steps are {which}.")
+        if own:
+            dt, apart = part.clock.step(range(len(part)), [0] * len(part), context, steps), None
+    window = dataclasses.replace(window, dt=dt)
+    if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
+        say(f"{path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
+    taken = (None,) if spec.steady else (float(window.dt.min()), float(window.dt.max()))
+    said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
+    for sentence in dict.fromkeys((*said, *simulator.strange(window))):
+        say(sentence)
+    return window
 
 
 def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float | None]:
@@ -96,17 +114,25 @@ def _steps(window: Window, low: float, high: float) -> tuple[torch.Tensor, float
 
 
 def _continued(path: Path, part: Trajectories, window: Window, frames: torch.Tensor, params: Params) -> Continued:
-    """The given frames of a window and those predicted after them; of a steady task the latter alone."""
+    """The given frames of a window and those predicted after them; of a steady task the latter alone. NaN in cells that
+    do not count."""
     source, context, spec = part.source, window.context.shape[1], window.task
     clocks = [source.times_of(row)[part.reduction.frames] for row in part.rows]
     starts = [0.0 if spec.steady else float(clock[context - 1]) for clock in clocks]
-    times = np.array(starts)[:, None] + window.dt.double().numpy()[:, None] * np.arange(1, frames.shape[1] + 1)
+    dt = window.dt.double().numpy()
+    later = dt[:, None] * np.arange(1, frames.shape[1] + 1) if dt.ndim == 1 else dt.cumsum(1)
+    times = np.array(starts)[:, None] + later
     if not spec.steady:
         times = np.concatenate([np.stack([clock[:context] for clock in clocks]), times], 1)
         frames = torch.cat([window.context.to(frames), frames], 1)
     settings = [{**source.params_of(row), **params} for row in part.rows]
     facts = Facts(spec, settings[0], part.domain, times[0], tuple(part.ids))
-    return Continued(path, facts, frames.numpy(), times, settings, window.inputs.numpy())
+    inputs = window.inputs
+    if window.mask is not None:
+        nothing, mask = ~window.mask.unsqueeze(-1), spec.given.index(spec.mask)
+        frames, inputs = frames.masked_fill(nothing.unsqueeze(1), torch.nan), inputs.masked_fill(nothing, torch.nan)
+        inputs[..., mask] = window.inputs[..., mask]
+    return Continued(path, facts, frames.numpy(), times, settings, inputs.numpy())
 
 
 class Continued(Source):

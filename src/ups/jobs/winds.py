@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 
 from ups.data import Source
+from ups.data.digits import MOST
 from ups.models.drift import Drift, moved
 from ups.models.grids import Space
 from ups.physics.symmetries import winds_of
@@ -37,7 +37,7 @@ def glances(source: Source, every: int) -> list[Glance]:
     names, found = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
-        known = all(isinstance(value, int | float) and math.isfinite(value) for value in params)
+        known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
         if len(times) <= every or not names or not known:
             continue
         frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)

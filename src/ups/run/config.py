@@ -124,6 +124,7 @@ class RunConfig(Config):
 
     incidental = frozenset({"dist", "limits", "out", "device", "tracking", "second_copy", "gates", "sync", "data_from"})
     after_training = frozenset({"evaluation"})
+    names = frozenset({"name"})
 
     name: str = Field(default="run", pattern=r"^\w[\w.-]*$")
     """The run's folder is `<out>/<name>`."""

@@ -190,7 +190,7 @@ def check_axes(source: Source) -> None:
     if uneven := uneven_axes(source.problems):
         raise DataError(
             f"{source.path}: the cells along {', '.join(uneven)} are not equally wide; resample the data with `ups "
-            "data import --resample`, and train on what it writes."
+            "data import --resample`, and use what it writes."
         )
 
 
@@ -218,20 +218,28 @@ def joined(entries: Sequence[Entry]) -> list[DataSet]:
     return sets
 
 
+def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
+    """Data sets that are put to a simulator as they are. Fields in another order than its own would be taken for each
+    other, and are refused; all else as in `aligned`."""
+    for data in sets:
+        own = known.get(data.task.name, data.task)
+        for ours, theirs in ((own.channels, data.task.channels), (own.given, data.task.given)):
+            if ours != theirs and sorted(ours) == sorted(theirs):
+                raise DataError(
+                    f"{data.task.name}: has the fields {', '.join(theirs)}, but the simulator was trained on "
+                    f"{', '.join(ours)}; say this order in the task (`fields`, `inputs`)."
+                )
+    return aligned(sets, known)
+
+
 def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
     """Data sets whose words mean what they mean to a simulator that knows such tasks: it is told a word as its place
-    among the choices, so those it knows come first, in its order, and so do parameters. Fields in another order than
-    its own would be taken for each other, and are refused."""
+    among the choices, so those it knows come first, in its order, and so do parameters. What goes on from it knows
+    fields and inputs by their names (`models.inherit`): their order is that of the data."""
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 
 
 def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
-    for ours, theirs in ((known.channels, data.task.channels), (known.given, data.task.given)):
-        if ours != theirs and sorted(ours) == sorted(theirs):
-            raise DataError(
-                f"{data.task.name}: has the fields {', '.join(theirs)}, but the simulator was trained on "
-                f"{', '.join(ours)}; say this order in the task (`fields`, `inputs`)."
-            )
     old = {p.name: p.choices for p in known.parameters}
     params = tuple(
         dataclasses.replace(p, choices=tuple(dict.fromkeys((*old.get(p.name, ()), *p.choices)))) if p.choices else p

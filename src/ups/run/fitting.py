@@ -18,7 +18,7 @@ from ups.definition import Definition, definition_from, definition_of, is_file_n
 from ups.models import Simulator
 from ups.physics import TASKS
 from ups.run.config import run_config
-from ups.run.datasets import DataSet, Say
+from ups.run.datasets import DataSet, Say, check_axes
 from ups.types import ConfigError, DataError, Params, UpsError, counted
 
 ARRAYS = "arrays"  # the kind of storage of a file that does not say what it holds
@@ -177,10 +177,11 @@ def _misfit(path: Path, fault: UpsError) -> str:
     return f"{path}: is not laid out as the files of training were ({cause})."
 
 
-def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) -> Source:
+def fitting(simulator: Simulator, source: Source, params: Params, ahead: int, say: Say = _nothing) -> Source:
     """The source to read, of a task that the simulator knows; refused in a sentence where the two do not fit.
 
-    `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given.
+    `params` stand in for what the source says of its parameters. `ahead` frames are wanted after those given. `say` is
+    told which parameters of the source the simulator does not know.
     """
     name = source.task.name
     if name not in simulator.codec.tasks:
@@ -196,9 +197,14 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             f"{source.path}: has the fields {theirs} on {counted(source.domain.ndim, 'axis')}, but the simulator was "
             f"trained on {ours} on {spec.ndim}; give it data with these."
         )
+    check_axes(source)
+    if source.task.mask and not spec.mask:
+        _check_counting(source)
     if source.task.given != spec.given:
         ours, theirs = (", ".join(names) or "nothing" for names in (spec.given, source.task.given))
         raise DataError(f"{source.path}: is given {theirs}, but the simulator was trained with {ours} given.")
+    if unknown := [name for name in source.params_of(0) if name not in {p.name for p in spec.parameters}]:
+        say(f"{source.path}: its {', '.join(unknown)} is not used, for the simulator was trained without it.")
     # The simulator's own task: what it is told of parameters comes in the order in which it was trained on them.
     source = renamed(source, spec).assuming(params)
     if spec.steady:
@@ -213,6 +219,20 @@ def fitting(simulator: Simulator, source: Source, params: Params, ahead: int) ->
             "give it longer trajectories."
         )
     return source
+
+
+def _check_counting(source: Source) -> None:
+    """DataError where cells of a sample do not count: for a simulator that was trained without a mask."""
+    place = source.task.given.index(source.task.mask)
+    for i, name in enumerate(source.ids):
+        counts = source.inputs(i)[..., place] > 0.5
+        if not counts.all():
+            missing = counts.size - int(counts.sum())
+            raise DataError(
+                f"{source.path}: {missing} of {counts.size} cells of sample {name} do not count (NaN in its first "
+                "frame, or 0 in its mask), but the simulator was trained on whole frames; mend that sample, or leave "
+                "it out."
+            )
 
 
 def spaced(source: Source, dt: float, data: DataSet | None, thin: int = 1) -> Reduction:

@@ -21,6 +21,18 @@ def process_started() -> float:
     return time.time() - (up - ticks / os.sysconf("SC_CLK_TCK"))
 
 
+@contextmanager
+def counted_from(began: float) -> Iterator[None]:
+    """Runs in this block began at this time of the wall clock, whatever their process did before."""
+    former = os.environ.get(STARTED)
+    os.environ[STARTED] = str(began)
+    try:
+        yield
+    finally:
+        os.environ.pop(STARTED)
+        os.environ |= {} if former is None else {STARTED: former}
+
+
 class Phases:
     """Seconds by phase, in the order in which phases began; a phase that comes again is added up."""
 
@@ -29,10 +41,11 @@ class Phases:
 
     @classmethod
     def of_this_process(cls) -> Phases:
-        """With what has passed already: before this process was started, and in it until now (imports)."""
+        """With what has passed already: from the command to the start of this process, and in it until now (imports).
+        What this process did before the command is not counted."""
         mine = process_started()
-        command = min(float(os.environ.get(STARTED, mine)), mine)
-        return cls({"start": mine - command, "imports": time.time() - mine})
+        command = float(os.environ.get(STARTED, mine))
+        return cls({"start": max(0.0, mine - command), "imports": time.time() - max(mine, command)})
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ups.data.axes import dates_as_numbers
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Facts, Source, check_frame
 from ups.definition import CHANNEL, SAMPLE, TIME
@@ -64,13 +65,15 @@ class Variable:
         return f"{self.key} ({' × '.join(map(str, self.shape)) or 'a single value'})"
 
     def decoded(self, stored: Array) -> Array:
-        """Floating-point numbers as they are stored; whole numbers and truth values as floats."""
+        """Floating-point numbers as they are stored; whole numbers, truth values and dates as floats."""
         kind, size = stored.dtype.kind, stored.dtype.itemsize
         target = np.dtype(f"f{min(size, 8)}" if kind == "f" else "f4" if size <= 2 else "f8")
         packed = (self.scale, self.offset) != (1.0, 0.0)
         values = stored.astype(np.dtype("f8") if packed else target, copy=False)
         nothing = [number for number in self.fill if not np.isnan(number)]
-        if nothing:
+        if kind in "mM":
+            values = dates_as_numbers(stored)
+        elif nothing:
             values = np.where(np.isin(stored, np.asarray(nothing, stored.dtype)), np.nan, values)
         return values * self.scale + self.offset if packed else values
 
