@@ -70,8 +70,8 @@ def rollout(
         if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
             say(f"{source_path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
         taken = (None,) if spec.steady else sorted(set(window.dt.tolist()))
-        said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
-        for sentence in dict.fromkeys((*said, *simulator.strange(window))):
+        warnings = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
+        for sentence in dict.fromkeys((*warnings, *simulator.strange(window))):
             say(sentence)
         frames = predictor_of(simulator, device_of(device)).predict(window, steps)
         _check_finite(frames, source_path, part.ids)

@@ -63,14 +63,14 @@ def propose(
 
 
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
-    found = recipe(sets, kind, model)
-    operator = found["operator"]
+    sections = recipe(sets, kind, model)
+    operator = sections["operator"]
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
         "device": "cpu" if kind == "cpu" else "cuda",
         "data": {h.task.name: h.section(kind) for h in sets},
-        "model": found["model"] | {"operator": {"size": model, **found["model"]["operator"]}},
-        "codec": {"batch": batch, **found["codec"]},
+        "model": sections["model"] | {"operator": {"size": model, **sections["model"]["operator"]}},
+        "codec": {"batch": batch, **sections["codec"]},
         "operator": {"batch": batch, **operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
     }
 

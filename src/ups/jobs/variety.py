@@ -63,7 +63,7 @@ def varying_parameters(source: Source) -> dict[str, str]:
         for name, value in source.params_of(i).items():
             if name not in source.params:
                 values.setdefault(name, {})[value] = None
-    return {name: _range(list(found)) for name, found in values.items()}
+    return {name: _range(list(distinct)) for name, distinct in values.items()}
 
 
 def _range(values: list[float | str]) -> str:
