@@ -55,10 +55,10 @@ class StageConfig(Config):
         default = cls.model_fields["train"].default_factory
         if not isinstance(given, dict) or default is None:
             return values
-        kept = asdict(default())  # type: ignore[call-arg]
+        defaults = asdict(default())  # type: ignore[call-arg]
         if given.keys() & BUDGET:
-            kept = {key: value for key, value in kept.items() if key not in BUDGET}
-        return {**values, "train": {**kept, **given}}
+            defaults = {key: value for key, value in defaults.items() if key not in BUDGET}
+        return {**values, "train": {**defaults, **given}}
 
 
 class Stage(ABC):
