@@ -96,13 +96,13 @@ def _request(
     """The words of the command line; of a sweep with all its points."""
     from ups.submit.plan import Request, seconds_of
 
-    asked = {name: shape.get(name) for name in ("nodes", "gpus", "ranks")}
-    for name, count in asked.items():
+    counts = {name: shape.get(name) for name in ("nodes", "gpus", "ranks")}
+    for name, count in counts.items():
         if count is not None and count < (0 if name == "gpus" else 1):
             raise ConfigError(f"--{name} is {count}, but must be at least {0 if name == 'gpus' else 1}.")
     seconds = seconds_of(shape.get("time"))
     names = tuple(shape.get("variables") or ())
-    request = Request(asked["nodes"], asked["gpus"], asked["ranks"], seconds, options, variables=names)
+    request = Request(counts["nodes"], counts["gpus"], counts["ranks"], seconds, options, variables=names)
     if not (sweep.get("over") or sweep.get("seeds") or sweep.get("random")):
         return request
     from ups.sweep import begin

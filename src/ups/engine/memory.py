@@ -230,7 +230,7 @@ def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Itera
     """Inside, the blocks of `module` compute with weights as they are gathered, if the config wants them rounded; their
     gradients are then added up in float32 beside them, and gone afterwards."""
     blocks = units_of(module) if ranks.rounds(config.precision) else []
-    kept = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
+    full = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
     sums: dict[Tensor, Tensor] = {}
 
     def add(p: Tensor) -> None:
@@ -238,15 +238,15 @@ def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Itera
         sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
         p.grad = None
 
-    hooks = [p.register_post_accumulate_grad_hook(add) for p in kept if p.requires_grad]  # type: ignore[no-untyped-call]
-    for p, data in kept.items():
+    hooks = [p.register_post_accumulate_grad_hook(add) for p in full if p.requires_grad]  # type: ignore[no-untyped-call]
+    for p, data in full.items():
         p.data = data.bfloat16()
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-        for p, data in kept.items():
+        for p, data in full.items():
             p.data = data
 
 

@@ -151,14 +151,14 @@ class RankWatch:
         another node: it judges and reports alone, and is waited for as long as node 0 answers. A shared folder may be
         slow to show what it wrote."""
         job, limits = self._start.job, self._limits
-        asked = time.monotonic()
-        last, end = asked + limits.judge, asked + limits.teardown
+        asked_at = time.monotonic()
+        last, end = asked_at + limits.judge, asked_at + limits.teardown
         while (now := time.monotonic()) < end and not self._stops and self._given_up() is None:
             os.listdir(self._success.parent)  # makes a network file system look again
             if self._success.exists() or self._launcher.regrouping:
                 return True
-            if job.node and now < last and now - asked > ASK:
-                asked, end = now, now + limits.teardown if answers(job.rendezvous) else end
+            if job.node and now < last and now - asked_at > ASK:
+                asked_at, end = now, now + limits.teardown if answers(job.rendezvous) else end
             self._alive()
             self._relay.show()
             time.sleep(TICK)
