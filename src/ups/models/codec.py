@@ -91,9 +91,9 @@ class Codec(Part):
         return self.tasks[name]
 
     def statistics_of(self, task: TaskSpec | str) -> Statistics:
-        found = self.statistics[self.task(task).name]
-        assert isinstance(found, Statistics)
-        return found
+        statistics = self.statistics[self.task(task).name]
+        assert isinstance(statistics, Statistics)
+        return statistics
 
     def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
         """Record mean and standard deviation `(C,)` of the training frames; see `Statistics`."""
@@ -140,18 +140,18 @@ class Codec(Part):
         if rows is None:
             return self.encode(frames, task, periodic).z
         size = max(1, rows // math.prod(self.tokens(task)))
-        found = []
+        tokens = []
         for piece in torch.split(frames, size):
             whole = torch.cat((piece, piece.new_zeros(size - len(piece), *piece.shape[1:])))
-            found.append(self.encode(whole, task, periodic).z[: len(piece)])
-        return torch.cat(found)
+            tokens.append(self.encode(whole, task, periodic).z[: len(piece)])
+        return torch.cat(tokens)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The frames `(B, *S, C)` that tokens stand for, on the task's grid or on one of `shape`, resampled from it:
         exact for all that the task's grid resolves."""
         spec = self.task(task)
-        x, kept = self._frames(state, spec), self.statistics_of(spec)
-        return resample(x, shape or tuple(x.shape[1:-1]), state.periodic) * kept.std + kept.mean
+        x, statistics = self._frames(state, spec), self.statistics_of(spec)
+        return resample(x, shape or tuple(x.shape[1:-1]), state.periodic) * statistics.std + statistics.mean
 
     def query(self, state: LatentState, task: TaskSpec | str, points: Tensor) -> Tensor:
         """The values `(B, P, C)` at `points (B, P, n)`, in units of the box: [0, 1) along each axis.
@@ -162,8 +162,8 @@ class Codec(Part):
         time of a step.
         """
         spec = self.task(task)
-        kept = self.statistics_of(spec)
-        return interpolate(self._frames(state, spec), points, state.periodic) * kept.std + kept.mean
+        statistics = self.statistics_of(spec)
+        return interpolate(self._frames(state, spec), points, state.periodic) * statistics.std + statistics.mean
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""

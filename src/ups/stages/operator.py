@@ -244,7 +244,7 @@ class OperatorStage(Stage):
             count = window.context.shape[1]
             frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
             z = self._encoded(frames, window)
-            return self.simulator.filled(z[:, :count], Condition.of(window)), z[:, count:]
+            return self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
         count, expected = window.context.shape[1], self.operator.config.looks_back(window.task.name)
         if count != expected:
             raise ConfigError(
