@@ -107,6 +107,14 @@ def read_record(path: Path, *, nan: bool = True) -> dict[str, Any]:
     return values
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of such a file; empty where there is no such file, or something else in it."""
+    try:
+        return read_record(path)
+    except (OSError, ValueError):
+        return {}
+
+
 def read_text(path: Path, most: int = LARGEST_TEXT, *, stored: bool = False) -> str:
     """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file.
     `stored`: it must lie on a disk, for of a pipe one might wait for ever."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ups.screen import waiting
 from ups.streams import delivered, printable
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, duration
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
@@ -126,7 +126,7 @@ def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:
     if job.gpus and not torch.cuda.is_available():
         return ["no time is known: there is no GPU here to measure on; ask `ups estimate` where there is one."]
     with waiting("estimating"):
-        from ups.jobs.forecast import duration, forecast
+        from ups.jobs.forecast import forecast
 
         try:
             outlook = forecast(settings, "cuda" if job.gpus else None, price=price)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ups.data.source import Facts, Source, View
 from ups.data.units import units_of_all
-from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
+from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted, few
 
 SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
@@ -70,7 +70,7 @@ class Joined(Source):
             silent = [
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
-            problems += [f"{_few(silent)}: do not say {name}, which other files do"] if silent else []
+            problems += [f"{few(silent)}: do not say {name}, which other files do"] if silent else []
         reported = (tuple(notes), tuple(problems), units_of_all(parts))
         super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *reported))
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
@@ -152,15 +152,11 @@ def _remarks(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Itera
         sizes = dict.fromkeys(files.values())
         text = next(iter(sizes))
         text = SIZE.sub(lambda match: f"{match[0][:-1]} and other sizes)", text, count=1) if len(sizes) > 1 else text
-        yield text if len(files) == len(parts) > 1 else f"{_few([*files])}: {text}"
+        yield text if len(files) == len(parts) > 1 else f"{few(files)}: {text}"
 
 
 def _label(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else path.name
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {counted(len(names) - 1, 'other file')}"
 
 
 def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:

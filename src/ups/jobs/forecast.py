@@ -24,7 +24,7 @@ from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.run.load import part_kinds
-from ups.types import ConfigError
+from ups.types import ConfigError, duration
 
 PATIENCE = 15.0  # seconds a trial may take unasked
 SPREAD = 1.5  # times the quickest steps that the slowest may take on a machine that is idle
@@ -319,17 +319,3 @@ def _scaled(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} P"
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 4 ms, 12 s, 3 min, 2.5 h."""
-    for limit, scale, unit in (
-        (1e-3, 1e-6, "µs"),
-        (1, 1e-3, "ms"),
-        (120, 1, "s"),
-        (7200, 60, "min"),
-        (172800, 3600, "h"),
-    ):
-        if seconds < limit:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 86400:.3g} days"

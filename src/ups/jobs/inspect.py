@@ -31,7 +31,7 @@ from ups.jobs.variety import (
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.run.doubts import close_ups, laws_in_words, lost_digits
-from ups.types import Array, DataError, counted, counted_from
+from ups.types import Array, DataError, counted, counted_from, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
 NOT_FINITE = "NaN or infinity in"
@@ -248,8 +248,7 @@ def _size(source: Source) -> str:
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:
-    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"{counted(len(names), noun)} ({shown})"
+    return f"{counted(len(names), noun)} ({few(names, 6)})"
 
 
 def record_split(

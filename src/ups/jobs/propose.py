@@ -13,11 +13,11 @@ from ups.config import load
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
-from ups.jobs.forecast import duration, free_memory, number, size
+from ups.jobs.forecast import free_memory, number, size
 from ups.jobs.holdings import Holding, holdings, recipe
 from ups.jobs.timing import ceilings
 from ups.run.config import run_config
-from ups.types import ConfigError, counted
+from ups.types import ConfigError, counted, duration
 
 STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes

@@ -11,9 +11,9 @@ from ups.memory.curves import drawn
 from ups.memory.errors import TaskError, errors_of, number
 from ups.memory.evidence import one_line, phases_of
 from ups.memory.state import RunState, ago, state_of
+from ups.parsing import read_json
 from ups.rundir import RunDir
 from ups.types import DataError
-from ups.verdict import read_json
 
 Rows = tuple[tuple[str, ...], ...]
 PHASES = 8  # that are named, the longest

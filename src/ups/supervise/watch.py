@@ -13,6 +13,7 @@ from pathlib import Path
 from ups.files import write_atomic
 from ups.heartbeat import Beat, read
 from ups.host_memory import available
+from ups.parsing import read_json
 from ups.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import Exit, Launcher
@@ -26,7 +27,7 @@ from ups.supervise.rank_states import RankState, keep_evidence, rank_states, row
 from ups.supervise.stays import Stays
 from ups.supervise.stillness import Stillness
 from ups.supervise.stop_requests import StopRequests
-from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures, read_json
+from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures
 
 TICK = 0.1
 ASK = 1.0  # seconds between two questions whether node 0 is there
