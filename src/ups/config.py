@@ -215,7 +215,7 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
 
 
 def _counted(given: Any, parsed: Any, at: Key = ()) -> Iterator[tuple[Key, bool]]:
-    """Every yes and no that was taken for a number: 1 and 0, which nobody meant."""
+    """Each bool of `given` that validation has taken for a number (1 or 0), with its key."""
     if isinstance(given, bool):
         if type(parsed) in (int, float):
             yield at, given

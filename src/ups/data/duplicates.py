@@ -163,7 +163,7 @@ def scattered(known: Sequence[Ends]) -> list[str]:
 
 
 def _by(known: Iterable[Ends], end: str) -> dict[str, list[Ends]]:
-    """Trajectories by the hash of a frame."""
+    """Trajectories by one of their hashes: `end` is a field of `Ends`."""
     by_hash: dict[str, list[Ends]] = {}
     for each in known:
         by_hash.setdefault(getattr(each, end), []).append(each)

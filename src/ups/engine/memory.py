@@ -227,8 +227,8 @@ def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
 
 @contextmanager
 def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Iterator[None]:
-    """Inside, the blocks of `module` compute with weights as they are gathered, if the config wants them rounded; their
-    gradients are then added up in float32 beside them, and gone afterwards."""
+    """A context in which the blocks of `module` have bfloat16 weights, as a gather rounds them, if the config wants it.
+    Their gradients are summed in float32 and dropped at the end."""
     blocks = units_of(module) if ranks.rounds(config.precision) else []
     full = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
     sums: dict[Tensor, Tensor] = {}

@@ -168,8 +168,8 @@ def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]
 
 
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
-    that may have to learn; one that names its optimizer has its own rate."""
+    """The recipe for these sources, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
+    training the codec; where they name an optimizer, the recipe's learning rate is left out."""
     size = str(settings.get("model.operator.size", "small" if settings.get("start_from") else "tiny"))
     sections = recipe(held_as_they_are(sources), device_of(device).type, size) if sources else {}
     flags = dotted(sections)
@@ -188,7 +188,7 @@ def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: 
 
 
 def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of whole sections as those of their keys, beside which the recipe's others stay."""
+    """Settings with whole sections split into keys, so that the keys they leave out keep the recipe's values."""
     flags: dict[str, Any] = {}
     for key, value in settings.items():
         names = key.split(".")

@@ -68,8 +68,8 @@ def lawless(kind: str, predicted: Tensor, truth: Tensor, window: Window, scale: 
 
 
 def unbalanced(before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
-    """What the weak form of the equation leaves over between two frames beyond what it does between the two of the
-    `truth`, 1 for "no change"; 0 where the task has none."""
+    """Mean square residual `(B,)` of the equation's weak form over a step from `before` to `predicted`, in units of
+    what "no change" leaves. That of the two frames of `truth` is taken off. 0 where the task has no weak form."""
     form = WeakForm.of(window.task)
     if form is None:
         return predicted.new_zeros(len(predicted))

@@ -30,7 +30,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Harvest:
-    """What a reap has found: what still costs money, and whether it should."""
+    """The machines after a reap: `in_use` by right, `destroyed`, and why others are `stuck`."""
 
     in_use: tuple[Finding, ...]
     destroyed: tuple[Finding, ...]
