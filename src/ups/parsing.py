@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -140,6 +141,13 @@ def end_of(log: Path, most: int = LOG_END) -> bytes:
             return file.read(most)
     except (OSError, ValueError):
         return b""
+
+
+def encoded(value: object) -> object:
+    """JSON has no infinity: such a number is written as a word that Python's `float` and JavaScript's `Number` read."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_of(value: Any) -> float | None:

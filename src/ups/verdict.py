@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.parsing import read_json as read_json
+from ups.parsing import read_json
 from ups.shortage import Shortage, shortage
 from ups.types import DataError, UpsError
 

@@ -171,8 +171,8 @@ class Held:
     step: int
 
     @property
-    def kept(self) -> int:
-        """Without the gradients, which a step makes and the next one drops."""
+    def without_gradients(self) -> int:
+        """What stays between steps; gradients are made by each step and dropped by the next."""
         return self.weights + self.moments + self.average + self.best + self.reduced
 
 

@@ -187,7 +187,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     simulator.eval()
     checked, checking = _checked(name, stage.evaluate, sets, place)
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
-    validation = held.kept + held.gradients + held.best + batches + workspace + checked
+    validation = held.without_gradients + held.gradients + held.best + batches + workspace + checked
     reserved = max(sum(memory.values()), validation)
     if captured:  # a graph keeps its memory to itself, beside what a validation or another task's first steps take
         others = sorted(work.peak for work in steps)[-2:-1]

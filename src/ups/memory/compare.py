@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ups.eval.intervals import number, with_interval
 from ups.eval.pairs import LEVEL, Difference, difference
 from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
-from ups.memory.errors import number, with_interval
 from ups.types import Array, ConfigError, DataError, counted
 
 Rows = tuple[tuple[str, ...], ...]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ups.eval.intervals import number
 from ups.eval.learning import curves_of
 from ups.memory.candidate import settings_of
 from ups.memory.curves import drawn
-from ups.memory.errors import TaskError, errors_of, number
+from ups.memory.errors import TaskError, errors_of
 from ups.memory.evidence import one_line, phases_of
 from ups.memory.state import RunState, ago, state_of
 from ups.parsing import read_json

@@ -74,8 +74,8 @@ class Stage(ABC):
     makes: ClassVar[str]
     Config: ClassVar[type[StageConfig]]
     PartConfig: ClassVar[type]
-    # Further parts that change what it learns, where a simulator has them.
-    heeds: ClassVar[tuple[str, ...]] = ()
+    # Optional parts that change what it learns: where a simulator has them, it is trained after them.
+    also_uses: ClassVar[tuple[str, ...]] = ()
     # As how many plain rollouts `evaluate` counts.
     rollouts: ClassVar[float] = 1
 
