@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ups"
@@ -81,13 +82,45 @@ def module_of(path: Path) -> str:
 
 
 MODULES = {module_of(path) for path in FILES}
+# Names that no variable, parameter or field may have; rooms that still have some; and a field that is a key of a file.
+VAGUE = {"found", "told", "said", "kept", "asked"}
+VAGUE_ROOMS = ("run", "bench", "eval", "sweep")
+WRITTEN = {("doctor/findings.py", "found")}
 # Statements that import, whole, wherever they stand: as ruff lays them out, each begins a line.
 IMPORT = re.compile(r"^[ \t]*((?:from|import) [^\n(]*(?:\([^)]*\))?)", re.MULTILINE)
 
 
+class Code(NamedTuple):
+    """What the tests here ask of a file; its tree itself would take the memory of all."""
+
+    doc: str | None
+    functions: list[tuple[str, int]]  # with their lines of code
+    handlers: list[tuple[str, int]]  # what each catches, and where
+    names: list[tuple[str, int]]  # that are assigned or are parameters, and where
+
+
 @functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def code_of(path: Path) -> Code:
+    tree = ast.parse(path.read_text())
+    code = Code(ast.get_docstring(tree), [], [], [])
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.FunctionDef):
+            doc = ast.get_docstring(node, clean=False) or ""
+            code.functions.append((node.name, (node.end_lineno or 0) - node.lineno - doc.count("\n")))
+        elif isinstance(node, ast.ExceptHandler):
+            code.handlers.append((ast.unparse(node.type) if node.type else "", node.lineno))
+        elif isinstance(node, ast.arg):
+            code.names.append((node.arg, node.lineno))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            code.names.append((node.id, node.lineno))
+        for value in vars(node).values():
+            if isinstance(value, list):
+                todo += (each for each in value if isinstance(each, ast.AST))
+            elif isinstance(value, ast.AST):
+                todo.append(value)
+    return code
 
 
 def room_of(module: str) -> str:
@@ -97,16 +130,16 @@ def room_of(module: str) -> str:
 @functools.cache
 def imports_of(path: Path) -> set[str]:
     """Modules of `ups` that a file imports anywhere: at its top, inside functions, for types alone."""
-    found = set()
+    modules = set()
     ours = [text for text in IMPORT.findall(path.read_text()) if "ups" in text or text.startswith("from .")]
     for node in ast.parse("\n".join(ours)).body:
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            modules.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: imports are absolute"
-            found.add(node.module or "")
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found & MODULES
+            modules.add(node.module or "")
+            modules.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return modules & MODULES
 
 
 def test_every_file_imports_only_downwards() -> None:
@@ -148,28 +181,31 @@ def test_no_import_goes_in_a_circle_not_even_a_late_one() -> None:
 def test_every_file_is_a_sitting_and_every_function_a_screen() -> None:
     for path in FILES:
         assert path.read_text().count("\n") <= 350, f"{path}: a file fits a sitting"
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.FunctionDef):
-                lines = (node.end_lineno or 0) - node.lineno
-                doc = ast.get_docstring(node, clean=False)
-                short = lines - (doc.count("\n") if doc else 0) <= 60
-                assert short, f"{module_of(path)}: {node.name} does not fit a screen"
+        for name, lines in code_of(path).functions:
+            assert lines <= 60, f"{module_of(path)}: {name} does not fit a screen"
 
 
 def test_every_file_says_in_one_line_what_it_is() -> None:
     for path in FILES:
         if path.read_text().strip():
-            doc = ast.get_docstring(tree_of(path))
+            doc = code_of(path).doc
             assert doc, f"{path}: a docstring comes first"
             assert "\n" not in doc, f"{path}: its docstring is one line"
 
 
 def test_no_error_is_swallowed() -> None:
     for path in FILES:
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.ExceptHandler):
-                caught = ast.unparse(node.type) if node.type else ""
-                assert caught not in ("", "Exception", "BaseException"), f"{path}:{node.lineno} catches everything"
+        for caught, line in code_of(path).handlers:
+            assert caught not in ("", "Exception", "BaseException"), f"{path}:{line} catches everything"
+
+
+def test_a_variable_is_named_for_what_it_holds() -> None:
+    """`found`, `told`, `said`, `kept` and `asked` say where a value is from; a noun (`files`, `message`) says what."""
+    for path in FILES:
+        place = str(path.relative_to(SOURCE))
+        for name, line in code_of(path).names if room_of(module_of(path)) not in VAGUE_ROOMS else ():
+            vague = name in VAGUE and (place, name) not in WRITTEN
+            assert not vague, f"{path}:{line}: call `{name}` by the noun that it holds"
 
 
 def test_what_is_called_a_number_is_one_for_int() -> None:
@@ -182,9 +218,9 @@ def test_the_architecture_names_every_file_and_what_each_room_may_import() -> No
     named = set(re.findall(r"\w+\.py", text[text.index("```text") : text.index("## Who may import whom")]))
     assert {path.name for path in FILES} - {"__main__.py"} == named
     table = [[re.findall(r"`(\w+)`", cell) for cell in row] for row in re.findall(r"^\|(.*?)\|(.*?)\|$", text, re.M)]
-    said = {room: set(below) for rooms, below in table for room in rooms}
+    stated = {room: set(below) for rooms, below in table for room in rooms}
     for room, below in FLOORS.items():
-        assert said.get(room, set()) == below - {"later", "version", "parsing", "tensors", "files"}, (
+        assert stated.get(room, set()) == below - {"later", "version", "parsing", "tensors", "files"}, (
             f"the table is wrong on {room}"
         )
 

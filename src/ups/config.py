@@ -53,15 +53,15 @@ def load(model: type[C], path: Path | None = None, overrides: Mapping[str, Any] 
     """A config from a YAML file (and the files its `base:` names), changed by dotted overrides (`a.b: value`)."""
     values, origin = _laid(path, overrides or {})
     try:
-        found = model.model_validate(values)
+        config = model.model_validate(values)
     except ValidationError as error:
         first = _first(error)
         flags = _blamed(model, path, overrides or {}, first)
         raise ConfigError(_sentence(model, first, origin, flags)) from None
-    for key, value in _counted(values, found):
+    for key, value in _counted(values, config):
         where = _where(key, origin)
         raise ConfigError(f"{where} is {str(value).lower()}, but must be a number.")
-    return found
+    return config
 
 
 def _laid(path: Path | None, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[Key, str]]:
@@ -142,12 +142,12 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
             raise ConfigError(f"{path}: is named as base by {seen[-1]}, but is no file; name a YAML file.")
         text = read_text(path)
     except FileNotFoundError:
-        asked = f" (named as base by {seen[-1]})" if seen else ""
-        raise ConfigError(f"{path}: there is no such config file{asked}; check the path.") from None
+        named_by = f" (named as base by {seen[-1]})" if seen else ""
+        raise ConfigError(f"{path}: there is no such config file{named_by}; check the path.") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read as a text file ({error}); name a YAML file.") from None
     try:
-        found = parse_yaml(text)
+        content = parse_yaml(text)
     except TwiceError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ConfigError(
@@ -158,14 +158,14 @@ def _read(path: Path, values: dict[str, Any], origin: dict[Key, str], seen: Sequ
         where = f" at line {mark.line + 1}" if mark else ""
         what = f" ({' '.join(str(getattr(error, 'problem', None) or error).split())[:200]})"
         raise ConfigError(f"{path}: is not valid YAML{where}{what}; mend the line and try again.") from None
-    if found is None:
-        found = {}
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: must hold keys and values, not a {type(found).__name__}.")
-    base = found.pop("base", None)
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must hold keys and values, not a {type(content).__name__}.")
+    base = content.pop("base", None)
     if base is not None:
         _read(path.parent / str(base), values, origin, (*seen, path))
-    _merge(values, found, (), str(path), origin)
+    _merge(values, content, (), str(path), origin)
 
 
 def _merge(into: dict[str, Any], new: Mapping[Any, Any], at: Key, source: str, origin: dict[Key, str]) -> None:
@@ -216,17 +216,17 @@ def _sentence(model: type[BaseModel], error: ErrorDetails, origin: Mapping[Key, 
     return f"{where}: {error['msg'][0].lower()}{error['msg'][1:]}{got}."
 
 
-def _counted(given: Any, found: Any, at: Key = ()) -> Iterator[tuple[Key, bool]]:
-    """Every yes and no that was taken for a number: 1 and 0, which nobody meant."""
+def _counted(given: Any, parsed: Any, at: Key = ()) -> Iterator[tuple[Key, bool]]:
+    """Each bool of `given` that validation has taken for a number (1 or 0), with its key."""
     if isinstance(given, bool):
-        if type(found) in (int, float):
+        if type(parsed) in (int, float):
             yield at, given
     elif isinstance(given, Mapping):
         for name, value in given.items():
-            held = found.get(name) if isinstance(found, Mapping) else getattr(found, name, None)
+            held = parsed.get(name) if isinstance(parsed, Mapping) else getattr(parsed, name, None)
             yield from _counted(value, held, (*at, name))
-    elif isinstance(given, list) and isinstance(found, list | tuple):
-        for value, held in zip(given, found, strict=False):
+    elif isinstance(given, list) and isinstance(parsed, list | tuple):
+        for value, held in zip(given, parsed, strict=False):
             yield from _counted(value, held, at)
 
 

@@ -88,8 +88,8 @@ class Definition:
 
     def plain(self) -> dict[str, Any]:
         """The definition as lists, numbers and words; what says nothing is left out."""
-        said = {key: value for key, value in dataclasses.asdict(self).items() if value not in ("", (), {}, None)}
-        content: dict[str, Any] = json.loads(json.dumps(said))
+        stated = {key: value for key, value in dataclasses.asdict(self).items() if value not in ("", (), {}, None)}
+        content: dict[str, Any] = json.loads(json.dumps(stated))
         return content
 
     def text(self) -> str:

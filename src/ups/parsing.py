@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,14 @@ def read_record(path: Path, *, nan: bool = True) -> dict[str, Any]:
     return values
 
 
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object of such a file; empty where there is no such file, or something else in it."""
+    try:
+        return read_record(path)
+    except (OSError, ValueError):
+        return {}
+
+
 def read_text(path: Path, most: int = LARGEST_TEXT, *, stored: bool = False) -> str:
     """A text file of at most `most` bytes; an OSError or ValueError where it cannot be read, or is no such file.
     `stored`: it must lie on a disk, for of a pipe one might wait for ever."""
@@ -132,6 +141,13 @@ def end_of(log: Path, most: int = LOG_END) -> bytes:
             return file.read(most)
     except (OSError, ValueError):
         return b""
+
+
+def encoded(value: object) -> object:
+    """JSON has no infinity: such a number is written as a word that Python's `float` and JavaScript's `Number` read."""
+    if not isinstance(value, float) or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def number_of(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Progress:
     """How far a file is, of its name: samples solved (parts of samples count) of how many, or megabytes fetched.
 
-    `kept` are those samples that are on the disk, where files are made: what an interruption leaves. `note` is
+    `written` are those samples that are on the disk, where files are made: what an interruption leaves. `note` is
     something to be said once: how long it will take, or what is kept. `percent`: `done` are percent of the whole.
     """
 
@@ -18,7 +18,7 @@ class Progress:
     total: int
     name: str
     note: str = ""
-    kept: int | None = None
+    written: int | None = None
     percent: bool = False
 
     @property

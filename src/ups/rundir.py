@@ -21,11 +21,11 @@ import yaml
 
 from ups.config import Config, as_meant, dump, fingerprint
 from ups.files import foreign_in, laid_by_another, write_atomic
-from ups.parsing import parse_yaml, read_record, read_text
+from ups.parsing import parse_yaml, read_json, read_record, read_text
 from ups.presence import hold, release
 from ups.provenance import environment
 from ups.types import ConfigError, DataError, UpsError
-from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict, read_json
+from ups.verdict import FAILING, FINISHED, Ending, StorageError, Verdict
 
 DEEPEST = 20  # folders below each other in a run's
 

@@ -181,8 +181,8 @@ def plain_lines(before: Callable[[], None]) -> Report:
         shown[progress.name] = math.inf if whole else now
         made = progress.done - first
         left = f", about {(now - start) / made * (progress.total - progress.done):.0f} s left" if made else ""
-        kept = "" if whole or progress.kept is None else f" solved, {progress.kept} kept"
-        tail = f" in {now - start:.0f} s" if whole and made else f"{kept}{left}"
+        saved = "" if whole or progress.written is None else f" solved, {progress.written} kept"
+        tail = f" in {now - start:.0f} s" if whole and made else f"{saved}{left}"
         print(f"{progress.name}: {progress.amount}{tail}", file=sys.stderr, flush=True)
 
     return report

@@ -190,21 +190,21 @@ def table(make: Callable[Key, Made]) -> Callable[Key, Made]:
     A table is made once, outside of inference mode and never kept if it is a fake one, so that it may be used by
     training, by a captured CUDA graph (which could not copy it from the host) and by shape inference alike.
     """
-    kept: dict[object, Made] = {}
+    tables: dict[object, Made] = {}
 
     @functools.wraps(make)
     def look(*args: Key.args, **kwargs: Key.kwargs) -> Made:
         if torch._guards.detect_fake_mode() is not None:
             return make(*args, **kwargs)
         key = (args, tuple(kwargs.items()))
-        if key not in kept:
-            if len(kept) >= 256:
-                del kept[next(iter(kept))]
+        if key not in tables:
+            if len(tables) >= 256:
+                del tables[next(iter(tables))]
             with torch.inference_mode(False):
-                kept[key] = make(*args, **kwargs)
+                tables[key] = make(*args, **kwargs)
         if (given := _given.get()) is not None:
-            given.append(kept[key])
-        return kept[key]
+            given.append(tables[key])
+        return tables[key]
 
     # To a compiler a table is a constant. This is what `torch.compiler.assume_constant_result` writes, without its
     # import of the whole compiler, which takes seconds.

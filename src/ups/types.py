@@ -58,6 +58,31 @@ def counted_from(numbers: Iterable[int], noun: str) -> str:
     return counted(most, noun) if least == most else f"{least} to {counted(most, noun)}"
 
 
+def few(words: Iterable[str], most: int = 4) -> str:
+    """At most so many words, the last of them a count of those left out: a, b, c and 5 more."""
+    listed = list(words)
+    if len(listed) <= most:
+        return ", ".join(listed)
+    return f"{', '.join(listed[: most - 1])} and {len(listed) - most + 1} more"
+
+
+def duration(seconds: float, digits: int = 3) -> str:
+    """A time for people: 4 ms, 12 s, 3 min, 2.5 h, 34.7 days; with 2 digits 35 days. Whole numbers are never cut."""
+    spans = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h"))
+    if seconds == 0:
+        return "0 s"
+    scale, unit = next(((scale, unit) for limit, scale, unit in spans if seconds < limit), (86400, "days"))
+    value = seconds / scale
+    return f"{value:.0f} {unit}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g} {unit}"
+
+
+def same_value(a: float | str | None, b: float | str | None) -> bool:
+    """Whether two values of a parameter are equal words, or numbers that agree to about five digits."""
+    if a is None or b is None or isinstance(a, str) or isinstance(b, str):
+        return a == b
+    return abs(a - b) <= 1e-5 * max(abs(a), abs(b))
+
+
 def nearest(name: str, known: Iterable[str], otherwise: str) -> str:
     """The known name that a mistyped one may have meant, as a question; where none is near, `otherwise`."""
     near = difflib.get_close_matches(name, [*known], n=1)

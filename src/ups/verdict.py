@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.parsing import read_record
+from ups.parsing import read_json
 from ups.shortage import Shortage, shortage
 from ups.types import DataError, UpsError
 
@@ -272,14 +272,6 @@ class Verdict:
         attempts = tuple(row for row in rows if isinstance(row, dict))
         values.pop("code", None)
         return cls(ending, cause, attempts=attempts, facts=values, **about)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is no such file, or something else in it."""
-    try:
-        return read_record(path)
-    except (OSError, ValueError):
-        return {}
 
 
 def now() -> str:

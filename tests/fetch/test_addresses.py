@@ -18,7 +18,7 @@ from ups.fetch.remote_file import local_path
 from ups.progress import Progress
 from ups.types import ConfigError, DataError, UpsError
 
-HASTY = Patience(tries=2, first=0.01, longest=0.05, asked=1.0, stall=1.0, least=1)
+HASTY = Patience(tries=2, first=0.01, longest=0.05, longest_requested=1.0, stall=1.0, least=1)
 CONTENT = b"content of a file" * 1000
 
 

@@ -24,7 +24,7 @@ from ups.fetch.patience import Patience, TransientError, retry_after
 from ups.progress import Progress
 from ups.types import DataError
 
-HASTY = Patience(tries=5, first=0.01, longest=0.05, asked=1.0, stall=0.3, least=1)
+HASTY = Patience(tries=5, first=0.01, longest=0.05, longest_requested=1.0, stall=0.3, least=1)
 SIZE = 1_000_003
 CONTENT = random.Random(1).randbytes(SIZE)
 MD5 = hashlib.md5(CONTENT).hexdigest()

@@ -30,7 +30,7 @@ from ups.engine.train import TrainConfig
 from ups.jobs import contention, making
 from ups.jobs import forecast as module
 from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
-from ups.jobs.forecast import duration, forecast, number, size
+from ups.jobs.forecast import forecast, number, size
 from ups.jobs.timing import Invented, ceilings
 from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import RunConfig, run_config
@@ -38,7 +38,7 @@ from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.stages import STAGES
 from ups.tensors import Window
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, duration
 
 LINE = {"a": {"task": "advection1d", "samples": 20, "resolution": 64, "reduce": {"time": 40}}}
 PLANE = {"r": {"task": "reacdiff2d", "samples": 20, "resolution": 32, "reduce": {"time": 25}}}
@@ -407,6 +407,7 @@ def test_numbers_are_written_for_people() -> None:
     assert [duration(s) for s in (2e-5, 0.012, 45, 600, 9000, 3e6)] == [
         "20 µs", "12 ms", "45 s", "10 min", "2.5 h", "34.7 days",
     ]  # fmt: skip
+    assert [duration(s, digits=2) for s in (0, 8.31, 119, 601, 3e6)] == ["0 s", "8.3 s", "119 s", "10 min", "35 days"]
 
 
 def test_its_help_does_not_import_torch() -> None:

@@ -14,10 +14,11 @@ from ups.cli import main
 from ups.engine.ranks.dist_config import DistConfig
 from ups.jobs import forecast as module
 from ups.jobs.estimate import costs
-from ups.jobs.forecast import duration, forecast, size
+from ups.jobs.forecast import forecast, size
 from ups.jobs.scaling import VOTE, Link, Scaled, Scaling, Talk, bytes_of_weights, counts_up_to, scaling, talk_of
 from ups.jobs.timing import Ceilings
 from ups.run.config import RunConfig, run_config
+from ups.types import duration
 
 FAST = Link("fast", 1e9, 0.0)
 

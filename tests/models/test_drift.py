@@ -341,4 +341,4 @@ def test_where_nothing_wraps_and_where_nothing_is_carried_the_first_frame_stands
         z = sim.codec.encode(window.state, "advection1d", window.periodic).z.unsqueeze(1)
         assert torch.equal(sim.encode_context(window.context, Condition.of(window)), torch.cat((z, z, z), 1))
     five = torch.cat([z + i for i in range(5)], 1)
-    assert torch.equal(simulator.filled(five, Condition.of(given)), five[:, 2:]), "of more the last count"
+    assert torch.equal(simulator.pad_context(five, Condition.of(given)), five[:, 2:]), "of more the last count"

@@ -249,7 +249,7 @@ def test_an_interruption_says_what_is_kept_and_keeps_it(tmp_path: Path) -> None:
     assert told[-1].note.startswith("stopped; 2 of 5 trajectories are kept")
     again: list[Progress] = []
     (path,) = generate(settings(task="advection1d"), tmp_path, again.append)
-    assert (again[0].done, again[0].kept) == (2, 2)
+    assert (again[0].done, again[0].written) == (2, 2)
     assert same(contents(path), contents(make(tmp_path / "straight", task="advection1d")))
 
 

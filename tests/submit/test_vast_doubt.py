@@ -200,7 +200,7 @@ def test_a_machine_whose_record_cannot_be_read_is_no_orphan(vast: Server, tmp_pa
     record_machine(KEY, id, tmp_path)
     file_of(KEY).write_text("{")
     harvest = reap(lambda _: None)
-    assert [finding.machine.id for finding in harvest.kept] == [id]
+    assert [finding.machine.id for finding in harvest.in_use] == [id]
     assert harvest.stuck == (f"machine {id} is left alone: the record of its job cannot be read.",)
     assert list(vast.machines) == [id]
 

@@ -41,7 +41,7 @@ def test_a_run_that_ends_well_or_fails_stops_its_machine_once_and_a_reap_brings_
     harvest = reap(lambda _: None)
     assert len(harvest.destroyed) == 2
     assert not harvest.stuck
-    assert not harvest.kept
+    assert not harvest.in_use
     assert not stage.server.machines
     for job, machine in jobs.values():
         assert (job.folder / "config.yaml").read_text() == job.config.read_text()

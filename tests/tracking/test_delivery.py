@@ -288,7 +288,7 @@ def test_a_strangers_folder_writes_nothing_elsewhere_and_names_no_server_unasked
     (run.folder / "csv" / "codec.csv").symlink_to(outside)
     assert not deliver(run.folder)[0].whole
     with pytest.raises(DataError, match=r"codec.csv: is a link"):
-        deliver(run.folder, asked=True)
+        deliver(run.folder, by_user=True)
     assert outside.read_text() == "mine"
     run = made_up(tmp_path / "naming", ["mlflow"], uri="http://127.0.0.1:9")
     log(run, [1])
@@ -364,7 +364,7 @@ def test_a_mirror_whose_own_disk_is_full_never_says_that_it_has_everything(
         assert "could not be sent" in said[0]
         assert "No space left" in said[0] or "is full" in said[0]
         subprocess.run(["mount", "-o", "remount,size=512m", disk], check=True)
-        (state,) = deliver(run.folder, 60.0, asked=True)
+        (state,) = deliver(run.folder, 60.0, by_user=True)
         assert state.whole, state.trouble
     finally:
         subprocess.run(["umount", "-l", disk], check=True)

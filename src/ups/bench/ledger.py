@@ -15,9 +15,8 @@ from pydantic import ValidationError
 
 from ups.bench.rows import Kind, Published
 from ups.config import Config
-from ups.eval.results import encoded
 from ups.files import sum_of, write_named
-from ups.parsing import read_record
+from ups.parsing import encoded, read_record
 from ups.types import DataError
 
 LEDGER = Path("benchmarks/accuracy.json")

@@ -62,7 +62,7 @@ def fitting(case: Case, stage: OperatorStage, demand: Demand, device: torch.devi
     if device.type == "cuda":
         torch.cuda.empty_cache()
         held = held_memory(stage.module, stage.simulator, case.config.stage("operator").train, "cuda", DistConfig())
-        room = ROOM * torch.cuda.mem_get_info(device)[0] - held.kept - held.step
+        room = ROOM * torch.cuda.mem_get_info(device)[0] - held.without_gradients - held.step
         while batch > max(1.0, demand.samples_in(room)):
             batch //= 2
     return batch

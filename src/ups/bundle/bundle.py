@@ -83,35 +83,35 @@ def _least_python() -> tuple[int, ...]:
 
 def make_bundle(request: Request, show: Callable[[str], None]) -> Path:
     """Make the folder, or the archive of it; `show` is told what is being done."""
-    asked = request.checked()
-    assert asked.out is not None
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".ups-bundle-", dir=asked.out.parent) as place:
-        folder = Path(place) / asked.out.name
+    request = request.checked()
+    assert request.out is not None
+    request.out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".ups-bundle-", dir=request.out.parent) as place:
+        folder = Path(place) / request.out.name
         wheels = folder / "wheels"
         wheels.mkdir(parents=True)
         own = write_own_wheel(Path(place))
-        download(own, asked.extras, asked.python, asked.platform, asked.without, wheels, show)
+        download(own, request.extras, request.python, request.platform, request.without, wheels, show)
         published = {path.name: sha256(path) for _, _, path in listed(wheels)}
-        if not asked.whole:
+        if not request.whole:
             for name, _, path in listed(wheels):
                 show(f"packing {name}")
-                slimmed(path, stored=asked.archive)
-        _describe(asked, folder, published)
-        if not asked.archive:
-            if asked.out.is_dir():
-                asked.out.rmdir()  # it is empty
+                slimmed(path, stored=request.archive)
+        _describe(request, folder, published)
+        if not request.archive:
+            if request.out.is_dir():
+                request.out.rmdir()  # it is empty
             folder.chmod(0o755)
-            return Path(shutil.move(folder, asked.out))
+            return Path(shutil.move(folder, request.out))
         show("compressing all of it")
-        archive = asked.out.with_name(asked.out.name + ".tar.xz")
+        archive = request.out.with_name(request.out.name + ".tar.xz")
         part = Path(place) / archive.name
         with tarfile.open(part, "w:xz") as tar:
-            tar.add(folder, asked.out.name)
+            tar.add(folder, request.out.name)
         return part.rename(archive)
 
 
-def _describe(asked: Request, folder: Path, published: dict[str, str]) -> None:
+def _describe(request: Request, folder: Path, published: dict[str, str]) -> None:
     """The manifest, the self-test and a page to read."""
     wheels = [
         {
@@ -127,16 +127,16 @@ def _describe(asked: Request, folder: Path, published: dict[str, str]) -> None:
     least = dict(re.findall(r"(?m)^([\w.-]+)[^;\n]*?>=\s*([\d.]+)", "\n".join(own_distribution().requires or [])))
     manifest = {
         "ups": __version__,
-        "python": asked.python,
-        "platform": asked.platform,
-        "extras": list(asked.extras),
-        "without": {name: least.get(name, "") for name in asked.without},
+        "python": request.python,
+        "platform": request.platform,
+        "extras": list(request.extras),
+        "without": {name: least.get(name, "") for name in request.without},
         "wheels": wheels,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
-    (folder / "selftest.py").write_text(script(asked.python))
-    words = {"version": __version__, "python": asked.python, "platform": asked.platform}
-    (folder / "README.txt").write_text(READ_ME.format(**words, without=", ".join(asked.without) or "nothing"))
+    (folder / "selftest.py").write_text(script(request.python))
+    words = {"version": __version__, "python": request.python, "platform": request.platform}
+    (folder / "README.txt").write_text(READ_ME.format(**words, without=", ".join(request.without) or "nothing"))
 
 
 def script(python: str) -> str:

@@ -138,15 +138,15 @@ def main() -> int:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--unpack", type=Path, help="folder for the packages; by default `site` beside this file")
     words.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
-    asked, folder, began = words.parse_args(), Path(__file__).resolve().parent, time.monotonic()
+    arguments, folder, began = words.parse_args(), Path(__file__).resolve().parent, time.monotonic()
     try:
         manifest = json.loads((folder / "manifest.json").read_text())
         require_this_machine(manifest)
         require_whole(folder, manifest)
-        site = unpacked(folder, manifest, asked.unpack.resolve() if asked.unpack else None)
+        site = unpacked(folder, manifest, arguments.unpack.resolve() if arguments.unpack else None)
         with tempfile.TemporaryDirectory(prefix="ups-selftest-") as home:
             require_versions(site, manifest, home)
-            machine, error = work(site, home, asked.device)
+            machine, error = work(site, home, arguments.device)
     except (FailedError, OSError, ValueError, KeyError, zipfile.BadZipFile) as failure:
         print(f"ups bundle FAILED: {failure}.")
         return 1

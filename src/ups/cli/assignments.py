@@ -7,16 +7,16 @@ from ups.types import ConfigError
 
 def assignments(text: str | None) -> dict[str, float | str]:
     """`nu=0.02,rho=1` by name; what is not a number stays a word."""
-    found: dict[str, float | str] = {}
+    values: dict[str, float | str] = {}
     for pair in text.split(",") if text else ():
         name, equals, value = (part.strip() for part in pair.partition("="))
         if not (name and equals and value):
             raise ConfigError(f"--params has '{pair}', but must be NAME=VALUE pairs, such as nu=0.02,rho=1.")
         try:
-            found[name] = float(value)
+            values[name] = float(value)
         except ValueError:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def shares(text: str | None) -> tuple[float, float, float] | None:

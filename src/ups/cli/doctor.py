@@ -63,7 +63,7 @@ def doctor(
     if (ranks is not None and ranks < 1) or limit <= 0:
         raise ConfigError("--ranks and --limit must be above 0.")
     kind: str = device or "auto"
-    place, asked, config = folder or Path("runs"), ranks or 2, None
+    place, processes, config = folder or Path("runs"), ranks or 2, None
     with waiting("getting ready"):
         from ups.doctor.all_checks import all_checks
         from ups.doctor.findings import passed, write
@@ -74,15 +74,15 @@ def doctor(
             config = load(run_config(), file, overrides)
             if not config.data:
                 raise ConfigError("the config names no data; add a data set under `data:`.")
-            place, asked = folder or Path(config.out), ranks or max(2, config.dist.ranks)
+            place, processes = folder or Path(config.out), ranks or max(2, config.dist.ranks)
             kind = device or config.device
-    lines = _show(all_checks(asked, kind, place, rendezvous, limit, config))
+    lines = _show(all_checks(processes, kind, place, rendezvous, limit, config))
     if json_out is not None:
-        write(json_out, lines, ranks=asked, device=kind, folder=str(place), config=str(file) if file else None)
+        write(json_out, lines, ranks=processes, device=kind, folder=str(place), config=str(file) if file else None)
     return 0 if passed(lines) else 1
 
 
-def _show(found: Iterable[Line]) -> list[Line]:
+def _show(checks: Iterable[Line]) -> list[Line]:
     """Print every line as it comes, under the heading of its group; at the end, how many are what."""
     from rich.console import Console
     from rich.text import Text
@@ -91,7 +91,7 @@ def _show(found: Iterable[Line]) -> list[Line]:
     console.width = min(console.width, 120) if console.is_terminal else 120
     lines: list[Line] = []
     group = ""
-    for line in found:
+    for line in checks:
         if line.group != group:
             group = line.group
             console.print(Text(f"\n{group}", style="bold"))

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ups.cli.numbers import Whole
 from ups.screen import table, waiting
 from ups.streams import delivered
-from ups.types import ConfigError
+from ups.types import ConfigError, duration
 
 
 def estimate(
@@ -51,7 +51,7 @@ def estimate(
         from ups.run.config import run_config
 
         config = load(run_config(), file, overrides)
-        from ups.jobs.forecast import duration, forecast, size
+        from ups.jobs.forecast import forecast, size
 
         outlook = forecast(config, device, measure, price, show_activity, ranks)
     print(f"{outlook.name} on {outlook.device}\n")

@@ -107,6 +107,6 @@ def reap(*, dry_run: bool = False, discard: bool = False) -> int:
         print(printable(f"machine {finding.machine.id} of {finding.label.key} is destroyed."))
     for sentence in harvest.stuck:
         print(printable(f"ups: {sentence}"), file=sys.stderr)
-    count = len(harvest.kept)
+    count = len(harvest.in_use)
     print(f"{counted(count, 'machine') if count else 'no machines'} of ours by right, ${harvest.price:.3f}/h.")
     return 1 if harvest.stuck else delivered()

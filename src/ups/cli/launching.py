@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ups.screen import waiting
 from ups.streams import delivered, printable
-from ups.types import ConfigError, UpsError
+from ups.types import ConfigError, UpsError, duration
 
 if TYPE_CHECKING:
     from ups.run.config import RunConfig
@@ -96,13 +96,13 @@ def _request(
     """The words of the command line; of a sweep with all its points."""
     from ups.submit.plan import Request, seconds_of
 
-    asked = {name: shape.get(name) for name in ("nodes", "gpus", "ranks")}
-    for name, count in asked.items():
+    counts = {name: shape.get(name) for name in ("nodes", "gpus", "ranks")}
+    for name, count in counts.items():
         if count is not None and count < (0 if name == "gpus" else 1):
             raise ConfigError(f"--{name} is {count}, but must be at least {0 if name == 'gpus' else 1}.")
     seconds = seconds_of(shape.get("time"))
     names = tuple(shape.get("variables") or ())
-    request = Request(asked["nodes"], asked["gpus"], asked["ranks"], seconds, options, variables=names)
+    request = Request(counts["nodes"], counts["gpus"], counts["ranks"], seconds, options, variables=names)
     if not (sweep.get("over") or sweep.get("seeds") or sweep.get("random")):
         return request
     from ups.sweep import begin
@@ -126,7 +126,7 @@ def _outlook(settings: RunConfig, job: Job, price: float | None) -> list[str]:
     if job.gpus and not torch.cuda.is_available():
         return ["no time is known: there is no GPU here to measure on; ask `ups estimate` where there is one."]
     with waiting("estimating"):
-        from ups.jobs.forecast import duration, forecast
+        from ups.jobs.forecast import forecast
 
         try:
             outlook = forecast(settings, "cuda" if job.gpus else None, price=price)

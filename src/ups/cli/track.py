@@ -33,7 +33,7 @@ def track(run: Path, *, to: str | None = None, project: str | None = None, wait:
         names = tuple(name.strip() for name in (to or "").split(",") if name.strip())
         show_to(folder, names, project, print)
     with waiting(f"sending what trackers have missed of {folder}"):
-        states = deliver(folder, wait, asked=True)
+        states = deliver(folder, wait, by_user=True)
     if not states:
         raise ConfigError(f"{run}: is shown nowhere beside its log, metrics.jsonl; name trackers with --to.")
     for state in states:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ups.data.source import Source
 from ups.files import has_its_sum, read_at, sha256, stamp, sum_of, sync, write_atomic
-from ups.parsing import read_record
+from ups.parsing import read_json
 from ups.types import DataError
 
 # A file touched so short a time before it was hashed may be touched again without a trace.
@@ -49,7 +49,7 @@ class Memory:
     def __init__(self, file: Path, shared: Path | None = None) -> None:
         """`shared`: another such file, of several memories, that is asked for what this one does not know."""
         self.files = [path for path in (file, shared) if path is not None]
-        self._entries = {name: entry for path in reversed(self.files) for name, entry in _recalled(path).items()}
+        self._entries = {name: entry for path in reversed(self.files) for name, entry in read_json(path).items()}
         self._fresh: dict[str, Any] = {}  # what was not known before
         self.touched: list[Path] = []  # large files that somebody touched, and whose samples are what they were
 
@@ -99,7 +99,7 @@ class Memory:
         for path in self.files if self._fresh else ():
             path.parent.mkdir(parents=True, exist_ok=True)
             # Read again: others may have written to it since.
-            write_atomic(path, json.dumps({**_recalled(path), **self._fresh}, indent=1))
+            write_atomic(path, json.dumps({**read_json(path), **self._fresh}, indent=1))
         self._fresh = {}
 
 
@@ -153,13 +153,6 @@ def untouched(path: Path) -> list[int] | None:
     except OSError:
         return None
     return stamp if time.time_ns() - max(stamp[3:]) > RECENT else None
-
-
-def _recalled(file: Path) -> dict[str, Any]:
-    try:
-        return read_record(file)
-    except (OSError, ValueError):
-        return {}
 
 
 def _settled(path: Path, stamp: list[int]) -> list[int]:

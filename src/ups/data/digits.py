@@ -38,20 +38,20 @@ class Digits:
                 self.params.setdefault(name, set()).add(value)
 
     def problems(self) -> list[str]:
-        found = []
+        problems = []
         for name, low, high in zip(self.channels, self.low, self.high, strict=True):
             size, width = max(abs(low), abs(high)), high - low
             if size <= MOST and 0 < width < FEWEST * np.spacing(np.float32(size)):
-                found.append(
+                problems.append(
                     f"{name} varies by {width:.2g} about {low:.4g}, which float32, in which all is read, can hardly "
                     f"tell apart; take {low:.4g} away from it"
                 )
         for name, values in self.params.items():
             if max(map(abs, values)) > MOST:
-                found.append(f"the parameter {name} is {max(values, key=abs):.2g}, which float32 cannot hold")
+                problems.append(f"the parameter {name} is {max(values, key=abs):.2g}, which float32 cannot hold")
             elif len(np.unique(np.array(list(values), np.float32))) < len(values):
-                found.append(
+                problems.append(
                     f"values of the parameter {name} are the same in float32, in which all is read, though they differ "
                     f"(about {min(values):.10g}); take what they have in common away"
                 )
-        return found
+        return problems

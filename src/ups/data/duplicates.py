@@ -164,11 +164,11 @@ def scattered(known: Sequence[Ends]) -> list[str]:
 
 
 def _by(known: Iterable[Ends], end: str) -> dict[str, list[Ends]]:
-    """Trajectories by the hash of a frame."""
-    found: dict[str, list[Ends]] = {}
+    """Trajectories by one of their hashes: `end` is a field of `Ends`."""
+    by_hash: dict[str, list[Ends]] = {}
     for each in known:
-        found.setdefault(getattr(each, end), []).append(each)
-    return found
+        by_hash.setdefault(getattr(each, end), []).append(each)
+    return by_hash
 
 
 def _runs(source: Source, rows: Sequence[int]) -> Iterator[range]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ups.data.source import Facts, Source, View
 from ups.data.units import units_of_all
-from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted
+from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted, few
 
 SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
@@ -64,15 +64,15 @@ class Joined(Source):
             ids = [f"{label}/{name}" for label, part in zip(names, parts, strict=True) for name in part.ids]
         common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
         labels = [_label(path, part.path) for part in parts]
-        notes, problems = ([*_said(parts, labels, kind)] for kind in ("notes", "problems"))
+        notes, problems = ([*_remarks(parts, labels, kind)] for kind in ("notes", "problems"))
         stated = [frozenset(part.params_of(0)) for part in parts]
         for name in sorted(frozenset().union(*stated)):
             silent = [
                 part.path.name for part, names_there in zip(parts, stated, strict=True) if name not in names_there
             ]
-            problems += [f"{_few(silent)}: do not say {name}, which other files do"] if silent else []
-        said = (tuple(notes), tuple(problems), units_of_all(parts))
-        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *said))
+            problems += [f"{few(silent)}: do not say {name}, which other files do"] if silent else []
+        reported = (tuple(notes), tuple(problems), units_of_all(parts))
+        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *reported))
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
         self._domains: dict[object, Domain] = {}
@@ -141,9 +141,9 @@ class Joined(Source):
             part.close()
 
 
-def _said(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:
-    """The notes or problems of all parts, with the files they are of where they are not of all. Arrays of several sizes
-    are one array: the first size is said."""
+def _remarks(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator[str]:
+    """The notes or problems of all parts; those that not all parts have begin with the names of their files. Notes
+    that differ in the size of an array alone are joined."""
     places: dict[str, dict[str, str]] = {}
     for part, label in zip(parts, labels, strict=True):
         for text in getattr(part, kind):
@@ -151,16 +151,12 @@ def _said(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Iterator
     for files in places.values():
         sizes = dict.fromkeys(files.values())
         text = next(iter(sizes))
-        text = SIZE.sub(lambda found: f"{found[0][:-1]} and other sizes)", text, count=1) if len(sizes) > 1 else text
-        yield text if len(files) == len(parts) > 1 else f"{_few([*files])}: {text}"
+        text = SIZE.sub(lambda match: f"{match[0][:-1]} and other sizes)", text, count=1) if len(sizes) > 1 else text
+        yield text if len(files) == len(parts) > 1 else f"{few(files)}: {text}"
 
 
 def _label(folder: Path, path: Path) -> str:
     return str(path.relative_to(folder)) if path.is_relative_to(folder) and path != folder else path.name
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {counted(len(names) - 1, 'other file')}"
 
 
 def _stems(folder: Path, paths: Sequence[Path]) -> list[str]:

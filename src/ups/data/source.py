@@ -256,7 +256,7 @@ class Defined(View):
             return domain
         if id(domain) not in self._domains:
             task, ends = self._task, zip(self._task.axes, self._task.bounds, domain.bounds, strict=False)
-            bounds = tuple(said if axis in self._bounded else found for axis, said, found in ends)
+            bounds = tuple(stated if axis in self._bounded else stored for axis, stated, stored in ends)
             own = Domain(domain.coordinates, task.periodic if self._walls else domain.periodic, bounds)
             self._domains[id(domain)] = (domain, own)  # the old one too, so that no other takes its id
         return self._domains[id(domain)][1]

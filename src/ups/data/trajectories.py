@@ -54,10 +54,10 @@ class Reduction:
         """The cells that are left of a domain, each as wide as those it stands for."""
         if self.space == 1:
             return domain
-        kept = tuple(axis[:: self.space] for axis in domain.coordinates)
+        coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)
         shift = [(self.space - 1) / 2 * width for width in domain.spacing]
         bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
-        return Domain(kept, domain.periodic, bounds)
+        return Domain(coordinates, domain.periodic, bounds)
 
 
 def numbers_in(source: Source, rows: Sequence[int]) -> Array:
@@ -173,10 +173,10 @@ class Trajectories:
 
     def on(self, device: torch.device) -> Trajectories:
         """These trajectories, kept in the memory of a GPU, whose windows are made there; the same numbers."""
-        kept, held = copy.copy(self), self._resident
-        kept._frames = self._read_all(device) if held is None else held.to(device, copy=True)
-        kept.inputs, kept.params = self.inputs.to(device), self.params.to(device)
-        return kept
+        moved, held = copy.copy(self), self._resident
+        moved._frames = self._read_all(device) if held is None else held.to(device, copy=True)
+        moved.inputs, moved.params = self.inputs.to(device), self.params.to(device)
+        return moved
 
     def streamed(self) -> Trajectories:
         """These trajectories, not brought into memory by being looked at; where they are there already, read there."""

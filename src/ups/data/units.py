@@ -57,16 +57,16 @@ FACTOR = re.compile(r"(/|\*|[.·⋅]|)\s*([^\W\d]+|°|%|1(?![\d.e]))(?:(?:\*\*|\
 
 def units_of_all(sources: Iterable[Source]) -> dict[str, str]:
     """The units that any of some sources names; DataError where two name different ones for the same thing."""
-    said: dict[str, tuple[str, Source]] = {}
+    named: dict[str, tuple[str, Source]] = {}
     for source in sources:
         for name, unit in source.units.items():
-            first, where = said.setdefault(name, (unit, source))
+            first, where = named.setdefault(name, (unit, source))
             if unit != first and unit_of(unit) != unit_of(first):
                 raise DataError(
                     f"{source.path}: its {name} is in '{_short(unit)}', but in {where.path} of the same task it is in "
                     f"'{_short(first)}'; write both in one unit, or correct the attribute `units` that is wrong."
                 )
-    return {name: unit for name, (unit, _) in said.items()}
+    return {name: unit for name, (unit, _) in named.items()}
 
 
 def check_units(sources: Sequence[Source]) -> None:
@@ -86,7 +86,7 @@ def stated(attribute: object, is_time: bool = False) -> str:
 def unit_of(text: str) -> object:
     """A unit, equal to that of other spellings (`m/s`, `m s-1`, `meters per second`); the text where it is unknown."""
     plain = DEGREES.sub("deg", re.sub(r"\bper\b", "/", text.strip("[] ")))
-    plain = BELOW.sub(lambda found: "".join(f"/{part}" for part in re.split(TIMES, found[1].strip())), plain)
+    plain = BELOW.sub(lambda match: "".join(f"/{part}" for part in re.split(TIMES, match[1].strip())), plain)
     powers: Counter[str] = Counter()
     at = 0
     while at < len(plain):

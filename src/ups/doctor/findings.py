@@ -34,16 +34,16 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def good(found: str, **facts: Any) -> Finding:
-    return Finding(State.GOOD, found, "", facts)
+def good(words: str, **facts: Any) -> Finding:
+    return Finding(State.GOOD, words, "", facts)
 
 
-def doubtful(found: str, advice: str, **facts: Any) -> Finding:
-    return Finding(State.DOUBTFUL, found, advice, facts)
+def doubtful(words: str, advice: str, **facts: Any) -> Finding:
+    return Finding(State.DOUBTFUL, words, advice, facts)
 
 
-def bad(found: str, advice: str, **facts: Any) -> Finding:
-    return Finding(State.BAD, found, advice, facts)
+def bad(words: str, advice: str, **facts: Any) -> Finding:
+    return Finding(State.BAD, words, advice, facts)
 
 
 @dataclass(frozen=True)

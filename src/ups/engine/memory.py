@@ -171,8 +171,8 @@ class Held:
     step: int
 
     @property
-    def kept(self) -> int:
-        """Without the gradients, which a step makes and the next one drops."""
+    def without_gradients(self) -> int:
+        """What stays between steps; gradients are made by each step and dropped by the next."""
         return self.weights + self.moments + self.average + self.best + self.reduced
 
 
@@ -227,10 +227,10 @@ def captures(config: TrainConfig, device: str, ranks: DistConfig) -> bool:
 
 @contextmanager
 def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Iterator[None]:
-    """Inside, the blocks of `module` compute with weights as they are gathered, if the config wants them rounded; their
-    gradients are then added up in float32 beside them, and gone afterwards."""
+    """A context in which the blocks of `module` have bfloat16 weights, as a gather rounds them, if the config wants it.
+    Their gradients are summed in float32 and dropped at the end."""
     blocks = units_of(module) if ranks.rounds(config.precision) else []
-    kept = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
+    full = {p: p.data for block in blocks for p in block.parameters() if p.dtype == torch.float32}
     sums: dict[Tensor, Tensor] = {}
 
     def add(p: Tensor) -> None:
@@ -238,15 +238,15 @@ def gathered(module: nn.Module, config: TrainConfig, ranks: DistConfig) -> Itera
         sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
         p.grad = None
 
-    hooks = [p.register_post_accumulate_grad_hook(add) for p in kept if p.requires_grad]  # type: ignore[no-untyped-call]
-    for p, data in kept.items():
+    hooks = [p.register_post_accumulate_grad_hook(add) for p in full if p.requires_grad]  # type: ignore[no-untyped-call]
+    for p, data in full.items():
         p.data = data.bfloat16()
     try:
         yield
     finally:
         for hook in hooks:
             hook.remove()
-        for p, data in kept.items():
+        for p, data in full.items():
             p.data = data
 
 

@@ -45,9 +45,9 @@ class Muon:
         memory = [self.state[p]["momentum_buffer"] for p in moved]
         # What a step that is left out was given may not be finite.
         given = torch.where(ok, torch.stack([p.grad for p in moved if p.grad is not None]), 0.0)
-        kept = torch.stack(memory).lerp_(given, torch.where(ok, 1 - MOMENTUM, 0.0))
-        torch._foreach_copy_(memory, kept.unbind())
-        return orthogonal(given.lerp_(kept, MOMENTUM)).to(kept.dtype)
+        momentum = torch.stack(memory).lerp_(given, torch.where(ok, 1 - MOMENTUM, 0.0))
+        torch._foreach_copy_(memory, momentum.unbind())
+        return orthogonal(given.lerp_(momentum, MOMENTUM)).to(momentum.dtype)
 
 
 def orthogonal(x: Tensor) -> Tensor:

@@ -50,13 +50,13 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
     sharing = dist.gather(mine).count(mine)
     room = int(((1 - SPARE) * (free + torch.cuda.memory_reserved(device)) - peak * sharing) / 2 / sharing)
     dist.barrier()  # what others take now must not be taken for used
-    steps, kept = learner.config.steps, 0
+    steps, stored = learner.config.steps, 0
     try:
-        kept = keep(device, room, None if steps is None else steps - learner.state.step) if room > 0 else 0
+        stored = keep(device, room, None if steps is None else steps - learner.state.step) if room > 0 else 0
     except torch.OutOfMemoryError:  # somebody else took it meanwhile; windows come from the host as before
         torch.cuda.empty_cache()
-    if kept:
-        size = f"{kept / 1e9:.1f} GB" if kept >= 1e9 else f"{kept / 1e6:.1f} MB"
+    if stored:
+        size = f"{stored / 1e9:.1f} GB" if stored >= 1e9 else f"{stored / 1e6:.1f} MB"
         consensus.say(f"{size} of data are kept on the GPU.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +29,16 @@ class Number:
     low: float
     high: float
     n: int
+
+
+def number(value: float) -> str:
+    """Four significant digits; a word where there are none."""
+    return f"{value:.4g}" if math.isfinite(value) else "infinite" if value > 0 else "–"
+
+
+def with_interval(value: float, low: float, high: float, n: int) -> str:
+    """A number over `n` samples and the interval around it; one sample has none."""
+    return f"{number(value)} ({number(low)} – {number(high)})" if n > 1 else number(value)
 
 
 def intervals(rows: Array, seed: int = 0, resamples: int = 2000) -> tuple[Array, Array]:

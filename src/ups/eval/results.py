@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,6 +22,7 @@ from ups.eval.refinement import RefinementScores
 from ups.eval.rollout import Evaluation
 from ups.eval.searches import SearchScores
 from ups.files import write_atomic
+from ups.parsing import encoded
 from ups.types import Array, DataError, counted
 
 RECONSTRUCTION, BEFORE = "reconstruction", "before"
@@ -285,13 +285,6 @@ def read_results(path: Path) -> list[Record]:
         return [Record(**{k: _decoded(k, v) for k, v in row.items()}) for row in rows]
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is not a results.json of this version ({error}); evaluate the run again.") from error
-
-
-def encoded(value: object) -> object:
-    """JSON has no infinity: such a number is written as a word that Python's `float` and JavaScript's `Number` read."""
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _decoded(key: str, value: Any) -> Any:

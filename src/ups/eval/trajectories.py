@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ups.files import write_atomic
-from ups.parsing import read_record
+from ups.parsing import encoded, read_record
 from ups.types import DataError
 
 if TYPE_CHECKING:
@@ -107,12 +106,10 @@ def _row(values: Any) -> PerTrajectory:
 def _words(row: PerTrajectory) -> dict[str, Any]:
     """Its numbers as JSON can say them, which has no infinity."""
     return {
-        **{name: _word(getattr(row, name)) for name in ("value", "low", "high")},
-        "nrmse": [_word(value) for value in row.nrmse],
+        **{name: _rounded(getattr(row, name)) for name in ("value", "low", "high")},
+        "nrmse": [_rounded(value) for value in row.nrmse],
     }
 
 
-def _word(value: float) -> float | str:
-    if math.isfinite(value):
-        return float(f"{value:.8g}")
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+def _rounded(value: float) -> object:
+    return encoded(float(f"{value:.8g}"))

@@ -43,21 +43,21 @@ class Patience:
     tries: int = 8
     first: float = 0.5
     longest: float = 60.0
-    asked: float = 600.0  # the longest pause that a server may ask for
+    longest_requested: float = 600.0  # the longest pause that a server may ask for
     stall: float = 60.0  # seconds in which at least `least` bytes come
     least: int = 4096
     restarts: int = 3  # of a file that changes while it is fetched
     draw: Callable[[], float] = random.random
 
-    def pause(self, failures: int, asked: float) -> float:
-        """Seconds before the next try: doubled each time and drawn between half and all of that, or what was asked
-        for and a little more, so that not all come back at once."""
+    def pause(self, failures: int, requested: float) -> float:
+        """Seconds before the next try: doubled each time and drawn between half and all of that. Where the server
+        requested a pause, at least that and a little more, so that not all clients come back at once."""
         own = min(self.first * 2.0 ** (failures - 1), self.longest) * (0.5 + 0.5 * self.draw())
-        return max(own, asked * (1.0 + 0.1 * self.draw())) if asked else own
+        return max(own, requested * (1.0 + 0.1 * self.draw())) if requested else own
 
     def wait(self, failures: int, error: TransientError, stop: Event) -> None:
         """Wait before the next try; the error itself where there is none, or the server asks for too long a time."""
-        if failures >= self.tries or error.wait > self.asked:
+        if failures >= self.tries or error.wait > self.longest_requested:
             raise error
         if stop.wait(self.pause(failures, error.wait)):
             raise StoppedError

@@ -70,7 +70,7 @@ def store_of(url: str) -> tuple[Any, str]:
     return store, str(local_path(url)) if scheme == "file" else path
 
 
-def asked(url: str, act: Callable[[], Result]) -> Result:
+def from_store(url: str, act: Callable[[], Result]) -> Result:
     """What `act` gets from a store: a DataError for what the user can mend, a TransientError for all else."""
     try:
         return act()
@@ -118,7 +118,7 @@ class StoredFile:
         self.store, self.path = (store, path) if store is not None else store_of(url)
 
     def facts(self) -> Facts:
-        info = asked(self.url, self._info)
+        info = from_store(self.url, self._info)
         if info.get("type") == "directory":
             raise DataError(f"{shown(self.url)}: is a folder; write it with a / at its end to fetch all of it.")
         tags = [f"{key}={info[key]}" for key in TAGS if info.get(key) is not None]
@@ -141,13 +141,13 @@ class StoredFile:
             yield block
 
     def _block(self, start: int, end: int) -> bytes:
-        block = asked(self.url, lambda: bytes(self.store.cat_file(self.path, start=start, end=end)))
+        block = from_store(self.url, lambda: bytes(self.store.cat_file(self.path, start=start, end=end)))
         if len(block) != end - start:
             raise TransientError(f"{len(block)} of {end - start} bytes came")
         return block
 
     def whole(self, facts: Facts) -> Iterator[bytes]:
-        yield asked(self.url, lambda: bytes(self.store.cat_file(self.path)))
+        yield from_store(self.url, lambda: bytes(self.store.cat_file(self.path)))
         if self.facts() != facts:
             raise ChangedError
 
@@ -163,7 +163,7 @@ def files_below(url: str) -> list[tuple[StoredFile, str]]:
     def names() -> list[str]:
         return sorted(store.find(path) if fixed == len(parts) else filter(store.isfile, store.glob(path)))
 
-    files = [name for name in asked(url, names) if not name.endswith("/") and name != path.rstrip("/")]  # markers
+    files = [name for name in from_store(url, names) if not name.endswith("/") and name != path.rstrip("/")]  # markers
     if not files:
         raise DataError(f"{shown(url)}: holds no file; check the address.")
     return [

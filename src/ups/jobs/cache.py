@@ -68,10 +68,10 @@ def published(path: Path) -> list[Path]:
     if (path / "config.yaml").is_file():
         folder, config = run_of(path, {})
         path = place_of(config, folder)
-    found = sorted(p.parent for p in path.glob(f"**/{MANIFEST}") if not any(x.startswith(".") for x in p.parts[-4:]))
-    if not found:
+    caches = sorted(p.parent for p in path.glob(f"**/{MANIFEST}") if not any(x.startswith(".") for x in p.parts[-4:]))
+    if not caches:
         raise DataError(f"{path}: holds no latent cache; build one with `ups cache build`.")
-    return found
+    return caches
 
 
 def check(path: Path) -> Iterator[tuple[Path, str | None]]:
@@ -97,26 +97,26 @@ def table(path: Path) -> list[list[str]]:
 
 
 def clear(path: Path, screen: Screen) -> list[str]:
-    """Delete what killed builders left, and in a finished run's own folder each cache that is not of its codec and
-    data; a sentence for each."""
-    said = []
+    """Delete what stopped builders left and, for a finished run, each cache that was made with another codec or other
+    data; a message for each deletion."""
+    messages = []
     place = path
     if (path / "config.yaml").is_file():
         folder, config = run_of(path, {})
         place = place_of(config, folder)
         if folder.artifact("simulator").exists():
             with ExitStack() as stack, Dist.alone("cpu") as dist:
-                said += _clear_stale(*_of(folder, config, dist, screen, stack))
+                messages += _clear_stale(*_of(folder, config, dist, screen, stack))
     elif not path.is_dir():
         raise DataError(f"{path}: there is no such folder; name a run's folder, or one of caches.")
     for left in leftovers(place) if place.is_dir() else ():
         shutil.rmtree(left, ignore_errors=True)
-        said.append(f"{left}: was left by a builder that was stopped; deleted.")
-    return said
+        messages.append(f"{left}: was left by a builder that was stopped; deleted.")
+    return messages
 
 
 def _clear_stale(caches: Caches, sets: Sequence[DataSet]) -> list[str]:
-    said = []
+    messages = []
     for split, number, part in _parts(sets):
         folder = caches.folder(part, split, number)
         try:
@@ -125,10 +125,10 @@ def _clear_stale(caches: Caches, sets: Sequence[DataSet]) -> list[str]:
         except StaleError:
             try:
                 discard(folder)
-                said.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
+                messages.append(f"{folder}: was made of something else than this run's codec and data; deleted.")
             except DataError as error:
-                said.append(str(error))
-    return said
+                messages.append(str(error))
+    return messages
 
 
 def _parts(sets: Sequence[DataSet]) -> Iterator[tuple[str, int, Trajectories]]:

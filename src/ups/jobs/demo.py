@@ -58,8 +58,8 @@ def demo(
     if ensemble is not None and runs[0][1].ending in FINISHED:
         name = {"out": str(out.parent), "name": f"{out.name}-ensemble", "start_from": str(out)}
         onward = load(run_config(), ensemble, name)
-        kept = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
-        onward = run_config().model_validate({**onward.model_dump(), "data": kept})
+        onward_data = {label: {**data.model_dump(), "file": str(files[label])} for label, data in onward.data.items()}
+        onward = run_config().model_validate({**onward.model_dump(), "data": onward_data})
         screen.say("")
         earlier = ("the run before it", time.monotonic() - began)
         runs.append(finish_alone(onward, screen, overwrite=True, before=earlier))
@@ -90,7 +90,7 @@ def make_data(settings: RunConfig, folder: Path, screen: Screen) -> tuple[Path, 
 
 def _section(config: DataConfig, path: Path) -> Section:
     """One data set: what it is, whether it is sound, and how it looks."""
-    found = [sentence for _, sentence in problems([path])]
+    faults = [sentence for _, sentence in problems([path])]
     kind = type(equation_of(config))
     with open_source(path, TASKS) as source:
         shown = [source[i] for i in range(min(3, len(source)))]
@@ -111,8 +111,8 @@ def _section(config: DataConfig, path: Path) -> Section:
         title=shown[0].task.title,
         text=(kind.__doc__ or "").split("\n\n")[0],
         table=facts,
-        verdict="; ".join(found) or "validated: nothing wrong found",
-        good=not found,
+        verdict="; ".join(faults) or "validated: nothing wrong found",
+        good=not faults,
     )
     if shown[0].task.ndim == 1:
         section.pictures.append(("Space and time: each row of a picture is one moment.", space_time(shown)))

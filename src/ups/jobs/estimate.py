@@ -92,10 +92,10 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
     stand_in = device if device == "cpu" or torch.cuda.is_available() else "cpu"
     with fake(stand_in):
         place = Place(config, device, stand_in, microbatch, known)
-        found = tuple(_stage(name, place, new_simulator(config, sets), sets) for name in config.plan)
+        stages = tuple(_stage(name, place, new_simulator(config, sets), sets) for name in config.plan)
         spaces = place.workspaces(len(config.plan))
         if known is not None:
-            return dataclasses.replace(known, stages=found)
+            return dataclasses.replace(known, stages=stages)
         simulator = new_simulator(config, sets).eval()
         given = config.evaluation.given_to(protocol(config.evaluation.protocol, config.context).context)
         rollout = lambda window: simulator.simulate(window, window.targets.shape[1])  # noqa: E731
@@ -106,24 +106,24 @@ def costs(config: RunConfig, device: str, microbatch: int | None = None, known: 
     evaluation = weights + rollouts + spaces
     disk = {
         "data": sum(data.disk for data in sets if data.made),
-        "checkpoints": sum((KEPT + 1) * stage.saved for stage in found),
+        "checkpoints": sum((KEPT + 1) * stage.saved for stage in stages),
         "artifact": weights,
         "tokens of all frames": 4 * simulator.codec.config.dim * tokens,
     }
     resident = sum(data.resident("train", "valid", "test") for data in sets)
     notes = () if stand_in == device else ("torch here knows no CUDA: the CPU's kernels stood for the GPU's.",)
-    return Costs(device, numbers, found, evaluation, judging, disk, resident, notes)
+    return Costs(device, numbers, stages, evaluation, judging, disk, resident, notes)
 
 
 def _counted(simulator: Simulator) -> dict[str, int]:
     """Parameters in all, of each network, and of each of its parts."""
-    found = {"total": sum(p.numel() for p in simulator.parameters())}
+    counts = {"total": sum(p.numel() for p in simulator.parameters())}
     for name, network in simulator.parts.items():
-        found[name] = sum(p.numel() for p in network.parameters())
+        counts[name] = sum(p.numel() for p in network.parameters())
         parts = {f"{name}.{part}": sum(p.numel() for p in m.parameters()) for part, m in network.named_children()}
         own = sum(p.numel() for p in network.parameters(recurse=False))
-        found |= {part: count for part, count in parts.items() if count} | ({f"{name}.own": own} if own else {})
-    return found
+        counts |= {part: count for part, count in parts.items() if count} | ({f"{name}.own": own} if own else {})
+    return counts
 
 
 def total(works: Sequence[Work], share: float = 1.0) -> Work:
@@ -187,7 +187,7 @@ def _stage(name: str, place: Place, simulator: Simulator, sets: Sequence[Outline
     simulator.eval()
     checked, checking = _checked(name, stage.evaluate, sets, place)
     # The averaged weights are swapped in, and a new best copy is made before the old one goes.
-    validation = held.kept + held.gradients + held.best + batches + workspace + checked
+    validation = held.without_gradients + held.gradients + held.best + batches + workspace + checked
     reserved = max(sum(memory.values()), validation)
     if captured:  # a graph keeps its memory to itself, beside what a validation or another task's first steps take
         others = sorted(work.peak for work in steps)[-2:-1]
@@ -224,9 +224,9 @@ def _checked(
     return _together([_evaluated(evaluate, data, size, given, "valid", place) for data, size in pairs])
 
 
-def _together(found: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
-    """The highest peak, and the work of all."""
-    return max(peak for peak, _ in found), total([work for _, work in found])
+def _together(measured: Sequence[tuple[int, Work]]) -> tuple[int, Work]:
+    """The highest peak and the sum of the work of all (peak, work)."""
+    return max(peak for peak, _ in measured), total([work for _, work in measured])
 
 
 def _evaluated(

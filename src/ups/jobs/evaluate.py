@@ -55,7 +55,7 @@ class Question:
     device: str = "auto"
 
 
-def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Report]:
+def evaluate_run(run: Path, question: Question, screen: Screen) -> tuple[Path, Report]:
     """Judge the simulator of a run, write results.json and report.html, and return their folder and the report.
 
     What its config names by a relative path is also found from the directory in which the run was started.
@@ -68,34 +68,34 @@ def evaluate_run(run: Path, asked: Question, screen: Screen) -> tuple[Path, Repo
     try:
         home = directory_of(folder, config)
     except DataError:
-        if asked.file is None or asked.baselines:
+        if question.file is None or question.baselines:
             raise
         home = Path.cwd()  # nothing but the file is needed
     if home != Path.cwd():
-        file, out = (path and Path(os.path.abspath(path)) for path in (asked.file, asked.out))
-        run, asked = Path(os.path.abspath(run)), replace(asked, file=file, out=out)
+        file, out = (path and Path(os.path.abspath(path)) for path in (question.file, question.out))
+        run, question = Path(os.path.abspath(run)), replace(question, file=file, out=out)
     with chdir(home):
-        return _evaluated(RunDir.at(run), config, asked, screen)
+        return _evaluated(RunDir.at(run), config, question, screen)
 
 
-def _evaluated(folder: RunDir, config: RunConfig, asked: Question, screen: Screen) -> tuple[Path, Report]:
+def _evaluated(folder: RunDir, config: RunConfig, question: Question, screen: Screen) -> tuple[Path, Report]:
     run = folder.folder
-    simulator = load_simulator(run, asked.device)
-    _check(config, simulator, asked)
-    out = asked.out or _place(folder, config, asked)
+    simulator = load_simulator(run, question.device)
+    _check(config, simulator, question)
+    out = question.out or _place(folder, config, question)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out}: is a file, and the report needs a folder; choose another --out.")
-    device = device_of(asked.device)
+    device = device_of(question.device)
     cost = _cost(folder, simulator, str(device))
     own = out == folder.folder
     champion = Champion.at(config.champion) if own and config.champion else None
     champion = champion if champion is not None and champion.simulator else None  # it may be gone
-    judge = Judge(config, simulator, cost, device, screen, asked.baselines, champion)
+    judge = Judge(config, simulator, cost, device, screen, question.baselines, champion)
     judge.warnings.extend(artifact.strangers(simulator.origins))
     with ExitStack() as stack:
-        session = Session(folder, config, judge, asked, stack)
-        report = session.on_file(asked.file) if asked.file else session.on_own_data()
-    if not asked.file:
+        session = Session(folder, config, judge, question, stack)
+        report = session.on_file(question.file) if question.file else session.on_own_data()
+    if not question.file:
         with suppress(OSError):  # the run's folder may be one to read from alone
             session.identity.settle_exams()
     if own:  # its gates stay on its page
@@ -116,7 +116,7 @@ class Session:
     folder: RunDir
     config: RunConfig
     judge: Judge
-    asked: Question
+    question: Question
     stack: ExitStack
 
     def __post_init__(self) -> None:
@@ -124,23 +124,23 @@ class Session:
 
     def on_own_data(self) -> Report:
         """One part of the run's data, or trajectories on another grid or at other parameters."""
-        asked = self.asked
+        question = self.question
         self.identity.require_unchanged("exams")
-        chosen = self._open(asked.task)
-        if not (asked.resolution or asked.params or asked.samples):
-            return judged(self.judge, chosen, self.folder, asked.split)
+        chosen = self._open(question.task)
+        if not (question.resolution or question.params or question.samples):
+            return judged(self.judge, chosen, self.folder, question.split)
         if len(chosen) > 1:
             names = ", ".join(d.task.name for d in chosen)
             raise ConfigError(f"the run knows {names}, and this is asked of one task; say which with --task.")
         data = chosen[0]
         place = self.folder.cache("beyond")
         maker = Maker(self.config, data, self.judge.simulator, place, self.judge.screen, self.stack)
-        cells = grid_of(asked.resolution, data.grid, data.task.name)
-        if asked.params:
-            exam, *beyond = [maker.at_parameters(asked.params, cells, asked.samples)]
+        cells = grid_of(question.resolution, data.grid, data.task.name)
+        if question.params:
+            exam, *beyond = [maker.at_parameters(question.params, cells, question.samples)]
         else:
             groups = maker.by_fineness(cells)
-            exam, *beyond = (maker.at_resolution(cells, asked.split, group, asked.samples) for group in groups)
+            exam, *beyond = (maker.at_resolution(cells, question.split, group, question.samples) for group in groups)
         parts = (exam.part, *exam.more)
         if any(part.source is e.source and set(part.ids) & set(e.split.train) for part in parts for e in data.entries):
             self.judge.warnings.append("These trajectories were trained on: the numbers say nothing about unseen ones.")
@@ -149,17 +149,17 @@ class Session:
 
     def on_file(self, path: Path) -> Report:
         """All trajectories of a file that this run may never have seen; where it has, that is said."""
-        asked, simulator = self.asked, self.judge.simulator
+        question, simulator = self.question, self.judge.simulator
         trained = definitions_of(self.folder.folder, simulator)
-        read = open_for(simulator, path, asked.task, trained, self.judge.warnings.append)
+        read = open_for(simulator, path, question.task, trained, self.judge.warnings.append)
         stored = self.stack.enter_context(read)
-        source = fitting(simulator, stored, asked.params, 1, self.judge.warnings.append)
+        source = fitting(simulator, stored, question.params, 1, self.judge.warnings.append)
         spec = simulator.codec.task(source.task)
         data = self._known(spec.name)
         step = simulator.ranges()[spec.name]["dt"][0]
-        ids = source.ids[: asked.samples]
+        ids = source.ids[: question.samples]
         main = alike(source, ids, Reduction())[0].domain.shape
-        cells = grid_of(asked.resolution, main, spec.name)
+        cells = grid_of(question.resolution, main, spec.name)
         thin = thinning(main, cells)
         if thin is None:
             stored_cells, wanted = cells_of(main), cells_of(cells)
@@ -195,12 +195,12 @@ class Session:
         """The run's own data of a task, where they are still there or a baseline is to be trained on them."""
         own = [d for d in self.config.data.values() if Definition.of(d.task).name in ("", name)]
         here = self.folder.cache("data").is_dir() or any(d.there for d in own)
-        if not here and not self.asked.baselines:
+        if not here and not self.question.baselines:
             return None
         try:
             return next(iter(self._open(name)), None)
         except DataError:
-            if self.asked.baselines:
+            if self.question.baselines:
                 raise
             return None
 
@@ -217,32 +217,32 @@ class Session:
         def which(count: int) -> str:
             return ("all" if count == len(theirs) else f"{count} of {len(theirs)}") + " trajectories"
 
-        said = []
+        sentences = []
         if whole:
-            said.append(f"The run was trained or validated on {which(whole)} of this file: it is NOT unseen.")
+            sentences.append(f"The run was trained or validated on {which(whole)} of this file: it is NOT unseen.")
         if cut:
-            said.append(
+            sentences.append(
                 f"{which(len(cut)).capitalize()} begin or end with the first or last frame of one that was trained or "
                 "validated on: they are pieces of the same simulations and NOT unseen."
             )
         if onward:
-            said.append(
+            sentences.append(
                 f"{which(len(onward)).capitalize()} begin where one that was trained or validated on ends: they are "
                 "the future of what was seen, and no other simulations."
             )
-        told = {id(each) for each in (*cut, *onward)}
+        mentioned = {id(each) for each in (*cut, *onward)}
         begun = {each.first for each in used if each.first_tells}
-        others = [e for e in theirs if e.whole not in known and id(e) not in told and e.first in begun]
+        others = [e for e in theirs if e.whole not in known and id(e) not in mentioned and e.first in begun]
         if others:
-            said.append(
+            sentences.append(
                 f"{which(len(others)).capitalize()} begin with the first frame of one that was trained or validated "
                 "on, and go on otherwise: their parameters or inputs are new, their initial states are NOT unseen."
             )
-        if not said:
+        if not sentences:
             return "unseen file", ()
         if len(others) == len(theirs):
-            return "file from initial states SEEN IN TRAINING", tuple(said)
-        return f"file {'' if whole + len(cut) == len(theirs) else 'partly '}SEEN IN TRAINING", tuple(said)
+            return "file from initial states SEEN IN TRAINING", tuple(sentences)
+        return f"file {'' if whole + len(cut) == len(theirs) else 'partly '}SEEN IN TRAINING", tuple(sentences)
 
     @staticmethod
     def _box(source: Source, data: DataSet | None) -> tuple[str, ...]:
@@ -264,11 +264,11 @@ def _ends(axes: Sequence[str], bounds: Sequence[tuple[float, float]]) -> str:
     return ", ".join(f"{axis} from {low:g} to {high:g}" for axis, (low, high) in zip(axes, bounds, strict=False))
 
 
-def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
+def grid_of(resolution: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int, ...]:
     """The grid asked for: `like` by default; one number is for the first axis, and the others follow in proportion."""
-    if not asked:
+    if not resolution:
         return like
-    cells = tuple(asked)
+    cells = tuple(resolution)
     if len(cells) == 1 and len(like) > 1:
         scaled = [n * cells[0] / like[0] for n in like]
         if any(n != int(n) for n in scaled):
@@ -281,19 +281,19 @@ def grid_of(asked: Sequence[int], like: tuple[int, ...], task: str) -> tuple[int
     return cells
 
 
-def _check(config: RunConfig, simulator: Simulator, asked: Question) -> None:
+def _check(config: RunConfig, simulator: Simulator, question: Question) -> None:
     """What is wrong with a question is said before any data are read."""
-    if asked.split not in PARTS:
-        raise ConfigError(f"there is no split '{asked.split}'; choose {', '.join(PARTS)}.")
-    if asked.file is not None and asked.split != "test":
+    if question.split not in PARTS:
+        raise ConfigError(f"there is no split '{question.split}'; choose {', '.join(PARTS)}.")
+    if question.file is not None and question.split != "test":
         raise ConfigError("a file is judged whole; leave --split out, or leave --file out.")
-    if asked.samples is not None and asked.samples < 2:
-        raise ConfigError(f"an error needs at least 2 samples for its interval, not {asked.samples}.")
-    require(asked.baselines)
-    if asked.file is None:
-        if asked.task is not None and asked.task not in simulator.codec.tasks:
+    if question.samples is not None and question.samples < 2:
+        raise ConfigError(f"an error needs at least 2 samples for its interval, not {question.samples}.")
+    require(question.baselines)
+    if question.file is None:
+        if question.task is not None and question.task not in simulator.codec.tasks:
             known = ", ".join(simulator.codec.tasks)
-            raise ConfigError(f"the run was not trained on '{asked.task}'; it knows {known}.")
+            raise ConfigError(f"the run was not trained on '{question.task}'; it knows {known}.")
         for name in (Definition.of(data.task).name for data in config.data.values()):
             if name:
                 simulator.codec.task(name)
@@ -303,24 +303,24 @@ def _cost(folder: RunDir, simulator: Simulator, device: str) -> Cost:
     """What training took, as the run recorded it; −1 steps where it did not."""
     if not folder.stages.is_file():
         return replace(cost_of(simulator, {}, device), steps=int(simulator.provenance.get("steps", -1)))
-    kept = folder.read(folder.stages)
+    recorded = folder.read(folder.stages)
     try:
-        spent = {name: (int(facts["steps"]), float(facts["seconds"])) for name, facts in kept.items()}
+        spent = {name: (int(facts["steps"]), float(facts["seconds"])) for name, facts in recorded.items()}
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{folder.stages}: does not say what training took; resume the run to write it.") from None
     return cost_of(simulator, spent, device)
 
 
-def _place(folder: RunDir, config: RunConfig, asked: Question) -> Path:
+def _place(folder: RunDir, config: RunConfig, question: Question) -> Path:
     """The run's folder if its own report is made again, with nothing missing; else one of its own within it."""
-    special = asked.file or asked.resolution or asked.params or asked.samples or asked.task
-    if not special and asked.split == "test" and set(config.evaluation.baselines) <= set(asked.baselines):
+    special = question.file or question.resolution or question.params or question.samples or question.task
+    if not special and question.split == "test" and set(config.evaluation.baselines) <= set(question.baselines):
         return folder.folder
-    name = asked.split
-    if asked.file:  # another file of the same name elsewhere has another name here
-        name = f"{asked.file.stem}-{hashlib.sha256(str(asked.file.resolve()).encode()).hexdigest()[:6]}"
-    words = [name, Path(asked.task or "").stem]
-    words += ["x".join(map(str, asked.resolution)), *(f"{k}{v}" for k, v in asked.params.items())]
+    name = question.split
+    if question.file:  # another file of the same name elsewhere has another name here
+        name = f"{question.file.stem}-{hashlib.sha256(str(question.file.resolve()).encode()).hexdigest()[:6]}"
+    words = [name, Path(question.task or "").stem]
+    words += ["x".join(map(str, question.resolution)), *(f"{k}{v}" for k, v in question.params.items())]
     return folder.folder / "evaluations" / "-".join(w for w in words if w)
 
 

@@ -117,9 +117,10 @@ def _check_columns(columns: Mapping[str, Array]) -> None:
 
 
 def _check_axes(
-    said: Sequence[str], arrays: Mapping[str, Array], dims: Mapping[str, tuple[str, ...]], definition: Definition
+    axis_names: Sequence[str], arrays: Mapping[str, Array], dims: Mapping[str, tuple[str, ...]], definition: Definition
 ) -> None:
-    """What names the axes of arrays names each once, one of space among them; `said` as many as a lone array has."""
+    """ConfigError unless every axis of the arrays is named once and one of them is of space. `axis_names`, if given,
+    name each axis of a lone array."""
     if dims:
         known = set(definition.datasets.values())
         strange = [d for d in _widest(dims) if d not in known and not role_of(d, {}, definition)]
@@ -130,8 +131,8 @@ def _check_axes(
             )
         return
     shape = max((a.shape for a in arrays.values()), key=len, default=())
-    named = replace(definition, dims=tuple(said) or definition.dims)
-    wrong = len(named.dims) < len(shape) or (said and len(arrays) == 1 and len(said) != len(shape))
+    named = replace(definition, dims=tuple(axis_names) or definition.dims)
+    wrong = len(named.dims) < len(shape) or (axis_names and len(arrays) == 1 and len(axis_names) != len(shape))
     if named.dims and (wrong or not named.space or len(set(named.layout)) != len(named.dims)):
         usual = [str(SAMPLE), str(TIME), *SPACE][: max(3, len(shape) - (len(shape) > 3))]
         raise ConfigError(
@@ -168,41 +169,41 @@ def _usual(arrays: Mapping[str, Any], definition: Definition) -> tuple[str, ...]
 
 
 def _proposed(sources: Sequence[Source], device: str, minutes: float, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe for what sources hold, as flags. One that names its codec, or a simulator to go on from, has a codec
-    that may have to learn; one that names its optimizer has its own rate."""
+    """The recipe for these sources, as flags. Where `settings` name a codec or `start_from`, some of the time goes to
+    training the codec; where they name an optimizer, the recipe's learning rate is left out."""
     size = str(settings.get("model.operator.size", "small" if settings.get("start_from") else "tiny"))
     sections = recipe(held_as_they_are(sources), device_of(device).type, size) if sources else {}
-    found = dotted(sections)
+    flags = dotted(sections)
     codec = [key for key in settings if key.startswith(("model.codec", "codec."))]
     if codec or not sources or settings.get("start_from"):
-        found = {key: value for key, value in found.items() if not key.startswith(("model.codec", "codec."))}
-        found["codec.train.seconds"] = 60 * minutes * CODEC
+        flags = {key: value for key, value in flags.items() if not key.startswith(("model.codec", "codec."))}
+        flags["codec.train.seconds"] = 60 * minutes * CODEC
         minutes *= 1 - CODEC
     if start := settings.get("start_from"):
-        kept = {key: value for key, value in found.items() if not key.startswith("model.")}
+        training = {key: value for key, value in flags.items() if not key.startswith("model.")}
         tasks = {source.task.name for source in sources}
-        found = {**kept, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
+        flags = {**training, **(_networks(load_simulator(start), tasks, sections["model"]) if sources else {})}
     if "operator.train.optimizer" in settings:
-        found.pop("operator.train.lr", None)
-    return {**found, "operator.train.seconds": 60 * minutes}
+        flags.pop("operator.train.lr", None)
+    return {**flags, "operator.train.seconds": 60 * minutes}
 
 
 def _single(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of whole sections as those of their keys, beside which the recipe's others stay."""
-    found: dict[str, Any] = {}
+    """Settings with whole sections split into keys, so that the keys they leave out keep the recipe's values."""
+    flags: dict[str, Any] = {}
     for key, value in settings.items():
         names = key.split(".")
         section = names[0] in ("model", "codec", "operator") and names[-1] not in OperatorConfig.by_task
         if section and isinstance(value, Mapping):
-            found |= _single({f"{key}.{name}": inner for name, inner in value.items()})
+            flags |= _single({f"{key}.{name}": inner for name, inner in value.items()})
         else:
-            found[key] = str(value) if isinstance(value, Path) else value
-    return found
+            flags[key] = str(value) if isinstance(value, Path) else value
+    return flags
 
 
 def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[str, Any]) -> dict[str, Any]:
     """How the networks of a simulator are made, as flags; of tasks that it does not know, what is `proposed`."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     for name, part in simulator.parts.items():
         for key in fields(part.config):
             value = getattr(part.config, key.name)
@@ -213,8 +214,8 @@ def _networks(simulator: Simulator, tasks: Collection[str], proposed: Mapping[st
                 value = [*known, *others]
                 if isinstance(named, Mapping):
                     value = {task: list(named[task]) for task in known} | {task: new[task] for task in others}
-            found[f"model.{name}.{key.name}"] = value
-    return found
+            flags[f"model.{name}.{key.name}"] = value
+    return flags
 
 
 def _given(data: Any) -> list[Data]:
@@ -268,8 +269,8 @@ def fit(
     place, settings = {"name": name, "out": str(out), "device": device}, _single(settings)
 
     def config_of(file: Mapping[str, str], sources: Sequence[Source] = ()) -> RunConfig:
-        found = _proposed(sources, device, minutes, settings)
-        return load(run_config(), None, {**place, **file, **found, **settings})
+        proposed = _proposed(sources, device, minutes, settings)
+        return load(run_config(), None, {**place, **file, **proposed, **settings})
 
     if isinstance(data, str | Path):
         file = {"data.data.file": str(data)}

@@ -66,7 +66,7 @@ def certain_memory(config: RunConfig, sets: Sequence[Outline], device: str) -> i
             held = held_memory(stage.module, simulator, train, device, config.dist)
             windows = shares_of(config, name, [data for data in sets if stage.learns(data.task)])
             batches = batches_memory(windows, train, device, captures(train, device, config.dist))
-            stages.append(held.kept + held.gradients + batches)
+            stages.append(held.without_gradients + held.gradients + batches)
     resident = sum(data.resident("train", "valid") for data in sets) if device == "cpu" else 0
     return (max(stages) + resident) * _processes(config, device)
 

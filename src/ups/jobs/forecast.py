@@ -24,7 +24,7 @@ from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.run.load import part_kinds
-from ups.types import ConfigError
+from ups.types import ConfigError, duration
 
 PATIENCE = 15.0  # seconds a trial may take unasked
 SPREAD = 1.5  # times the quickest steps that the slowest may take on a machine that is idle
@@ -231,16 +231,17 @@ def forecast(
 
 def uncounted(config: RunConfig) -> tuple[str, ...]:
     """What a run does beyond the training and the rollouts that are timed."""
-    asked, kinds = config.evaluation, part_kinds()
+    evaluation, kinds = config.evaluation, part_kinds()
     draws = any(kinds[name].draws for name in config.parts)
     exams = {
         "start of the processes": True,
         "calibration": True,
-        f"ensembles of {asked.ensemble} members": draws and bool(asked.ensemble),
-        f"searches of {', '.join(map(str, asked.search))} draws": "critic" in config.parts and bool(asked.search),
-        f"baselines ({', '.join(asked.baselines)})": bool(asked.baselines),
-        "finer grids": bool(asked.zero_shot),
-        "unseen parameters": bool(asked.unseen),
+        f"ensembles of {evaluation.ensemble} members": draws and bool(evaluation.ensemble),
+        f"searches of {', '.join(map(str, evaluation.search))} draws": "critic" in config.parts
+        and bool(evaluation.search),
+        f"baselines ({', '.join(evaluation.baselines)})": bool(evaluation.baselines),
+        "finer grids": bool(evaluation.zero_shot),
+        "unseen parameters": bool(evaluation.unseen),
         "drawing the report": True,
     }
     return tuple(name for name, is_done in exams.items() if is_done)
@@ -250,8 +251,8 @@ def _device(name: str) -> tuple[str, torch.device | None]:
     """Its kind, and the device itself where there is one here."""
     if name.startswith("cuda") and not torch.cuda.is_available():
         return "cuda", None
-    found = device_of(name)
-    return found.type, found
+    device = device_of(name)
+    return device.type, device
 
 
 def free_memory(device: torch.device) -> int:
@@ -288,14 +289,16 @@ def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: flo
     return StageTime(step, steps, float(steps * stage.work.flops), steps * step + checks * checking)
 
 
-def _largest(config: RunConfig, kind: str, free: int, found: Costs) -> int:
-    """The largest microbatch that fits, 0 if none does: memory grows in a straight line with it, then is checked."""
-    most = max(s.microbatch for s in found.stages)
-    least = costs(config, kind, 1, found).needed
+def _largest(config: RunConfig, kind: str, free: int, estimated: Costs) -> int:
+    """The largest microbatch whose run fits into `free` bytes; 0 if none does. `estimated` is the run as configured.
+
+    Memory is assumed to grow linearly with the microbatch, and the answer is then checked."""
+    most = max(s.microbatch for s in estimated.stages)
+    least = costs(config, kind, 1, estimated).needed
     if least > free or most == 1:
         return 0
-    size = max(1, min(most - 1, int(1 + (free - least) * (most - 1) / max(found.needed - least, 1))))
-    while size > 1 and costs(config, kind, size, found).needed > free:
+    size = max(1, min(most - 1, int(1 + (free - least) * (most - 1) / max(estimated.needed - least, 1))))
+    while size > 1 and costs(config, kind, size, estimated).needed > free:
         size = max(1, int(size * 0.9))
     return size
 
@@ -316,17 +319,3 @@ def _scaled(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:.3g} P"
-
-
-def duration(seconds: float) -> str:
-    """A time for people: 4 ms, 12 s, 3 min, 2.5 h."""
-    for limit, scale, unit in (
-        (1e-3, 1e-6, "µs"),
-        (1, 1e-3, "ms"),
-        (120, 1, "s"),
-        (7200, 60, "min"),
-        (172800, 3600, "h"),
-    ):
-        if seconds < limit:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 86400:.3g} days"

@@ -35,7 +35,7 @@ class Triple:
 
 def triples(source: Source, every: int, thin: int) -> list[Triple]:
     """Of a few samples, from beginning to end, where every so many frames and cells are kept."""
-    names, found = numbers_of(source.task), []
+    names, result = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
         known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
@@ -51,8 +51,8 @@ def triples(source: Source, every: int, thin: int) -> list[Triple]:
             if np.isnan(frames).all(tuple(range(1, frames.ndim - 1))).any():
                 continue  # it has blown up, and no cell says anything
             numbers = (*np.diff(times[when]), *(float(value) for value in params))  # type: ignore[arg-type]
-            found.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
-    return found
+            result.append(Triple(frames, inputs, numbers, source.domain_of(i).periodic))
+    return result
 
 
 def hides(seen: Sequence[Triple]) -> bool:
@@ -75,17 +75,17 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
     if np.isnan(frames).all(axes).any():
         return 0.0
     frames = (frames - np.nanmean(frames, axes)) / np.maximum(np.nanstd(frames, axes), TINY)
-    told, asked, fit = [], [], []
+    inputs, changes, fit = [], [], []
     for i, (triple, (first, middle, last)) in enumerate(zip(seen, frames, strict=True)):
         known = [middle, *([middle - first] if before else []), triple.inputs]
         near = np.nan_to_num(_around(np.concatenate(known, -1), triple.periodic))
         change = (last - middle).reshape(-1, last.shape[-1])
         counted = np.flatnonzero(np.isfinite(change).all(-1))
         rows = draw.permutation(counted)[:ROWS]
-        told.append(np.hstack((near[rows], np.tile(triple.numbers, (len(rows), 1)))))
-        asked.append(change[rows])
+        inputs.append(np.hstack((near[rows], np.tile(triple.numbers, (len(rows), 1)))))
+        changes.append(change[rows])
         fit.append(np.full(len(rows), 2 * i < len(seen)))
-    x, y, train = np.concatenate(told), np.concatenate(asked), np.concatenate(fit)
+    x, y, train = np.concatenate(inputs), np.concatenate(changes), np.concatenate(fit)
     if not len(x):
         return 0.0
     y /= np.maximum(np.sqrt(np.mean(y**2, 0)), TINY)
@@ -102,13 +102,13 @@ def _unexplained(seen: Sequence[Triple], before: bool) -> float:
 
 def _around(values: Array, periodic: Sequence[bool]) -> Array:
     """Of `(*S, C)` for each cell its own values and those 1, 2, 4 … cells away along each axis, `(cells, features)`."""
-    found = [values]
+    neighbours = [values]
     for axis, wraps in enumerate(periodic):
         cells = values.shape[axis]
         away = 1
         while away == 1 or 8 * away <= cells:
             for shift in (away, -away):
                 places = np.arange(cells) + shift
-                found.append(np.take(values, places, axis, mode="wrap" if wraps else "clip"))
+                neighbours.append(np.take(values, places, axis, mode="wrap" if wraps else "clip"))
             away *= 2
-    return np.concatenate(found, -1).reshape(values[..., 0].size, -1)
+    return np.concatenate(neighbours, -1).reshape(values[..., 0].size, -1)

@@ -61,7 +61,7 @@ class Holding:
     blown: tuple[str, ...] = ()  # samples that end without a finite value
     divided: bool = False  # its folders say what is for training, validation and testing
     pace: tuple[int, int] = (FREE, FREE)  # so many frames apart, a step changes little, and so many at most
-    said: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
+    notes: tuple[str, ...] = ()  # what its reader noticed, and what is doubtful
 
     @property
     def samples(self) -> int:
@@ -89,7 +89,7 @@ class Holding:
         named, verb = ("sample", "ends") if len(self.blown) == 1 else ("samples", "end")
         ends = f"{named} {', '.join(self.blown)} {verb} without a finite value, and a run refuses such"
         lost = [f"{ends}: mend or leave out what `ups data validate` names"] if self.blown else []
-        return [*self.said, *wrapping(self.seamless), *fewer, *lost]
+        return [*self.notes, *wrapping(self.seamless), *fewer, *lost]
 
     def left_out(self, kind: str) -> list[str]:
         """Which frames and cells are not used, in words."""
@@ -100,9 +100,9 @@ class Holding:
             else ""
         )
         axes = "each axis" if self.task.ndim > 1 else "the axis"
-        found = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
-        found += [f"every {_ordinal(thin)} cell along {axes} is used"] if thin > 1 else []
-        return [f"{'; '.join(found)} (`reduce` in the config)"] if found else []
+        parts = [f"every {_ordinal(self.every)} of {frames} is used{near}"] if self.files and self.every > 1 else []
+        parts += [f"every {_ordinal(thin)} cell along {axes} is used"] if thin > 1 else []
+        return [f"{'; '.join(parts)} (`reduce` in the config)"] if parts else []
 
     @property
     def place(self) -> str:
@@ -157,18 +157,18 @@ def holdings(files: Sequence[Path], task: str) -> list[Holding]:
     if not files:
         return [_made(task or "burgers1d")]
     definition = definition_from(task) if task else None
-    found, seen = [], []
+    per_file, seen = [], []
     for path in files:
         with open_source(path, TASKS, definition) as source:
             here = _outline(source, (str(path),), task)
-            found.append(_looked_into(source, here, here.every, here.thin("cpu")) if len(files) == 1 else here)
+            per_file.append(_looked_into(source, here, here.every, here.thin("cpu")) if len(files) == 1 else here)
             seen.append(source)
     check_units(seen)
-    every = {here.task.name: here.every for here in _joined(found)}
+    every = {here.task.name: here.every for here in _joined(per_file)}
     for i, path in enumerate(files if len(files) > 1 else ()):  # together they may be many
         with open_source(path, TASKS, definition) as source:
-            found[i] = _looked_into(source, found[i], every[source.task.name], found[i].thin("cpu"))
-    return _by_task(found)
+            per_file[i] = _looked_into(source, per_file[i], every[source.task.name], per_file[i].thin("cpu"))
+    return _by_task(per_file)
 
 
 def held_as_they_are(sources: Iterable[Source]) -> list[Holding]:
@@ -183,7 +183,7 @@ def _outline(source: Source, files: tuple[str, ...], task: str) -> Holding:
     if not files:
         return here
     problems = [f"PROBLEM: {words}" for words in (*source.problems, *uneven_times(source))]
-    here = replace(here, said=(*problems, *source.notes[:REMARKS], *doubts_of(source)))
+    here = replace(here, notes=(*problems, *source.notes[:REMARKS], *doubts_of(source)))
     most = 1 if source.task.steady else every_of(max(here.lengths), FRAMES)
     return replace(here, pace=pace(source, most, here.thin("cpu")))
 
@@ -208,10 +208,10 @@ def _blown(source: Source) -> tuple[str, ...]:
     return tuple(source.ids[i] for i, end in ends.items() if not np.isfinite(end).any(tuple(range(end.ndim - 1))).all())
 
 
-def _joined(found: Iterable[Holding]) -> list[Holding]:
+def _joined(per_file: Iterable[Holding]) -> list[Holding]:
     """Holdings of one task joined; DataError where their fields differ."""
     tasks: dict[str, Holding] = {}
-    for here in found:
+    for here in per_file:
         name, earlier = here.task.name, tasks.get(here.task.name)
         if earlier is not None and earlier.task.channels != here.task.channels:
             names, others = (", ".join(h.task.channels) for h in (here, earlier))
@@ -222,18 +222,18 @@ def _joined(found: Iterable[Holding]) -> list[Holding]:
             files, lengths = earlier.files + here.files, earlier.lengths + here.lengths
             here = replace(here, files=files, lengths=lengths, uneven=uneven, seen=seen, past=past, seamless=wraps)
             here = replace(here, blown=earlier.blown + here.blown, divided=False)  # of several, folders say nothing
-            said, (slow, fast) = (
-                tuple(dict.fromkeys(earlier.said + here.said)),
+            notes, (slow, fast) = (
+                tuple(dict.fromkeys(earlier.notes + here.notes)),
                 zip(earlier.pace, here.pace, strict=True),
             )
-            here = replace(here, pace=(min(slow), min(fast)), said=said)
+            here = replace(here, pace=(min(slow), min(fast)), notes=notes)
         tasks[name] = here
     return list(tasks.values())
 
 
-def _by_task(found: Sequence[Holding]) -> list[Holding]:
+def _by_task(per_file: Sequence[Holding]) -> list[Holding]:
     """Holdings of one task joined, and what their samples say together; DataError where nothing can be learnt."""
-    tasks = _joined(found)
+    tasks = _joined(per_file)
     for holding in tasks:
         if holding.samples < FEW and holding.task.steady:
             raise DataError(
@@ -255,17 +255,17 @@ def recipe(sets: Sequence[Holding], kind: str, size: str) -> dict[str, Any]:
     dim = max(len(h.task.channels) * patch[h.task.ndim - 1] ** h.task.ndim for h in sets)
     gauge = "sample" if all(h.uneven for h in sets) else "task"
     carried = {h.task.name: list(h.winds) for h in sets if h.winds}
-    told: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
+    options: dict[str, Any] = {"carried": carried} if any(h.winds != winds_of(h.task) for h in sets) else {}
     if any(h.hidden for h in sets):
-        told |= {"context": 2}
-        told |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
+        options |= {"context": 2}
+        options |= {"memoryless": names} if (names := [h.task.name for h in sets if not h.hidden]) else {}
     if gauge == "sample" and (names := [h.task.name for h in sets if h.driven]):
-        told |= {"driven": names}
-    told |= {"own_layers": True} if len(sets) > 1 else {}
+        options |= {"driven": names}
+    options |= {"own_layers": True} if len(sets) > 1 else {}
     return {
         "model": {
             "codec": {"dim": 16 * math.ceil(dim / 16), "patch": patch},
-            "operator": {"gauge": gauge, **told},
+            "operator": {"gauge": gauge, **options},
         },
         "codec": {"train": {"steps": 0}},
         "operator": {

@@ -31,7 +31,7 @@ from ups.jobs.variety import (
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.run.doubts import close_ups, laws_in_words, lost_digits
-from ups.types import Array, DataError, counted, counted_from
+from ups.types import Array, DataError, counted, counted_from, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
 NOT_FINITE = "NaN or infinity in"
@@ -68,40 +68,40 @@ def describe(path: Path, task: Task = None) -> str:
 
 def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     """What is worth knowing of each file that can be opened, and is no fault."""
-    found: list[tuple[Path, str]] = []
+    remarks: list[tuple[Path, str]] = []
     for path in paths:
         try:
             with open_source(path, TASKS, task) as source:
                 unsure = [note for note in source.notes if any(words in note for words in UNSURE)]
-                found += [(path, note) for note in (*unsure, *differences(source), *seams(source))]
+                remarks += [(path, note) for note in (*unsure, *differences(source), *seams(source))]
         except DataError:
             continue  # `problems` says why
-    return found
+    return remarks
 
 
 def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     """What is wrong with each file, a sentence each; nothing where nothing is."""
-    found: list[tuple[Path, str]] = []
+    faults: list[tuple[Path, str]] = []
     sound: list[Source] = []
     for path in paths:
         try:
             source = open_source(path, TASKS, task)
-            found += [(path, problem) for problem in _file_problems(source)]
+            faults += [(path, problem) for problem in _file_problems(source)]
             sound.append(source)
         except DataError as error:
-            found.append((path, str(error).removeprefix(f"{path}: ")))
+            faults.append((path, str(error).removeprefix(f"{path}: ")))
     known = [each for source in sound if len(sound) > 1 or not source.task.steady for each in ends_of(source)]
     twins = [f"{each.label} equals {same[0].label}" for same in copies(known) for each in same[1:]]
     if len(sound) > 1 and twins:
-        found.append((paths[-1], f"trajectories in more than one place: {_listed(twins, 'pair')}"))
-    found += [(paths[-1], sentence) for sentence in scattered(known)]
+        faults.append((paths[-1], f"trajectories in more than one place: {_listed(twins, 'pair')}"))
+    faults += [(paths[-1], sentence) for sentence in scattered(known)]
     try:
         check_units(sound)
     except DataError as error:
-        found.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
+        faults.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
     for source in sound:
         source.close()
-    return found
+    return faults
 
 
 def _file_problems(source: Source) -> list[str]:
@@ -115,12 +115,12 @@ def _file_problems(source: Source) -> list[str]:
         for key, value in source.params_of(index).items():
             if isinstance(value, float) and not math.isfinite(value):
                 unknown.setdefault(key, []).append(name)
-    found = [*source.problems, *uneven_times(source), *single_cells(source), *scan.problems()]
-    found += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
-    found += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
-    if not any(scan.found[what] for what in UNMEASURABLE) and not given and not unknown:
-        found += [*laws_in_words(source)[1], *contradictions(source)]
-    return found
+    faults = [*source.problems, *uneven_times(source), *single_cells(source), *scan.problems()]
+    faults += [f"{NOT_FINITE} what is given with {_listed(given)}"] if given else []
+    faults += [f"the parameter {key} is not a finite number in {_listed(names)}" for key, names in unknown.items()]
+    if not any(scan.faulty[what] for what in UNMEASURABLE) and not given and not unknown:
+        faults += [*laws_in_words(source)[1], *contradictions(source)]
+    return faults
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Scan:
     count may hold anything, but NaN must stay where it is."""
 
     digits: Digits
-    found: dict[str, list[str]] = field(
+    faulty: dict[str, list[str]] = field(
         default_factory=lambda: {what: [] for what in WRONG}
     )  # samples, by what is wrong
     twins: list[str] = field(default_factory=list)
@@ -156,19 +156,19 @@ class Scan:
             moves = moves or bool((piece != first).any())
             low, high = min(low, float(piece.min())), max(high, float(piece.max()))
             last_is_zero = not piece[-1].any()
-        size, kept = max(-low, high), np.finfo(np.float32)
-        large, small = size > float(kept.max), 0 < size < float(kept.tiny)
+        size, float32 = max(-low, high), np.finfo(np.float32)
+        large, small = size > float(float32.max), 0 < size < float(float32.tiny)
         still = not moves and not steady
         holds = (wanders, nowhere, not finite, large, small, low == high, still, last_is_zero and not steady)
         if what := next((what for what, wrong in zip(WRONG, holds, strict=True) if wrong), None):
-            self.found[what].append(name)
+            self.faulty[what].append(name)
         if (key := digest.digest()) in self._seen and low != high:
             self.twins.append(f"{name} equals {self._seen[key]}")
         self._seen.setdefault(key, name)
 
     def problems(self) -> list[str]:
-        found = [f"{what} {_listed(names)}" for what, names in self.found.items() if names] + self.digits.problems()
-        return found + ([f"duplicated trajectories: {_listed(self.twins, 'pair')}"] if self.twins else [])
+        faults = [f"{what} {_listed(names)}" for what, names in self.faulty.items() if names] + self.digits.problems()
+        return faults + ([f"duplicated trajectories: {_listed(self.twins, 'pair')}"] if self.twins else [])
 
 
 def _counting(source: Source, index: int) -> Array | None:
@@ -210,12 +210,12 @@ def _provenance(source: Source) -> list[str]:
         return []
     try:
         laws = parse_json(str(made["ups_laws"]))
-        kept = ", ".join(f"{name} {float(value):.1e}" for name, value in laws.items())
+        errors = ", ".join(f"{name} {float(value):.1e}" for name, value in laws.items())
         facts = {name: " ".join(str(made[f"ups_{name}"]).split()) for name in RECORDED}
     except (KeyError, ValueError, TypeError, AttributeError):
         return ["  what it says of how it was made is damaged"]
     words = "made by ups {version}: scheme {scheme}, seed {seed}, on {device} in batches of {batch}".format(**facts)
-    return [f"  {words}" + (f"; laws kept to: {kept}" if kept else "")]
+    return [f"  {words}" + (f"; laws kept to: {errors}" if errors else "")]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # of numbers beyond all measure the deviation is none
@@ -248,8 +248,7 @@ def _size(source: Source) -> str:
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:
-    shown = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-    return f"{counted(len(names), noun)} ({shown})"
+    return f"{counted(len(names), noun)} ({few(names, 6)})"
 
 
 def record_split(

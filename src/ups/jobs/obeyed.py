@@ -29,11 +29,11 @@ def coefficients(source: Source) -> list[str]:
     if not source.task.equation:
         return []
     fits = list(_fitted(source))
-    found = [f for _, _, each in fits for f in each]
-    if not found:
+    fitted = [f for _, _, each in fits for f in each]
+    if not fitted:
         why = UNFITTABLE.get(source.task.equation, "none is known for this task")
         return [f"  coefficients: {why}"]
-    if all(math.isnan(f.value) for f in found):
+    if all(math.isnan(f.value) for f in fitted):
         return [f"  coefficients: too few frames or too little change to fit any (at least {FEWEST} frames are needed)"]
     lines = ["  coefficients of the equation, fitted from the data:"]
     for where, _, each in fits:

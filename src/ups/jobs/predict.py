@@ -96,8 +96,8 @@ def _window(simulator: Simulator, part: Trajectories, steps: int, say: Callable[
     if apart is not None and not spec.steady and int(part.lengths.max()) > 1:
         say(f"{path}: its frames are {apart:.4g} apart; steps of {low:.4g} are taken, as in training.")
     taken = (None,) if spec.steady else (float(window.dt.min()), float(window.dt.max()))
-    said = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
-    for sentence in dict.fromkeys((*said, *simulator.strange(window))):
+    warnings = [s for step in taken for s in simulator.outside(window.params, spec.name, step)]
+    for sentence in dict.fromkeys((*warnings, *simulator.strange(window))):
         say(sentence)
     return window
 

@@ -13,11 +13,11 @@ from ups.config import load
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
-from ups.jobs.forecast import duration, free_memory, number, size
+from ups.jobs.forecast import free_memory, number, size
 from ups.jobs.holdings import Holding, holdings, recipe
 from ups.jobs.timing import ceilings
 from ups.run.config import run_config
-from ups.types import ConfigError, counted
+from ups.types import ConfigError, counted, duration
 
 STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
@@ -63,14 +63,14 @@ def propose(
 
 
 def _settings(sets: Sequence[Holding], kind: str, model: str, batch: int, minutes: float) -> dict[str, Any]:
-    found = recipe(sets, kind, model)
-    operator = found["operator"]
+    sections = recipe(sets, kind, model)
+    operator = sections["operator"]
     return {
         "name": sets[0].task.name if len(sets) == 1 else "tasks",
         "device": "cpu" if kind == "cpu" else "cuda",
         "data": {h.task.name: h.section(kind) for h in sets},
-        "model": found["model"] | {"operator": {"size": model, **found["model"]["operator"]}},
-        "codec": {"batch": batch, **found["codec"]},
+        "model": sections["model"] | {"operator": {"size": model, **sections["model"]["operator"]}},
+        "codec": {"batch": batch, **sections["codec"]},
         "operator": {"batch": batch, **operator, "train": {"seconds": round(60 * minutes), **operator["train"]}},
     }
 

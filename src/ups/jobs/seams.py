@@ -44,13 +44,13 @@ def _frames(source: Source) -> Array:
     finite."""
     if source.task.equation or source.task.steady:
         return np.zeros(0)
-    found = []
+    candidates = []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         last = len(source.times_of(i)) - 1
         places = sorted({last * k // (TIMES - 1) for k in range(TIMES)})
         if source.domain_of(i).shape == source.domain.shape:
-            found += [source.read(i, slice(k, k + 1))[0].astype(np.float64) for k in places]
-    frames = [frame for frame in found if np.isfinite(frame).all()]
+            candidates += [source.read(i, slice(k, k + 1))[0].astype(np.float64) for k in places]
+    frames = [frame for frame in candidates if np.isfinite(frame).all()]
     return np.stack(frames) if len(frames) >= FEWEST else np.zeros(0)
 
 

@@ -56,14 +56,14 @@ def ceilings(device: torch.device, bf16: bool) -> Ceilings:
 
 def _best(work: Callable[[], object], device: torch.device) -> float:
     """The least of a few timings in seconds, the first not counted."""
-    found = []
+    seconds = []
     for _ in range(5):
         _wait(device)
         begun = time.perf_counter()
         work()
         _wait(device)
-        found.append(time.perf_counter() - begun)
-    return min(found[1:])
+        seconds.append(time.perf_counter() - begun)
+    return min(seconds[1:])
 
 
 def _wait(device: torch.device) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 import numpy as np
 
 from ups.data import Source
 from ups.data.clock import is_even
 from ups.definition import Definition, definition_of
-from ups.types import Array, counted
+from ups.types import Array, counted, few
 
 # Encoders halve a grid this often and more; an axis that does not allow it is padded.
 HALVED = 8
@@ -28,7 +27,7 @@ def differences(source: Source) -> list[str]:
     grids = sorted({domain.shape for domain in domains})
     notes = []
     if len(grids) > 1:
-        notes.append(f"the samples have {len(grids)} grids: {_few(' × '.join(map(str, grid)) for grid in grids)}")
+        notes.append(f"the samples have {len(grids)} grids: {few((' × '.join(map(str, grid)) for grid in grids), 6)}")
     if len({domain.bounds for domain in domains}) > 1:
         notes.append("the samples lie in boxes of different sizes or places")
     if len(set(lengths)) > 1:
@@ -38,7 +37,7 @@ def differences(source: Source) -> list[str]:
     odd = sorted({n for grid in grids for n in grid if n % HALVED and n > 1})
     if odd:
         notes.append(
-            f"axes of {_few(map(str, odd))} cells are no multiple of {HALVED}; larger patches than fit will pad them"
+            f"axes of {few(map(str, odd), 6)} cells are no multiple of {HALVED}; larger patches than fit will pad them"
         )
     return notes
 
@@ -63,13 +62,13 @@ def varying_parameters(source: Source) -> dict[str, str]:
         for name, value in source.params_of(i).items():
             if name not in source.params:
                 values.setdefault(name, {})[value] = None
-    return {name: _range(list(found)) for name, found in values.items()}
+    return {name: _range(list(distinct)) for name, distinct in values.items()}
 
 
 def _range(values: list[float | str]) -> str:
     numbers = [value for value in values if not isinstance(value, str)]
     if len(numbers) < len(values):
-        return f"among {_few(map(str, values))}"
+        return f"among {few(map(str, values), 6)}"
     if len(numbers) <= LISTED:
         return f"among {', '.join(f'{number:.6g}' for number in sorted(numbers))}"
     return f"{len(numbers)} values from {min(numbers):.6g} to {max(numbers):.6g}"
@@ -121,8 +120,3 @@ def _apart(times: Array) -> tuple[float, ...]:
 def _digits(step: float) -> float:
     """A step of time without the rounding of float32."""
     return float(f"{step:.5g}")
-
-
-def _few(words: Iterable[str]) -> str:
-    listed = list(words)
-    return ", ".join(listed[:6]) + (", …" if len(listed) > 6 else "")

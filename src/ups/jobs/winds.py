@@ -34,7 +34,7 @@ class Glance:
 def glances(source: Source, every: int) -> list[Glance]:
     """Of a few samples the first frame and the one that follows where every so many are kept; none where a sample has
     no such frames, or does not say its parameters."""
-    names, found = numbers_of(source.task), []
+    names, result = numbers_of(source.task), []
     for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
         params, times = [source.params_of(i).get(name) for name in names], source.times_of(i)
         known = all(isinstance(value, int | float) and abs(value) <= MOST for value in params)
@@ -42,8 +42,8 @@ def glances(source: Source, every: int) -> list[Glance]:
             continue
         frames = source.read(i, slice(0, every + 1, every)).astype(np.float64)
         numbers = tuple(float(value) for value in params)  # type: ignore[arg-type]
-        found.append(Glance(frames, float(times[every] - times[0]), numbers, source.domain_of(i).periodic))
-    return found
+        result.append(Glance(frames, float(times[every] - times[0]), numbers, source.domain_of(i).periodic))
+    return result
 
 
 def winds_in(task: TaskSpec, seen: Sequence[Glance]) -> tuple[str, ...]:

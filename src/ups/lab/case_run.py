@@ -17,12 +17,12 @@ from typing import Any
 from ups.lab.case import SAVED, STEPS, Case, CaseDir
 from ups.lab.command import LEFT, configured, left_over, printed, run_command
 from ups.lab.rank_hooks import RECORDS
+from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.rundir import RunDir
 from ups.supervise.job import NESTED
 from ups.supervise.rank_parent import adopt_orphans
 from ups.types import counted
-from ups.verdict import read_json
 
 TRACEBACK = b"Traceback (most recent call last)"
 

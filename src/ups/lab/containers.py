@@ -16,10 +16,10 @@ from ups.lab.case import Case, CaseDir, Disturbance, Draw, Recipe, Recipes, Stra
 from ups.lab.command import be_command, configured
 from ups.lab.disturbances import beside
 from ups.lab.privileges import NEW_MOUNTS, NEW_PIDS, mount_memory, mount_processes, unshare
+from ups.parsing import read_json
 from ups.supervise.job import Start
 from ups.supervise.launchers.forked import fork
 from ups.supervise.proc import alive
-from ups.verdict import read_json
 
 WAIT = 120.0  # seconds that the first run waits for the second one to end
 

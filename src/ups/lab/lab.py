@@ -16,11 +16,12 @@ from ups.lab.case import DATA, Case, Strategy
 from ups.lab.case_run import CaseResult, run_case, trained_on
 from ups.lab.journal import Journal, skipped
 from ups.lab.privileges import missing
+from ups.parsing import read_json
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.rundir import RunDir
 from ups.supervise.forked_functions import run
-from ups.verdict import Ending, read_json
+from ups.verdict import Ending
 
 # All that a rank would import, so that none has to.
 NEEDED = (

@@ -111,8 +111,8 @@ def setting(settings: Mapping[str, Any], key: str) -> str:
     below = {name.removeprefix(f"{key}."): value for name, value in settings.items() if name.startswith(f"{key}.")}
     if key not in settings and not below:
         return "–"
-    said = {name: value for name, value in below.items() if value not in (None, {})}
-    return json.dumps(settings.get(key, said), ensure_ascii=False, default=str)
+    group = {name: value for name, value in below.items() if value not in (None, {})}
+    return json.dumps(settings.get(key, group), ensure_ascii=False, default=str)
 
 
 def _candidate(run: RunDir, name: str) -> Candidate:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ups.eval.intervals import number, with_interval
 from ups.eval.pairs import LEVEL, Difference, difference
 from ups.memory.candidate import SEED, Candidate, about_results, differing, setting
-from ups.memory.errors import number, with_interval
 from ups.types import Array, ConfigError, DataError, counted
 
 Rows = tuple[tuple[str, ...], ...]
@@ -174,11 +174,12 @@ def _common(task: str, first: Side, second: Side) -> tuple[list[str], str]:
         )
     if len(common) < 2:
         shared = "one trajectory alone" if common else "no trajectory"
-        asked = list(dict.fromkeys(run.errors[task].protocol for run in members))
-        if len(asked) > 1:
+        protocols = list(dict.fromkeys(run.errors[task].protocol for run in members))
+        if len(protocols) > 1:
             return [], (
-                f"{task}: {who} were judged under different protocols ({', '.join(asked)}), so their errors are NOT "
-                "compared; give both one `evaluation.protocol` and the same `evaluation.given`, and judge them again."
+                f"{task}: {who} were judged under different protocols ({', '.join(protocols)}), so their errors are "
+                "NOT compared; give both one `evaluation.protocol` and the same `evaluation.given`, and judge them "
+                "again."
             )
         return [], (
             f"{task}: {who} were judged on other test data ({shared} in common), so their errors are NOT compared; "

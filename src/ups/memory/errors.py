@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ups.eval.intervals import number, with_interval
 from ups.eval.trajectories import FILE, OURS, PerTrajectory, main_rows
 from ups.eval.trajectories import read as read_trajectories
 from ups.parsing import parse_json, read_text
@@ -50,16 +50,6 @@ class TaskError:
             return "" if words == "learnt" else words if words.startswith("learnt") else words.lower()
         idle = 1.0 if self.persistence is None else min(1.0, self.persistence)  # a forecast of zero has 1
         return "" if self.value <= HARDLY * idle else "not learnt"
-
-
-def with_interval(value: float, low: float, high: float, n: int) -> str:
-    """An error over `n` trajectories and its interval; one trajectory has none."""
-    return f"{number(value)} ({number(low)} – {number(high)})" if n > 1 else number(value)
-
-
-def number(value: float) -> str:
-    """Four digits, as the report writes them."""
-    return f"{value:.4g}" if math.isfinite(value) else "infinite" if value > 0 else "–"
 
 
 def errors_of(folder: Path) -> dict[str, TaskError]:

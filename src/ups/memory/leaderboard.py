@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ups.memory.errors import TaskError, number
+from ups.eval.intervals import number
+from ups.memory.errors import TaskError
 from ups.memory.state import COMPLETE, RunState
 from ups.types import check_known
 

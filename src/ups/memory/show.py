@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ups.eval.intervals import number
 from ups.eval.learning import curves_of
 from ups.memory.candidate import settings_of
 from ups.memory.curves import drawn
-from ups.memory.errors import TaskError, errors_of, number
+from ups.memory.errors import TaskError, errors_of
 from ups.memory.evidence import one_line, phases_of
 from ups.memory.state import RunState, ago, state_of
+from ups.parsing import read_json
 from ups.rundir import RunDir
 from ups.types import DataError
-from ups.verdict import read_json
 
 Rows = tuple[tuple[str, ...], ...]
 PHASES = 8  # that are named, the longest

@@ -28,11 +28,10 @@ from ups.memory.evidence import (
     training_place,
 )
 from ups.memory.validation import Validation, validation_of
-from ups.parsing import read_record
+from ups.parsing import read_json, read_record
 from ups.presence import Presence, look
 from ups.rundir import RunDir
-from ups.types import DataError
-from ups.verdict import read_json
+from ups.types import DataError, duration
 
 Word = Literal[
     "running",
@@ -287,11 +286,8 @@ def at(state: RunState) -> str:
 
 
 def ago(seconds: float) -> str:
-    """A time span in the unit that fits."""
-    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    """A time span in whole seconds, or in a larger unit."""
+    return duration(round(seconds), digits=2)
 
 
 def _beat(beats: Mapping[int, Any]) -> tuple[int, str] | None:

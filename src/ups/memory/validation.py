@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ups.parsing import read_json
 from ups.rundir import RunDir
-from ups.verdict import read_json
 
 # What stages measure in physical space. A critic's guess is no error of a simulator.
 MEASURES = ("nRMSE", "CRPS", "reconstruction")

@@ -88,8 +88,8 @@ class Given:
         out = out[..., 0] if self.flat and len(channels) == 1 else out
         double = out.dtype == torch.float64
         if isinstance(self.source, Tensor):
-            kept = self.source.is_floating_point() and not double
-            return out.to(self.source.device, self.source.dtype if kept else out.dtype)
+            same_type = self.source.is_floating_point() and not double
+            return out.to(self.source.device, self.source.dtype if same_type else out.dtype)
         dtype = np.asarray(self.source).dtype
         values = out.cpu().numpy()
         return values.astype(dtype if np.issubdtype(dtype, np.floating) and not double else values.dtype)

@@ -129,12 +129,12 @@ def replace_part(path: str | Path, name: str, source: str | Path, out: str | Pat
     shapes = [{n: tuple(t.shape) for n, t in of_part(held, name).items()} for held in (tensors, theirs)]
     if shapes[0] and shapes[0] != shapes[1]:
         raise DataError(f"{source}: its '{name}' is another network than that of {path}; take one of the same config.")
-    kept = {key: value for key, value in tensors.items() if not key.startswith(f"{name}.")}
+    others = {key: value for key, value in tensors.items() if not key.startswith(f"{name}.")}
     taken = {key: value for key, value in theirs.items() if key.startswith(f"{name}.")}
     parts = {**header["parts"], name: other["parts"][name]}
     # What validation data said of the whole was said with the part that was there before.
     header = {key: value for key, value in header.items() if key != "trust"}
-    return write(Path(out or path), {**header, "parts": parts}, {**kept, **taken})
+    return write(Path(out or path), {**header, "parts": parts}, {**others, **taken})
 
 
 def strangers(parts: Mapping[str, Mapping[str, Any]]) -> list[str]:

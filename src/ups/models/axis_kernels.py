@@ -225,8 +225,8 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
     *words, _, _ = _words(space, taps, channels)
     _backward_weight[grid](x, dy, partial, tokens, width, chunk, *words, FEW, channels)
     dkernel, dgain = torch.empty_like(kernel), torch.empty_like(gain)
-    told = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), space.ndim, taps, CHUNKS, FEW)
-    _taps[(triton.cdiv(width, FEW),)](*told)
+    arguments = (partial, kernel, gain, dkernel, dgain, chunks, width, len(gain), space.ndim, taps, CHUNKS, FEW)
+    _taps[(triton.cdiv(width, FEW),)](*arguments)
     return dkernel, dgain
 
 

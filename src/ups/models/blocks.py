@@ -268,8 +268,8 @@ class Block(nn.Module):
                 setattr(self, name, TaskLinears(getattr(self, name), shape.tasks))
 
     def forward(self, x: Tensor, c: Tensor, space: Space, task: str) -> Tensor:
-        told = functional.linear(c, *affine(self.condition, task))
-        parts = told.reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
+        modulation = functional.linear(c, *affine(self.condition, task))
+        parts = modulation.reshape(len(x), *(1,) * space.ndim, -1).chunk(3 * (2 + len(self.streams)), -1)
         h, x = modulated_beside(x, self.norm, parts[0], parts[1])
         local, h, again = self.local.beside(h, space)
         mixed = gated(self.mixer(h, space), local, affine(self.open, task), again)

@@ -82,8 +82,8 @@ class Calibration:
         rows = [[0.0] * channels + [by - 1 for band in step for by in band] for step in self.damping]
         table = torch.unflatten(self._of_steps(rows, frames).flatten(1), 1, (-1, channels))  # (T, 1 + bands, C)
         less = table[:, bands(tuple(grid), frames.device)[0]] * torch.fft.rfftn(frames, dim=axes)
-        found: Tensor = frames + torch.fft.irfftn(less, s=grid, dim=axes)
-        return found
+        result: Tensor = frames + torch.fft.irfftn(less, s=grid, dim=axes)
+        return result
 
     @staticmethod
     def _of_steps(rows: Sequence[Sequence[float]], frames: Tensor) -> Tensor:

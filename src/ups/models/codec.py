@@ -92,9 +92,9 @@ class Codec(Part):
         return self.tasks[name]
 
     def statistics_of(self, task: TaskSpec | str) -> Statistics:
-        found = self.statistics[self.task(task).name]
-        assert isinstance(found, Statistics)
-        return found
+        statistics = self.statistics[self.task(task).name]
+        assert isinstance(statistics, Statistics)
+        return statistics
 
     def fit_statistics(self, task: TaskSpec | str, mean: Tensor, std: Tensor) -> None:
         """Record mean and standard deviation `(C,)` of the training frames; see `Statistics`."""
@@ -161,19 +161,19 @@ class Codec(Part):
         if rows is None:
             return self.encode(frames, task, periodic, corner).z
         size = max(1, rows // math.prod(self.tokens(task)))
-        found = []
+        tokens = []
         for piece in torch.split(frames, size):
             whole = torch.cat((piece, piece.new_zeros(size - len(piece), *piece.shape[1:])))
-            found.append(self.encode(whole, task, periodic, corner).z[: len(piece)])
-        return torch.cat(found)
+            tokens.append(self.encode(whole, task, periodic, corner).z[: len(piece)])
+        return torch.cat(tokens)
 
     def decode(self, state: LatentState, task: TaskSpec | str, shape: tuple[int, ...] | None = None) -> Tensor:
         """The frames `(B, *S, C)` that tokens stand for, on the task's grid or on one of `shape`, resampled from it:
         exact for all that the task's grid resolves."""
         spec = self.task(task)
-        x, kept = self._frames(state, spec), self.statistics_of(spec)
+        x, statistics = self._frames(state, spec), self.statistics_of(spec)
         x = x if shape is None else self.brought_to(x, spec, state, shape)
-        return x * kept.std + kept.mean
+        return x * statistics.std + statistics.mean
 
     def query(self, state: LatentState, task: TaskSpec | str, points: Tensor) -> Tensor:
         """The values `(B, P, C)` at `points (B, P, n)`, in units of the box: [0, 1) along each axis.
@@ -184,8 +184,9 @@ class Codec(Part):
         time of a step.
         """
         spec = self.task(task)
-        kept = self.statistics_of(spec)
-        return interpolate(self._frames(state, spec), self.places(points, spec), state.periodic) * kept.std + kept.mean
+        statistics = self.statistics_of(spec)
+        values = interpolate(self._frames(state, spec), self.places(points, spec), state.periodic)
+        return values * statistics.std + statistics.mean
 
     def places(
         self, points: Tensor, task: TaskSpec, cells: tuple[int, ...] = (), corner: tuple[float, ...] = ()

@@ -58,7 +58,7 @@ def _stretch(logs: tuple[float, ...], device: torch.device) -> Tensor:
 
 
 @table
-def _heard(places: tuple[bool, ...], device: torch.device) -> Tensor:
+def _as_mask(places: tuple[bool, ...], device: torch.device) -> Tensor:
     return torch.tensor(places, dtype=torch.float32, device=device)
 
 
@@ -71,7 +71,7 @@ class Conditioner(nn.Module):
         names = [task.name for task in tasks]
         self.index: Mapping[str, int] = {name: i for i, name in enumerate(names)}
         self.numbers: Mapping[str, tuple[str, ...]] = {task.name: numbers_of(task) for task in tasks}
-        self.untold: Mapping[str, Sequence[str]] = {}  # what it does not hear of a task where all axes wrap
+        self.hidden_params: Mapping[str, Sequence[str]] = {}  # by task: left out where all axes wrap
         counts = {name: len(numbers) for name, numbers in self.numbers.items()}
         self.ranges = nn.ModuleDict({name: ParamRange(n) for name, n in counts.items()})
         self.params = nn.ModuleDict(
@@ -88,9 +88,9 @@ class Conditioner(nn.Module):
     def range_of(self, task: str) -> ParamRange:
         if task not in self.index:
             raise ConfigError(f"the simulator was not trained on '{task}'; it knows {', '.join(self.index)}.")
-        found = self.ranges[task]
-        assert isinstance(found, ParamRange)
-        return found
+        trained = self.ranges[task]
+        assert isinstance(trained, ParamRange)
+        return trained
 
     def forward(self, condition: Condition) -> Tensor:
         name = condition.task
@@ -104,9 +104,9 @@ class Conditioner(nn.Module):
                 total = total + (_stretch(logs, total.device) * self.box[: len(logs)]).sum(0)
         if name in self.params:
             scaled = self.range_of(name)(condition.params.float())
-            if name in self.untold and all(condition.periodic):
-                heard = tuple(number not in self.untold[name] for number in self.numbers[name])
-                scaled = scaled * _heard(heard, scaled.device)
+            if name in self.hidden_params and all(condition.periodic):
+                visible = tuple(number not in self.hidden_params[name] for number in self.numbers[name])
+                scaled = scaled * _as_mask(visible, scaled.device)
             total = total + self.params[name](fourier_features(scaled, self.param_waves).flatten(1))
         y: Tensor = functional.silu(self.leave(functional.silu(total)))
         return y

@@ -152,7 +152,7 @@ class OperatorConfig(NetworkConfig):
         "carried": {},
         "carried_by": "tokens",
     }
-    # Keys that name tasks, and say nothing of others.
+    # Keys whose value depends on the task: each names tasks.
     by_task: ClassVar[tuple[str, ...]] = ("memoryless", "driven", "carried")
 
     context: int = 1

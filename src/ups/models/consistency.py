@@ -28,7 +28,7 @@ class ConsistencyStep(ResidualFlow):
         codec, teacher = blueprint.parts["codec"], blueprint.parts["residual"]
         student = cls(teacher.config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)
         student.config, student.evaluations = config, 1
-        student.stand_beside(blueprint.parts)
+        student.connect(blueprint.parts)
         return student
 
     @torch.no_grad()

@@ -107,8 +107,8 @@ def averaged(
             z if copy is copies[0] else _tokens(codec, copy.there(frames), task, periodic, context) for copy in group
         ]
         answers = operator(torch.cat(tokens), _repeated(condition, len(group)))
-        found = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
-        for copy, frame in zip(group, found, strict=True):
+        predicted = codec.decode(LatentState(answers, periodic), task).chunk(len(group))
+        for copy, frame in zip(group, predicted, strict=True):
             mean = mean + copy.back(frame) / len(copies)
     after = codec.encode(mean, task, periodic).z
     return codec.moved(after, mean - codec.decode(LatentState(after, periodic), task), task, periodic)

@@ -1,4 +1,4 @@
-"""Drift: what parameters of a task carry along, as a wind does, is moved there before a network changes it."""
+"""Drift: shifts a state as far as parameters of its task (a wind, say) carry it, before a network changes it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from ups.models.grids import Patch, Space, patches, unpatch
 from ups.models.layers import AXES
 from ups.tensors import table
 
-SHARE = 1 / 16  # of a box: what a speed of one moves by. Optimizers take steps of about one size in all weights.
-NUMBERS, FEW = 2**22, 16  # in states that speeds are found in, where so many states and channels are left
+SHARE = 1 / 16  # the shift, in boxes, of a speed of 1: optimizers take steps of about one size in all weights
+NUMBERS, FEW = 2**22, 16  # speeds are fitted on about NUMBERS numbers at most, of at least FEW states and channels
 ROUNDS = 10  # of Newton's steps
-PARTS = 2  # waves in the part of a token by which a way goes beyond whole ones
-REACH = 2  # boxes that a step may carry a state, in either direction, to be found
-CLEARLY = 0.1  # more alike must states be made by ways of more than half a box, for them to be believed
+PARTS = 2  # waves that describe the part of a shift beyond whole tokens
+REACH = 2  # the largest shift per step that is looked for, in boxes
+CLEARLY = 0.1  # a shift beyond half a box is accepted only if it raises the correlation by this much
 
 
 class Drift(nn.Module):
-    """How far some parameters of a task carry its states along each axis in a step: `speeds (P, 3)`, in `SHARE` of the
-    box, for parameters of a `size (P,)` and a step that takes `span`.
+    """How far some parameters of a task carry its states along each axis in a step.
 
-    Ways are proportional to parameters and to time, so that they hold between the values that training saw. Along axes
-    that do not wrap nothing is carried. A part of a cell (of a token, where tokens are moved) moves what is finer than
-    that wrongly; so a network of some `width` is told that part, whichever speed it comes from.
+    Shift per step = Σ (parameter / `size`) · (dt / `span`) · speed, summed over the parameters. `speeds (P, 3)` are in
+    sixteenths of the box (`SHARE`); `size (P,)` and `span` are the largest parameters and dt that they were fitted on.
+    Being proportional to both, shifts hold between the values that training saw. Axes that do not wrap are not shifted.
+
+    A shift by a part of a cell (of a token, where tokens are shifted) is wrong for whatever is finer than that. So the
+    network is given an embedding `(width,)` of that part, which is zero for whole cells.
     """
 
     size: Tensor
@@ -38,15 +40,17 @@ class Drift(nn.Module):
         self.register_buffer("size", torch.ones(count))
         self.register_buffer("span", torch.ones(()))
         self.speeds = nn.Parameter(torch.zeros(count, AXES))
-        self.told = nn.Parameter(torch.zeros(AXES, 2 * PARTS, width))  # zeros: other weights are drawn as without
+        # Embeds the part of a shift beyond whole cells. Its name is a key of saved weights. It begins as zeros, so that
+        # all other weights are drawn as they are without a drift.
+        self.told = nn.Parameter(torch.zeros(AXES, 2 * PARTS, width))
 
     def way(self, params: Tensor, dt: Tensor) -> Tensor:
-        """How far the states of a batch are carried, `(B, 3)` in boxes, by `params (B, P)` in `dt (B,)`."""
+        """The shift of each state of a batch, `(B, 3)` in boxes, for `params (B, P)` and `dt (B,)`."""
         drive = self._drive(params, dt)
         return (drive.unsqueeze(-1) * self.speeds).sum(1) * SHARE  # no product of matrices, which may round its factors
 
     def condition(self, way: Tensor, space: Space) -> Tensor:
-        """What a network is told of a way `(B, 3)`: `(B, width)`, nothing of one by whole places of `space`."""
+        """The embedding `(B, width)` of a shift `(B, 3)` in boxes: zero for one by whole cells of `space`."""
         angle = way[:, : space.ndim].unsqueeze(2) * _parts(*space, way.device)
         waves = torch.cat((angle.sin(), 1 - angle.cos()), 2)
         return (waves.unsqueeze(-1) * self.told[: space.ndim]).sum((1, 2))
@@ -57,12 +61,12 @@ class Drift(nn.Module):
     @classmethod
     @torch.no_grad()
     def fitted(cls, params: Tensor, dt: Tensor, frames: Tensor, periodic: tuple[bool, ...]) -> Drift:
-        """That with which `frames (B, K, *G, D)`, `dt (B, K - 1)` apart, are carried to where they are most like the
+        """The drift that shifts each of `frames (B, K, *G, D)`, `dt (B, K - 1)` apart, to where it is most like the
         next.
 
-        Beyond half of the box the same place is reached the other way round, and only parameters that differ can tell;
-        it is looked for there, for up to three of them, if nothing nearer fits. Found on a processor, where parameters
-        that are alike can be fitted too.
+        A shift beyond half of the box reaches the same place as a shorter one the other way, and only samples with
+        other parameters can tell them apart. So such shifts are looked for only if no shorter one fits well, and for at
+        most three parameters. Fitted on the CPU, whose least squares also solve for parameters that vary together.
         """
         drift, frames, dt = cls(params.shape[1]), frames.cpu(), dt.cpu()
         size, span = params.abs().amax(0), dt.abs().amax() if dt.numel() else dt.new_zeros(())
@@ -77,9 +81,9 @@ class Drift(nn.Module):
             some = max(1, min(len(drive) // FEW, before.numel() // NUMBERS))
             each = max(1, min(before.shape[-1] // FEW, before[::some].numel() // NUMBERS))
             before, after = (x[::some, ..., ::each] for x in (before, after))
-            found = _fit(drive[::some, used], before, after, periodic, axes)
+            speeds = _fit(drive[::some, used], before, after, periodic, axes)
             for place, axis in enumerate(axes):
-                drift.speeds[used, axis] = (found[:, place] / SHARE).float()
+                drift.speeds[used, axis] = (speeds[:, place] / SHARE).float()
         return drift
 
 
@@ -112,17 +116,17 @@ def _alike(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: 
     return torch.cosine_similarity(a, b).mean().item()
 
 
-def _refined(found: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> Tensor:
-    """Speeds that are nearly right made as right as the states tell."""
-    found = found.clone()
+def _refined(speeds: Tensor, drive: Tensor, before: Tensor, after: Tensor, space: Space, axes: Sequence[int]) -> Tensor:
+    """Speeds `(P, axes)` near the best ones, improved by Newton's steps."""
+    speeds = speeds.clone()
     for _ in range(ROUNDS):
         for place, axis in enumerate(axes):
-            ways = _ways(found, drive, axes)
+            ways = _ways(speeds, drive, axes)
             own = ways[:, axis].clone()
             ways[:, axis] = 0.0
             likeness = _likeness(moved(before, ways, space), after, axis + 1)
-            found[:, place] += _nearer(likeness, drive, own, space.shape[axis])
-    return found
+            speeds[:, place] += _nearer(likeness, drive, own, space.shape[axis])
+    return speeds
 
 
 def _peaks(before: Tensor, after: Tensor, axes: Sequence[int]) -> Tensor:

@@ -133,18 +133,18 @@ class InputEncoder(nn.Module):
         self.encoder = GridEncoder(given, dim, patch, self.HALO, blocks=0)
 
     def statistics_of(self, task: str) -> Statistics:
-        found = self.statistics[task]
-        assert isinstance(found, Statistics)
-        return found
+        statistics = self.statistics[task]
+        assert isinstance(statistics, Statistics)
+        return statistics
 
     def forward(self, inputs: Tensor | None, task: str, space: Space, corner: tuple[float, ...] = ()) -> Tensor:
         """Inputs of a task, on a grid that begins at `corner`, to tokens `(B, *G, D)` on the token grid of `space`."""
         spec = self.tasks[task]
         if inputs is None or inputs.ndim != spec.ndim + 2 or inputs.shape[-1] != len(spec.channels):
-            found = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
+            given = "nothing" if inputs is None else f"a shape of {tuple(inputs.shape)}"
             raise ConfigError(
                 f"{task} is driven by the inputs {', '.join(spec.channels)}, (B, *S, {len(spec.channels)}) with "
-                f"{counted(spec.ndim, 'axis')}, and was given {found}; give inputs=…."
+                f"{counted(spec.ndim, 'axis')}, and was given {given}; give inputs=…."
             )
         patch = self.encoder.patch[spec.ndim - 1]
         grid = self.grids.get(task, ())

@@ -50,11 +50,11 @@ class Labels:
         time, channel = self.time or "time", self.channel or "channel"
         space = ("point",) if points else self.space
         dims = (self.batch or "batch", time, *space, channel)
-        kept = {d: self.coordinates[d] for d in dims if d in self.coordinates and d not in (time, channel)}
+        coordinates = {d: self.coordinates[d] for d in dims if d in self.coordinates and d not in (time, channel)}
         values = frames if frames.dtype == np.float64 else frames.astype(self.dtype)
-        array = xarray.DataArray(values, dims=dims, coords={**kept, time: self.start + times})
+        array = xarray.DataArray(values, dims=dims, coords={**coordinates, time: self.start + times})
         if not points:
-            array = array.isel({d: slice(None, None, -1) for d in self.flipped}).assign_coords(kept)
+            array = array.isel({d: slice(None, None, -1) for d in self.flipped}).assign_coords(coordinates)
         array = array if self.batch else array.isel({dims[0]: 0})
         array = array.transpose(*self._order(array.dims))
         if self.dataset:
@@ -68,8 +68,8 @@ class Labels:
         import xarray  # type: ignore[import-not-found,unused-ignore]
 
         time, batch = self.time or "time", self.batch or "batch"
-        kept = {batch: self.coordinates[batch]} if batch in self.coordinates else {}
-        array = xarray.DataArray(values, dims=(batch, time), coords={**kept, time: self.start + times})
+        coordinates = {batch: self.coordinates[batch]} if batch in self.coordinates else {}
+        array = xarray.DataArray(values, dims=(batch, time), coords={**coordinates, time: self.start + times})
         return array if self.batch else array.isel({batch: 0})
 
     def _order(self, dims: tuple[str, ...]) -> tuple[str, ...]:

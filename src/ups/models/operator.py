@@ -25,7 +25,7 @@ GAUGE_WAVES = 3
 
 
 class Gauge(nn.Module):
-    """How far the states of a batch are from rest, `(B,)`, and what a network is told of it.
+    """How far the states of a batch are from rest, `(B,)`, and the embedding of that number for the network.
 
     A state at rest is uniform and does not change. Where states decay towards it, changes shrink with them; measured in
     this, they stay of order one, and so does what is left of the state.
@@ -34,7 +34,7 @@ class Gauge(nn.Module):
     def __init__(self, dim: int, width: int, condition: int) -> None:
         super().__init__()
         self.uneven = nn.Linear(dim, width, bias=False)
-        self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)
+        self.told = nn.Linear(2 * GAUGE_WAVES + 1, condition, bias=False)  # embeds the size; a key of saved weights
 
     def measure(self, z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
         """Of frames `(B, K, *G, D)`: rms of the last one's deviation from uniform, and of its change over `scale`; and
@@ -51,6 +51,7 @@ class Gauge(nn.Module):
         return y
 
     def condition(self, size: Tensor) -> Tensor:
+        """The embedding `(B, condition)` of the sizes `(B,)` that `measure` gives."""
         y: Tensor = self.told(fourier_features(size.log() / 4, GAUGE_WAVES))
         return y
 
@@ -112,7 +113,7 @@ class LatentOperator(TokenNetwork):
         if config.by_sample:  # last: the weights of all else are those of an operator without it
             self.gauge = Gauge(dim, config.shape.width * config.streams, config.shape.width)
         self.carriers = carried = {task.name: by for task in tasks if (by := _carrying(config, task))}
-        self.conditioner.untold = carried
+        self.conditioner.hidden_params = carried
         self.drift = nn.ModuleDict({name: Drift(len(by), config.shape.width) for name, by in carried.items()})
         self.by_task = {"memoryless": config.memoryless, "driven": config.driven, "carried": carried}
         names = [task.name for task in tasks]
@@ -123,8 +124,8 @@ class LatentOperator(TokenNetwork):
         self.gauged = frozenset(names) - still if config.by_sample else frozenset()
         self.codec: tuple[Codec, ...] = ()  # whose tokens these are, if they lose nothing; it is no part of this one
 
-    def stand_beside(self, parts: Mapping[str, Part]) -> None:
-        super().stand_beside(parts)
+    def connect(self, parts: Mapping[str, Part]) -> None:
+        super().connect(parts)
         codec = parts["codec"]
         assert isinstance(codec, Codec)
         self.codec = (codec,) if self.config.carried_by == "cells" else ()
@@ -142,18 +143,18 @@ class LatentOperator(TokenNetwork):
         return named
 
     def fit_drift(self, z: Tensor, condition: Condition, dt: Tensor) -> Drift | None:
-        """Record how parameters carry the states of a task, from frames `z (B, K, *G, D)` that are `dt (B, K - 1)`
-        apart; what was found, for the operator itself may be a shape without memory yet."""
+        """Fit the drift of a task to frames `z (B, K, *G, D)` that are `dt (B, K - 1)` apart, record its speeds, and
+        return it; None for a task without one. Use what is returned: the operator's own may still be on `meta`."""
         if condition.task not in self.drift:
             return None
         params, patch = self._winds(condition), self._patch(condition.task)
         states = z if patch is None else torch.unflatten(cells_of(z.flatten(0, 1), patch), 0, tuple(z.shape[:2]))
-        found = Drift.fitted(params, dt, states, condition.periodic).to(z.device)
+        drift = Drift.fitted(params, dt, states, condition.periodic).to(z.device)
         with torch.no_grad():
-            found.speeds.mul_(self._stretched(condition, z.device))
-        known = {name: value for name, value in found.state_dict().items() if name != "told"}
-        self.drift[condition.task].load_state_dict(known, strict=False)
-        return found
+            drift.speeds.mul_(self._stretched(condition, z.device))
+        measured = {name: value for name, value in drift.state_dict().items() if name != "told"}  # that is learnt
+        self.drift[condition.task].load_state_dict(measured, strict=False)
+        return drift
 
     def increments(self, z: Tensor, condition: Condition, dt: Tensor, drift: Drift | None) -> Tensor:
         """What each frame of `z (B, K, *G, D)` but the first differs by from the one before it, `dt (B, K - 1)` apart,
@@ -167,13 +168,14 @@ class LatentOperator(TokenNetwork):
 
     def _winds(self, condition: Condition) -> Tensor:
         """The parameters `(B, P)` that carry the states of a batch."""
-        told = self.conditioner.numbers[condition.task]
-        return torch.stack([condition.params[:, told.index(name)] for name in self.carriers[condition.task]], 1)
+        names = self.conditioner.numbers[condition.task]
+        return torch.stack([condition.params[:, names.index(name)] for name in self.carriers[condition.task]], 1)
 
-    def filled(self, z: Tensor, condition: Condition) -> Tensor:
-        """Frames `(B, K', *G, D)` as the K that it looks back on of a task: of more the last count; where there are
-        fewer, the first stands for those before it. What is carried stands where it was carried from, by steps as long
-        as the next one."""
+    def pad_context(self, z: Tensor, condition: Condition) -> Tensor:
+        """Exactly the K frames that the operator looks back on, of `z (B, K', *G, D)`: the last K of more.
+
+        Of fewer, the first frame is repeated. Where parameters carry states, each copy is shifted back to where it was,
+        by steps as long as the next one."""
         frames = self.config.looks_back(condition.task)
         missing = max(0, frames - z.shape[1])
         before = [z[:, :1]] * missing

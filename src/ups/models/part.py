@@ -53,7 +53,7 @@ class Part(nn.Module, ABC):
     draws: ClassVar[bool] = False
     # Of its network, for one draw.
     evaluations: int = 1
-    # Of each key of its config that names tasks, those that it names.
+    # Of each key of its config whose value depends on the task: the tasks that it names.
     by_task: Mapping[str, Collection[str]] = MappingProxyType({})
     # Tensors with a row per task, in the order of the tasks.
     rows: ClassVar[tuple[str, ...]] = ()
@@ -63,8 +63,8 @@ class Part(nn.Module, ABC):
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         """The part with fresh weights."""
 
-    def stand_beside(self, parts: Mapping[str, Part]) -> None:
-        """Know the other parts of its simulator, of which one may have been replaced; nothing by default."""
+    def connect(self, parts: Mapping[str, Part]) -> None:
+        """Take what it needs of the simulator's other parts; called again when one is replaced. Nothing by default."""
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:
         """Record what it needs to know of a task's training data; nothing by default."""

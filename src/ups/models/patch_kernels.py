@@ -269,8 +269,8 @@ def backward_weight(dy: Tensor, x: Tensor, kernel: Tensor, gain: Tensor, space: 
     partial = torch.empty(parts, 2, taps, width, dtype=torch.float32, device=x.device)
     _patch_weight[(parts, tiles)](x, dy, partial, *sizes, patches, patches * groups, chunk, *words)
     dkernel, dgain = torch.empty_like(kernel), torch.empty_like(gain)
-    told = (partial, kernel, gain, dkernel, dgain, parts, width, len(gain), 2, taps, CHUNKS, FEW)
-    _taps[(triton.cdiv(width, FEW),)](*told)
+    arguments = (partial, kernel, gain, dkernel, dgain, parts, width, len(gain), 2, taps, CHUNKS, FEW)
+    _taps[(triton.cdiv(width, FEW),)](*arguments)
     return dkernel, dgain
 
 

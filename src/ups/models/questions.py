@@ -82,8 +82,8 @@ def parameters(
     for name, (lo, hi) in ((name, trained[name]) for name in names):
         if name not in given and lo != hi:
             words = _choices(name, task)
-            asked = f"one of {', '.join(words)}" if words else f"trained from {lo:g} to {hi:g}"
-            raise ConfigError(f"{task.name} needs the parameter {name}, {asked}; give params={{'{name}': …}}.")
+            hint = f"one of {', '.join(words)}" if words else f"trained from {lo:g} to {hi:g}"
+            raise ConfigError(f"{task.name} needs the parameter {name}, {hint}; give params={{'{name}': …}}.")
         placed = _placed(given[name], name, task) if name in given else lo
         value = tensor_of(placed, f"{name} of {task.name}").reshape(-1)
         if len(value) not in (1, batch):
@@ -203,15 +203,15 @@ def strange(frames: Tensor, statistics: Statistics, task: TaskSpec, mask: Tensor
     constant = (std == 0) & (gap.flatten(0, -2).amax(0) > 1e-5 * mean.abs())
     squares = (gap / std.where(std > 0, math.inf)).square().flatten(1, -2).sum(1)
     away = (squares / counts.flatten(1).sum(1, keepdim=True).clamp_min(1)).sqrt().amax(0)
-    rows, said = (mean.tolist(), constant.tolist(), away.tolist()), list[str]()
+    rows, sentences = (mean.tolist(), constant.tolist(), away.tolist()), list[str]()
     for name, value, other, times in zip(task.channels, *rows, strict=True):
         if other:
-            said.append(
+            sentences.append(
                 f"{task.name}: {name} was {value:g} everywhere in training, and is so in the answer; give that."
             )
         elif times > FAR:
-            said.append(f"{task.name}: {name} is {times:.3g} deviations away from its mean in training; {GUESS}.")
-    return said
+            sentences.append(f"{task.name}: {name} is {times:.3g} deviations away from its mean in training; {GUESS}.")
+    return sentences
 
 
 def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:

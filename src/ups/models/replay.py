@@ -74,7 +74,7 @@ class Replays:
         self.steps: dict[Hashable, int] = {}
         self.refused: set[Hashable] = set()
         self.emptied: set[Hashable] = set()  # for these, what torch kept of the GPU's memory was given back
-        self.said: set[str] = set()
+        self.reported: set[str] = set()
         self.say: Callable[[str], None] = lambda sentence: None  # noqa: ARG005
         self.stream: torch.cuda.Stream | None = None  # one for all: each keeps a workspace for good
         self.lock = threading.Lock()
@@ -148,8 +148,8 @@ class Replays:
     def _tell(self, given: Window, cause: str) -> None:
         """Say once why a rollout is slower than it could be."""
         sentence = f"a rollout of task '{given.task.name}' is not replayed as CUDA graphs ({cause}), which is slower."
-        if sentence not in self.said:
-            self.said.add(sentence)
+        if sentence not in self.reported:
+            self.reported.add(sentence)
             self.say(sentence)
 
     @contextmanager

@@ -96,13 +96,13 @@ def _options(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of all options of a step, candidate by candidate and in each state by state: how wrong they look `(O, B)`, the
     tokens they go on from `(O, B, K, *G, D)`, and their frames `(O, B, *S, C)`."""
-    kept, many = len(states), search.candidates
-    few = Stepping(simulator, Window.join([window] * kept))
+    beams, many = len(states), search.candidates
+    few = Stepping(simulator, Window.join([window] * beams))
     z = states.flatten(0, 1)
     predicted = advanced(simulator, z, few.condition(step))
-    rows = Stepping(simulator, Window.join([window] * (kept * many)))
+    rows = Stepping(simulator, Window.join([window] * (beams * many)))
     z, predicted = (x.repeat(many, *(1,) * (x.ndim - 1)) for x in (z, predicted))
-    after = rows.refine(predicted, z, step, Draws(search.seed, range(kept * many))(step, predicted))
+    after = rows.refine(predicted, z, step, Draws(search.seed, range(beams * many))(step, predicted))
     states_after, frames = rows.settle(z, after, step)
     signs = []
     critic = simulator.parts.get("critic")
@@ -111,7 +111,7 @@ def _options(
     if laws := laws_of(rows.task, rows.periodic):
         assert rows.unrepaired is not None
         signs.append(broken(rows.unrepaired.unsqueeze(1), laws, rows.reference, rows.domain, rows.window.mask).sqrt())
-    shape = (kept * many, len(window))
+    shape = (beams * many, len(window))
     looks = z.new_zeros(shape)
     for sign in signs:
         looks = looks + _standing(sign.float().reshape(shape))

@@ -107,7 +107,7 @@ class Simulator(Answers):
         self.parts[name] = part
         self.add_module(name, part)
         for each in self.parts.values():
-            each.stand_beside(self.parts)
+            each.connect(self.parts)
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
@@ -121,11 +121,11 @@ class Simulator(Answers):
 
     def ranges(self) -> dict[str, dict[str, tuple[float, float]]]:
         """Per task, the trained range of each parameter and of dt."""
-        found: dict[str, dict[str, tuple[float, float]]] = {}
+        ranges: dict[str, dict[str, tuple[float, float]]] = {}
         for task, (low, high) in zip(self.tasks, self.dt.tolist(), strict=True):
             scaled = self.operator.conditioner.range_of(task.name)
-            found[task.name] = {**trained_ranges(task, scaled, self.spans.get(task.name, {})), "dt": (low, high)}
-        return found
+            ranges[task.name] = {**trained_ranges(task, scaled, self.spans.get(task.name, {})), "dt": (low, high)}
+        return ranges
 
     def encode_context(self, context: Tensor, condition: Condition) -> Tensor:
         """Frames `(B, K', *S, C)`, and what drives the step after them, to tokens `(B, K, *G, D)` of the K that the
@@ -136,18 +136,18 @@ class Simulator(Answers):
         """
         context = context[:, -self.operator.config.looks_back(condition.task) :]
         tokens = self.codec.encode(context.flatten(0, 1), condition.task, condition.periodic, condition.corner).z
-        return self.filled(torch.unflatten(tokens, 0, context.shape[:2]), condition)
+        return self.pad_context(torch.unflatten(tokens, 0, context.shape[:2]), condition)
 
     def learn_corners(self, corners: Mapping[str, tuple[float, ...]]) -> None:
         """Record where the grid of each task begins (see `Domain.corner`): frames on other grids, and points, then lie
         where they truly are beside it."""
         self.codec.corners = dict(corners)
         for part in self.parts.values():
-            part.stand_beside(self.parts)
+            part.connect(self.parts)
 
-    def filled(self, z: Tensor, condition: Condition) -> Tensor:
-        """Tokens `(B, K', *G, D)` of some frames as the operator's K, as `encode_context` says; see the operator's."""
-        return self.operator.filled(z, condition)
+    def pad_context(self, z: Tensor, condition: Condition) -> Tensor:
+        """Tokens `(B, K', *G, D)` as exactly the K frames that the operator looks back on; see its `pad_context`."""
+        return self.operator.pad_context(z, condition)
 
     def simulate(self, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None) -> Tensor:
         """The `steps` frames `(B, steps, *S, C)` after the context of a window, on its grid and in physical units; at

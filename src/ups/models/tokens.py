@@ -66,10 +66,10 @@ class TokenNetwork(Part):
     def build(cls, config: Any, blueprint: Blueprint) -> Self:
         codec = blueprint.parts["codec"]
         part = cls(config, codec.config.dim, blueprint.tasks, codec.config.patch, codec.grids)  # type: ignore[arg-type]
-        part.stand_beside(blueprint.parts)
+        part.connect(blueprint.parts)
         return part
 
-    def stand_beside(self, parts: Mapping[str, Part]) -> None:
+    def connect(self, parts: Mapping[str, Part]) -> None:
         self.inputs.corners = parts["codec"].corners  # type: ignore[assignment]
 
     def learn_statistics(self, task: TaskSpec, statistics: TaskStatistics) -> None:

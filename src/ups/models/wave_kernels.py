@@ -123,9 +123,9 @@ def _gains(sums, dgain, waves, axis, axes, width, BW: tl.constexpr, BC: tl.const
         wave = first + tl.arange(0, BW)
         live = (wave < waves)[:, None] & (c < width)[None, :]
         total += tl.load(sums + wave[:, None] * width + c[None, :], mask=live, other=0.0)
-    found = tl.sum(total, 0)
+    gradient = tl.sum(total, 0)
     for one in range(0, axes):
-        tl.store(dgain + one * width + c, tl.where(one == axis, found, 0.0), mask=c < width)
+        tl.store(dgain + one * width + c, tl.where(one == axis, gradient, 0.0), mask=c < width)
 
 
 def mix(x: Tensor, real: Tensor, imaginary: Tensor, gain: Tensor, axis: int, back: bool) -> Tensor:
@@ -146,13 +146,13 @@ def weigh(
     waves, shares, words = len(real), triton.cdiv(rows, SHARE), _words(size)
     made = torch.empty_like(real), torch.empty_like(imaginary)
     sums = torch.empty(waves, heads * size, dtype=torch.float32, device=x.device)
-    told = (real, imaginary, gain[axis], *made, sums)
+    arguments = (real, imaginary, gain[axis], *made, sums)
     alone = shares == 1
     partial = sums if alone else sums.new_empty(shares, 2, modes, heads, size, size)
     grid = (shares, waves if alone else modes, heads)
-    _weigh[grid](x, dy, *told, partial, rows, inner, modes, heads, size, SHARE, alone, *words)
+    _weigh[grid](x, dy, *arguments, partial, rows, inner, modes, heads, size, SHARE, alone, *words)
     if not alone:
-        _whole[(waves, heads)](partial, *told, shares, modes, heads, size, words[1])
+        _whole[(waves, heads)](partial, *arguments, shares, modes, heads, size, words[1])
     dgain = torch.empty_like(gain)
     _gains[(triton.cdiv(gain.shape[1], CHANNELS),)](sums, dgain, waves, axis, *gain.shape, ROWS, CHANNELS)
     return *made, dgain

@@ -272,7 +272,7 @@ def _inherited(config: RunConfig, parent: Simulator | None) -> None:
         if name not in made and (parent is None or name not in parent.parts):
             raise ConfigError(f"the plan makes no part '{name}', and {config.start_from} has none; add its stage.")
     for stage in (kind for kind in STAGES.values() if parent is not None and kind.makes in parent.parts):
-        changed = [part for part in (*stage.needs, *stage.heeds) if part in made]
+        changed = [part for part in (*stage.needs, *stage.also_uses) if part in made]
         if changed and stage.makes not in made:
             raise ConfigError(
                 f"the plan trains the part '{changed[-1]}' anew, and '{stage.makes}' of {config.start_from} has learnt "

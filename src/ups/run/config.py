@@ -272,7 +272,7 @@ class RunConfig(Config):
         """Every part that a stage needs is made before it, or taken over from the simulator to start from."""
         made: set[str] = set()
         for name, stage in self.stages.items():
-            for part in (*stage.needs, *stage.heeds):
+            for part in (*stage.needs, *stage.also_uses):
                 later = any(other.makes == part for other in self.stages.values())
                 if part not in made and (later or (self.start_from is None and part in stage.needs)):
                     maker = next((n for n, other in STAGES.items() if other.makes == part), part)

@@ -17,12 +17,12 @@ from ups.engine.checkpoint.manifest import FACTS, newest_whole
 from ups.engine.checkpoint.store import Checkpoint, Snapshot, Store
 from ups.engine.ranks.dist import Dist
 from ups.fetch.downloads import downloads
+from ups.parsing import read_json
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.run.load import artifact_of
 from ups.rundir import RunDir
 from ups.types import DataError
-from ups.verdict import read_json
 
 Digests = Mapping[str, Digest]  # by the name of a file
 # How the name of a file in the run's own folder begins: the folder may be moved.

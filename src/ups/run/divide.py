@@ -12,7 +12,7 @@ from ups.data import Source
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
 from ups.run.data_config import Between, DataConfig, SplitConfig, odd_channels
-from ups.types import ConfigError, check_known
+from ups.types import ConfigError, check_known, same_value
 
 # Parameter sets up to which each of them is in every part of a split.
 STRATA = 64
@@ -93,7 +93,7 @@ def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
             fits = [isinstance(v, float | int) and wanted.low <= v <= wanted.high for v in values]
         else:
             check_held(name, wanted, values)
-            fits = [any(_agree(v, w) for w in wanted) for v in values]
+            fits = [any(same_value(v, w) for w in wanted) for v in values]
         aside = [a and b for a, b in zip(aside, fits, strict=True)]
     return aside
 
@@ -101,15 +101,8 @@ def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
 def check_held(name: str, wanted: Sequence[float | str], values: Sequence[float | str | None]) -> None:
     """ConfigError for the first value to hold out that no sample has, or will have."""
     for value in wanted:
-        if not any(_agree(there, value) for there in values):
+        if not any(same_value(there, value) for there in values):
             raise ConfigError(f"split.hold_out: no sample has {name} = {value}; {_nearest(value, values)}.")
-
-
-def _agree(value: float | str | None, wanted: float | str) -> bool:
-    """Equal words, or numbers that agree to five digits."""
-    if isinstance(value, str) or isinstance(wanted, str) or value is None:
-        return value == wanted
-    return abs(value - wanted) <= 1e-5 * max(abs(value), abs(wanted))
 
 
 def _nearest(wanted: float | str, values: Sequence[float | str | None]) -> str:

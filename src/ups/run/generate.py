@@ -30,7 +30,7 @@ from ups.progress import Progress as Progress
 from ups.progress import Report as Report
 from ups.run.data_config import GenerateConfig
 from ups.run.params import FileParams, files_of
-from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError, counted
+from ups.types import Array, ConfigError, Domain, PhysicsError, Trajectory, UpsError, counted, duration
 from ups.version import __version__
 
 # Bytes of one batch of frames; what a solver needs beside them is a few times that.
@@ -147,7 +147,8 @@ class Telling:
             # The first interval is no measure of the others: it pays for all that is made once.
             when, start = self.mark
             seconds = when - self.began + (now - when) / (done - start) * (self.total - start)
-            note = f"about {_duration(seconds)} for {counted(round(self.total - self.first), 'trajectory')}"
+            time_needed = duration(max(1, round(seconds)), digits=2)
+            note = f"about {time_needed} for {counted(round(self.total - self.first), 'trajectory')}"
             self.estimated = True
         self.report(Progress(done, self.total, self.name, note, self.writer.done))
 
@@ -156,14 +157,6 @@ class Telling:
         kept = self.writer.done
         note = f"stopped; {kept} of {self.total} trajectories are kept, and the same command goes on from there"
         self.report(Progress(kept, self.total, self.name, note, kept))
-
-
-def _duration(seconds: float) -> str:
-    """Seconds below two minutes, minutes below two hours, else hours."""
-    for unit, size in (("s", 1), ("min", 60)):
-        if seconds < 120 * size:
-            return f"{max(1, round(seconds / size))} {unit}"
-    return f"{seconds / 3600:.1f} h"
 
 
 @dataclass(frozen=True)

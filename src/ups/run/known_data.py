@@ -16,10 +16,10 @@ from ups.data.readers import READERS
 from ups.data.readers.arrays import Store
 from ups.data.source import Source
 from ups.files import has_its_sum, sum_of, write_atomic
+from ups.parsing import read_json
 from ups.provenance import code
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
-from ups.verdict import read_json
 
 MOST = 256  # data sets that are remembered, the latest
 

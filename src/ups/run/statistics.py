@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from ups.config import dump
+from ups.parsing import read_json
 from ups.run.data_identity import Identity
 from ups.run.datasets import DataSet
 from ups.run.known_data import KnownData
 from ups.rundir import RunDir
 from ups.tensors import TaskStatistics
-from ups.verdict import read_json
 
 
 def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:

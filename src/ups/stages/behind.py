@@ -63,7 +63,7 @@ class BehindOperator(Stage):
             frames.shape[:2],
         )
         count = window.context.shape[1]
-        return torch.cat((self.simulator.filled(z[:, :count], Condition.of(window)), z[:, count:]), 1)
+        return torch.cat((self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]), 1)
 
     @staticmethod
     def _sizes(task: str, missed: list[Tensor], changes: list[Tensor]) -> tuple[Tensor, Tensor]:

@@ -70,8 +70,8 @@ class CodecStage(Stage):
         if weights.tokens:
             if mask is not None:  # frames hold there what they were filled with, whatever was decoded
                 back = torch.where(mask.unsqueeze(-1), back, frame)
-            again, kept = codec.encode(back, task, window.periodic, window.corner).z, state.z.detach()
-            terms["tokens"] = weights.tokens * (square(again - kept) / (square(kept) + FAINT)).mean()
+            again, tokens = codec.encode(back, task, window.periodic, window.corner).z, state.z.detach()
+            terms["tokens"] = weights.tokens * (square(again - tokens) / (square(tokens) + FAINT)).mean()
         return terms
 
     def reconstructed(self, window: Window) -> Tensor:

@@ -40,7 +40,7 @@ class CriticStage(BehindOperator):
 
     name: ClassVar[str] = "critic"
     needs: ClassVar[tuple[str, ...]] = ("codec", "operator", "residual")
-    heeds: ClassVar[tuple[str, ...]] = ("consistency",)
+    also_uses: ClassVar[tuple[str, ...]] = ("consistency",)
     makes: ClassVar[str] = "critic"
     Config: ClassVar[type[StageConfig]] = CriticStageConfig
     PartConfig: ClassVar[type] = CriticConfig

@@ -165,23 +165,24 @@ class OperatorStage(Stage):
         self.changes[task.name] = (max(cells, 1e-12), max(own, 1e-12))
 
     def _fit_scale(self, windows: Sequence[Window], tokens: Sequence[Tensor]) -> None:
-        """Record in the operator what carries the states of a task, found on the grid that most samples have, and how
-        much changes in a step besides."""
+        """Fit the operator's drift on the grid that most samples have, then the size of what a step changes beyond that
+        drift."""
         shown = []
         for window, z in zip(windows, tokens, strict=True):
             steps = [window.step(i) for i in range(z.shape[1] - 1)]
             dt = torch.stack(steps, 1) if steps else z.new_zeros(len(z), 0)
             shown.append((z, Condition.of(window), dt))
-        found = self.operator.fit_drift(*max(shown, key=lambda each: len(each[0])))
-        left = [self.operator.increments(*each, found).square().flatten(1).mean(1) for each in shown]
+        drift = self.operator.fit_drift(*max(shown, key=lambda each: len(each[0])))
+        left = [self.operator.increments(*each, drift).square().flatten(1).mean(1) for each in shown]
         self.operator.fit_increments(windows[0].task.name, torch.cat(left).mean().sqrt())
 
     def _change(self, task: str) -> tuple[float | Tensor, float | Tensor]:
-        """What `fit` found; before it, what the operator itself was told (normalised fields and tokens are near 1)."""
+        """The usual square change of a step, of fields and of tokens, as `fit` measured it. Before `fit` it is the
+        operator's own scale for both (normalised fields and tokens are near 1)."""
         if task in self.changes:
             return self.changes[task]
-        told = self.operator.scale[self.operator.conditioner.index[task]].square().mean()
-        return told, told
+        variance = self.operator.scale[self.operator.conditioner.index[task]].square().mean()
+        return variance, variance
 
     def view(self, window: Window, progress: float) -> Window:
         """The window's first targets: 1 at first, all of them once `curriculum` of the budget is used."""
@@ -209,26 +210,25 @@ class OperatorStage(Stage):
                 totals["latent"] = totals["latent"] + w.latent * raised(error, self.power)
             if self.needs_frames:
                 truth = window.targets[:, i]
-                found = self.codec.decode(
-                    LatentState(z_next, window.periodic, window.corner), task, tuple(truth.shape[1:-1])
-                )
-                terms = self._physical(found, truth, window)
+                state = LatentState(z_next, window.periodic, window.corner)
+                predicted = self.codec.decode(state, task, tuple(truth.shape[1:-1]))
+                terms = self._physical(predicted, truth, window)
                 if before is not None and origin is not None:
-                    terms["weak"] = self._unbalanced(before, found.float(), (origin, truth), window, i)
-                    before, origin = found.float(), truth
+                    terms["weak"] = self._unbalanced(before, predicted.float(), (origin, truth), window, i)
+                    before, origin = predicted.float(), truth
                 for name, value in terms.items():
                     totals[name] = totals[name] + value
             z = torch.cat((z[:, 1:], z_next.unsqueeze(1)), 1)
         return {name: value.mean() / window.targets.shape[1] for name, value in totals.items()}
 
     def _unbalanced(
-        self, before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int
+        self, before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int
     ) -> Tensor:
         """The weak form's term of a step, weighted. Samples in which less happens than usual count as much less:
         in units of their own, the faintest would outweigh all others."""
         scale = self.codec.statistics_of(window.task).scale
         change = share((truth[1] - truth[0]) / scale, truth[1] / scale) / self._change(window.task.name)[0]
-        return self.weights.weak * change * unbalanced(before, found, truth, window, step)
+        return self.weights.weak * change * unbalanced(before, predicted, truth, window, step)
 
     def _terms(self) -> list[str]:
         w = self.weights
@@ -245,11 +245,11 @@ class OperatorStage(Stage):
             count = window.context.shape[1]
             frames = torch.cat((window.context, window.targets), 1) if self.weights.latent else window.context
             z = self._encoded(frames, window)
-            return self.simulator.filled(z[:, :count], Condition.of(window)), z[:, count:]
-        count, asked = window.context.shape[1], self.operator.config.looks_back(window.task.name)
-        if count != asked:
+            return self.simulator.pad_context(z[:, :count], Condition.of(window)), z[:, count:]
+        count, expected = window.context.shape[1], self.operator.config.looks_back(window.task.name)
+        if count != expected:
             raise ConfigError(
-                f"encoded windows have {counted(count, 'frame')} of context and the operator takes {asked}."
+                f"encoded windows have {counted(count, 'frame')} of context and the operator takes {expected}."
             )
         if self.needs_frames and not window.targets.shape[-1]:
             needed = ", ".join(name for name in self._terms() if name != "latent")
@@ -270,19 +270,19 @@ class OperatorStage(Stage):
         shape = tuple(window.targets.shape[2:-1])
         return self.codec.decode(LatentState(z[:, -1], window.periodic, window.corner), window.task, shape).float()
 
-    def _physical(self, found: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
+    def _physical(self, predicted: Tensor, truth: Tensor, window: Window) -> dict[str, Tensor]:
         """Terms of one decoded frame, per sample, weighted; the weak form needs the frame before it too."""
         w, task, scale = self.weights, window.task, self.codec.statistics_of(window.task).scale
-        found, truth, mask = found.float() / scale, truth / scale, window.mask
+        predicted, truth, mask = predicted.float() / scale, truth / scale, window.mask
         terms: dict[str, Tensor] = {}
         if w.increment:
-            error = share(found - truth, truth, mask) / self._change(task.name)[0]
+            error = share(predicted - truth, truth, mask) / self._change(task.name)[0]
             terms["increment"] = w.increment * raised(error, self.power)
         if w.spectral:
-            terms["spectral"] = w.spectral * spectral(found, truth, mask)
+            terms["spectral"] = w.spectral * spectral(predicted, truth, mask)
         for kind in ("conserved", "divergence", "positive", "range"):
             if weight := getattr(w, kind):
-                terms[kind] = weight * lawless(kind, found, truth, window, scale)
+                terms[kind] = weight * lawless(kind, predicted, truth, window, scale)
         if w.boundary:
-            terms["boundary"] = w.boundary * edges(found - truth, window.periodic, mask)
+            terms["boundary"] = w.boundary * edges(predicted - truth, window.periodic, mask)
         return terms

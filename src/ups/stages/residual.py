@@ -77,8 +77,8 @@ class ResidualStage(BehindOperator):
             wanted, noise = missed / scale, torch.randn_like(z)
             time, still = torch.rand(2, len(z), device=z.device, dtype=z.dtype)
             moving = (still >= MEAN).to(z.dtype)
-            at, kept = ((x * moving).reshape(-1, *(1,) * (z.ndim - 1)) for x in (time, torch.ones_like(time)))
-            noise, time = kept * noise, time * moving
+            at, noisy = ((x * moving).reshape(-1, *(1,) * (z.ndim - 1)) for x in (time, torch.ones_like(time)))
+            noise, time = noisy * noise, time * moving
             velocity = self.flow((1 - at) * noise + at * wanted, time, z, last, condition)
             total = total + square(velocity - (wanted - noise)) / 2
         return {"flow": total.mean() / count}

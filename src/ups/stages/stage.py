@@ -55,10 +55,10 @@ class StageConfig(Config):
         default = cls.model_fields["train"].default_factory
         if not isinstance(given, dict) or default is None:
             return values
-        kept = asdict(default())  # type: ignore[call-arg]
+        defaults = asdict(default())  # type: ignore[call-arg]
         if given.keys() & BUDGET:
-            kept = {key: value for key, value in kept.items() if key not in BUDGET}
-        return {**values, "train": {**kept, **given}}
+            defaults = {key: value for key, value in defaults.items() if key not in BUDGET}
+        return {**values, "train": {**defaults, **given}}
 
 
 class Stage(ABC):
@@ -74,8 +74,8 @@ class Stage(ABC):
     makes: ClassVar[str]
     Config: ClassVar[type[StageConfig]]
     PartConfig: ClassVar[type]
-    # Further parts that change what it learns, where a simulator has them.
-    heeds: ClassVar[tuple[str, ...]] = ()
+    # Optional parts that change what it learns: where a simulator has them, it is trained after them.
+    also_uses: ClassVar[tuple[str, ...]] = ()
     # As how many plain rollouts `evaluate` counts.
     rollouts: ClassVar[float] = 1
 

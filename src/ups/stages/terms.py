@@ -36,11 +36,11 @@ def raised(error: Tensor, power: float) -> Tensor:
     return error if power == 1 else (error + EXACT) ** power
 
 
-def spectral(found: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
+def spectral(predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> Tensor:
     """Square error of the waves of `(B, *S, C)`, each over its own size and the sample's mean one. Cells that do not
     count have no error."""
     axes, last = tuple(range(1, truth.ndim - 1)), truth.shape[-2]
-    gap = torch.fft.rfftn(without((found - truth).float(), mask), dim=axes, norm="ortho").abs()
+    gap = torch.fft.rfftn(without((predicted - truth).float(), mask), dim=axes, norm="ortho").abs()
     size = torch.fft.rfftn(without(truth.float(), mask), dim=axes, norm="ortho").abs()
     stored = torch.arange(last // 2 + 1, device=truth.device)
     waves = 1 + ((stored > 0) & (2 * stored < last)).float()  # that each one stands for
@@ -54,7 +54,7 @@ def box_of(window: Window) -> Domain:
     return Domain.box(tuple((0.0, length) for length in window.box), tuple(window.targets.shape[2:-1]), window.periodic)
 
 
-def lawless(kind: str, found: Tensor, truth: Tensor, window: Window, scale: Tensor) -> Tensor:
+def lawless(kind: str, predicted: Tensor, truth: Tensor, window: Window, scale: Tensor) -> Tensor:
     """The sum of the penalties of the laws of one kind that hold for a window; 0 where there is none. Frames are in
     units of `scale (C,)`."""
     task, box = window.task, box_of(window)
@@ -64,17 +64,17 @@ def lawless(kind: str, found: Tensor, truth: Tensor, window: Window, scale: Tens
         scale = scale / torch.cat([field.max().expand(len(field)) for field in fields])
         longest = max(box.lengths)
         box = Domain.box(tuple((0.0, length / longest) for length in box.lengths), box.shape, box.periodic)
-    return broken((found * scale).unsqueeze(1), laws, truth * scale, box, window.mask)
+    return broken((predicted * scale).unsqueeze(1), laws, truth * scale, box, window.mask)
 
 
-def unbalanced(before: Tensor, found: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
-    """What the weak form of the equation leaves over between two frames beyond what it does between the two of the
-    `truth`, 1 for "no change"; 0 where the task has none."""
+def unbalanced(before: Tensor, predicted: Tensor, truth: tuple[Tensor, Tensor], window: Window, step: int) -> Tensor:
+    """Mean square residual `(B,)` of the equation's weak form over a step from `before` to `predicted`, in units of
+    what "no change" leaves. That of the two frames of `truth` is taken off. 0 where the task has no weak form."""
     form = WeakForm.of(window.task)
     if form is None:
-        return found.new_zeros(len(found))
+        return predicted.new_zeros(len(predicted))
     params = dict(zip(numbers_of(window.task), window.params.unbind(-1), strict=True))
-    return form.remainder(before, found, window.inputs, params, window.step(step), box_of(window), truth)
+    return form.remainder(before, predicted, window.inputs, params, window.step(step), box_of(window), truth)
 
 
 def has_term(term: str, task: TaskSpec) -> bool:

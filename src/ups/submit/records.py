@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
+from ups.parsing import read_json
 from ups.submit.job import Job
 from ups.types import ConfigError, DataError
-from ups.verdict import now, read_json
+from ups.verdict import now
 
 KEY = re.compile(r"[\w.-]{1,200}")
 LONGEST = 100  # characters of a run's name in a key

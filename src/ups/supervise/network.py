@@ -44,12 +44,12 @@ def _refuse_names_of_loopback(rendezvous: str, host: str) -> None:
     except ValueError:
         pass
     try:
-        found = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
+        addresses = {str(row[4][0]) for row in socket.getaddrinfo(host, None)}
     except OSError:
         raise ConfigError(f"{rendezvous}: the name {host} has no address here; give node 0's address.") from None
-    if host != "localhost" and all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in found):
+    if host != "localhost" and all(ipaddress.ip_address(one.partition("%")[0]).is_loopback for one in addresses):
         raise ConfigError(
-            f"{rendezvous}: {host} is {', '.join(sorted(found))} on this machine, where no other can reach it; "
+            f"{rendezvous}: {host} is {', '.join(sorted(addresses))} on this machine, where no other can reach it; "
             "give the address by which others see it."
         )
 

@@ -13,11 +13,12 @@ from types import TracebackType
 from typing import Any
 
 from ups.heartbeat import Fire, Pulse
+from ups.parsing import read_json
 from ups.rundir import RunDir
 from ups.supervise import flight_recorder
 from ups.supervise.start_dir import StartDir
 from ups.types import UpsError
-from ups.verdict import Ending, Failure, classify, now, read_json
+from ups.verdict import Ending, Failure, classify, now
 
 VICTIM = 500  # thousandths of the machine's memory that the kernel adds to what a rank holds when it looks for a victim
 PEACEFUL = (Ending.PREEMPTED, Ending.INTERRUPTED)

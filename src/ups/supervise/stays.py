@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.files import write_atomic
-from ups.verdict import read_json
+from ups.parsing import read_json
 
 LONGEST = 1e9
 PHASES = ("start", "idle", "save", "validate", "judge")

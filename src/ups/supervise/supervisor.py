@@ -119,8 +119,8 @@ class Supervisor:
             final = self._decide(verdict, before, after)
             if final is not None:
                 return final
-            kept = f"with the {counted(after, 'step')} kept of all stages" if after else "from the beginning"
-            self._say(f"attempt {number} ended: {verdict.cause} Starting again {kept}.")
+            start = f"with the {counted(after, 'step')} kept of all stages" if after else "from the beginning"
+            self._say(f"attempt {number} ended: {verdict.cause} Starting again {start}.")
             time.sleep(min(PAUSE * 2**self._stale, 5.0))
             number += 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from ups.files import write_atomic
 from ups.heartbeat import Beat, read
 from ups.host_memory import available
+from ups.parsing import read_json
 from ups.supervise.causes import STOP_SIGNALS, as_stopped, first_cause, leaves, signal_name
 from ups.supervise.job import Start
 from ups.supervise.launchers.launcher import Exit, Launcher
@@ -26,7 +27,7 @@ from ups.supervise.rank_states import RankState, keep_evidence, rank_states, row
 from ups.supervise.stays import Stays
 from ups.supervise.stillness import Stillness
 from ups.supervise.stop_requests import StopRequests
-from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures, read_json
+from ups.verdict import AS_ASKED, Ending, Failure, Verdict, read_failures
 
 TICK = 0.1
 ASK = 1.0  # seconds between two questions whether node 0 is there
@@ -151,14 +152,14 @@ class RankWatch:
         another node: it judges and reports alone, and is waited for as long as node 0 answers. A shared folder may be
         slow to show what it wrote."""
         job, limits = self._start.job, self._limits
-        asked = time.monotonic()
-        last, end = asked + limits.judge, asked + limits.teardown
+        asked_at = time.monotonic()
+        last, end = asked_at + limits.judge, asked_at + limits.teardown
         while (now := time.monotonic()) < end and not self._stops and self._given_up() is None:
             os.listdir(self._success.parent)  # makes a network file system look again
             if self._success.exists() or self._launcher.regrouping:
                 return True
-            if job.node and now < last and now - asked > ASK:
-                asked, end = now, now + limits.teardown if answers(job.rendezvous) else end
+            if job.node and now < last and now - asked_at > ASK:
+                asked_at, end = now, now + limits.teardown if answers(job.rendezvous) else end
             self._alive()
             self._relay.show()
             time.sleep(TICK)

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ups.eval.intervals import number
 from ups.eval.trajectories import FILE as TRAJECTORIES
 from ups.files import write_atomic
 from ups.memory.candidate import candidates
 from ups.memory.compare import compare
 from ups.memory.compare_page import curve_sections
-from ups.memory.errors import number
 from ups.memory.evidence import Processes
 from ups.memory.state import COMPLETE, RunState, ago, state_of
 from ups.pages import Page, Section

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ups.memory.errors import number
+from ups.eval.intervals import number
 from ups.memory.evidence import Processes
 from ups.memory.state import COMPLETE, RunState, state_of
 from ups.presence import SignsOfLife, hold, release

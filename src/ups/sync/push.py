@@ -12,11 +12,11 @@ from typing import Any
 from ups.fetch.landing import alone
 from ups.fetch.patience import ChangedError
 from ups.files import write_atomic
+from ups.parsing import read_json
 from ups.rundir import RunDir
 from ups.sync.remote_run import Manifest, RemoteRun
 from ups.sync.snapshot import entries, hashed
 from ups.types import DataError
-from ups.verdict import read_json
 
 SUMS = 8  # manifests that are remembered
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 from ups.fetch.addresses import may_hold_secrets, relative_path, shown
 from ups.fetch.patience import ChangedError, Patience, TransientError, UnreachableError
 from ups.fetch.remote_file import LocalFile, RemoteFile
-from ups.fetch.stores import StoredFile, asked, store_of
+from ups.fetch.stores import StoredFile, from_store, store_of
 from ups.files import sum_of, write_atomic
 from ups.parsing import parse_json
 from ups.types import ConfigError, DataError, UpsError
@@ -161,7 +161,7 @@ class RemoteRun:
             rows = self.store.find(f"{self.path}/files", detail=True)
             return {name.removeprefix(f"{self.path}/"): (int(row["size"]), tag_of(row)) for name, row in rows.items()}
 
-        return asked(self.url, listed)
+        return from_store(self.url, listed)
 
     def put(self, source: Path, path: str, size: int, sha256: str, beat: Callable[[], None]) -> dict[str, str]:
         """Copy the first `size` bytes of a file, and prove that they are those that were hashed; its key and tag."""
@@ -179,21 +179,21 @@ class RemoteRun:
                     beat()
 
         with source.open("rb") as file:
-            asked(self.url, lambda: copy(file))
+            from_store(self.url, lambda: copy(file))
         if left or hashed.hexdigest() != sha256:
             raise ChangedError(f"{source} changed while it was copied")
-        info = asked(self.url, lambda: self.store.info(place))
+        info = from_store(self.url, lambda: self.store.info(place))
         if info["size"] != size:
             raise TransientError(f"{path}: {info['size']} bytes arrived of {size}")
         return {"key": key, "tag": tag_of(info)}
 
     def publish(self, manifest: Manifest, before: Manifest | None) -> None:
         """Make a manifest the one that counts, and delete what only the one before it named."""
-        asked(self.url, lambda: self._write(f"{self.path}/{MANIFEST}", manifest.content()))
+        from_store(self.url, lambda: self._write(f"{self.path}/{MANIFEST}", manifest.content()))
         named = {row["key"] for row in manifest.files.values()}
         for key in {row["key"] for row in (before.files.values() if before else ())} - named:
             try:
-                asked(self.url, lambda key=key: self.store.rm_file(f"{self.path}/{key}"))  # type: ignore[misc]
+                from_store(self.url, lambda key=key: self.store.rm_file(f"{self.path}/{key}"))  # type: ignore[misc]
             except (TransientError, DataError):
                 continue  # it takes up room, and no harm is done
 
@@ -231,7 +231,7 @@ class RemoteRun:
         failures = 0
         while True:
             try:
-                return asked(self.url, act)
+                return from_store(self.url, act)
             except TransientError as error:
                 failures += 1
                 BRIEF.wait(failures, error, Event())

@@ -86,18 +86,18 @@ class TroubleWatch:
                 self.say(f"{name}: cannot be told of the run now ({trouble}); training goes on, and it is tried again.")
 
 
-def deliver(folder: Path, wait: float = WAIT, *, asked: bool = False) -> list[Delivery]:
+def deliver(folder: Path, wait: float = WAIT, *, by_user: bool = False) -> list[Delivery]:
     """Send the mirrors of a run what they have missed, in at most `wait` seconds; how each stands then.
 
     A run that is being carried out has a courier of its own, and is left to it; where nothing is missing nothing is
     started. A folder without mirrors gives an empty list. A folder may have come from a stranger: one with links is
-    left alone, and a server that it names itself gets something only where the user has `asked` for this run.
+    left alone, and a server that it names itself gets something only where the user named this run (`by_user`).
     """
     states = deliveries(folder)
     names = [state.name for state in states if not state.whole]
     if not names or is_live(folder):
         return states
-    if asked:
+    if by_user:
         RunDir(folder).require_own_files()
     elif foreign_in(folder, DEEPEST) is not None or (settings := settings_of(folder)) is None or settings.uri:
         return states

@@ -139,5 +139,5 @@ class Overruled:
 
 def holding_rows(rows: list[Row], names: Mapping[int, set[str]]) -> list[Row]:
     """The rows, with only what `Overruled.holding` says still holds."""
-    kept = ((row, names.get(row.number)) for row in rows)
-    return [replace(row, values={n: v for n, v in row.values.items() if n in held}) for row, held in kept if held]
+    pairs = ((row, names.get(row.number)) for row in rows)
+    return [replace(row, values={n: v for n, v in row.values.items() if n in held}) for row, held in pairs if held]

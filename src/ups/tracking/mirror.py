@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeGuard
 
 from ups.files import write_atomic
-from ups.parsing import parse_json, parse_yaml, read_text
+from ups.parsing import parse_json, parse_yaml, read_json, read_text
 from ups.rundir import RunDir
 from ups.tracking.log_reader import Row
 from ups.tracking.settings import TrackingConfig
 from ups.types import ConfigError
-from ups.verdict import Ending, Verdict, read_json
+from ups.verdict import Ending, Verdict
 
 KILLED = "KILLED"  # the ending of a run whose processes are gone and that has left no verdict
 KILLED_CODE = 137

@@ -151,7 +151,16 @@ class Columns:
         return {name: plain(values[index % len(values)]) for name, values in self.params.items()}
 
 
-class ArraySource(Source):
+class ColumnSource(Source):
+    """A source whose parameters may differ from sample to sample, as its columns say."""
+
+    _columns: Columns
+
+    def params_of(self, index: int) -> Params:
+        return {**self.params, **self._columns.params_of(self._position(index))}
+
+
+class ArraySource(ColumnSource):
     """Variables with named axes, read a few frames at a time. `flipped` are axes that are stored from high to low."""
 
     nan_is_mask = True
@@ -192,9 +201,6 @@ class ArraySource(Source):
             return super()._inputs_of(samples)
         given: Array = self._joined(self._given, samples, slice(0, 1))[:, 0]
         return given
-
-    def params_of(self, index: int) -> Params:
-        return {**self.params, **self._columns.params_of(self._position(index))}
 
     def times_of(self, index: int) -> Array:
         return self._columns.times_of(self._position(index))

@@ -85,8 +85,8 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     samples = sizes.get(SAMPLE, 1)
     ids = numbered(path, samples)
     common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
-    said = (tuple(remarks.notes), tuple(remarks.problems), _units(parts, definition, frames))
-    facts = Facts(spec, common, domain, first, ids, *said)
+    reported = (tuple(remarks.notes), tuple(remarks.problems), _units(parts, definition, frames))
+    facts = Facts(spec, common, domain, first, ids, *reported)
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
 

@@ -85,8 +85,8 @@ def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Defi
 def _numbers(group: Any, definition: Definition) -> dict[str, Variable]:
     """The attributes of a group that are single numbers: parameters of what lies in it."""
     axes = {*definition.layout, *SPELLINGS}
-    found = {name: np.asarray(group.attrs[name]) for name in group.attrs if name.lower() not in axes}
-    numbers = {name: value for name, value in found.items() if value.dtype.kind in "iuf" and value.size == 1}
+    attributes = {name: np.asarray(group.attrs[name]) for name in group.attrs if name.lower() not in axes}
+    numbers = {name: value for name, value in attributes.items() if value.dtype.kind in "iuf" and value.size == 1}
     return {name: Variable(name, name, (), value.dtype, content=value.reshape(())) for name, value in numbers.items()}
 
 

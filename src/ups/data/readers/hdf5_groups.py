@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ups.data.readers.arrays import Variable, is_small
 from ups.definition import Definition
-from ups.types import DataError
+from ups.types import DataError, few
 
 Held = dict[str, Variable]
 
@@ -34,7 +34,7 @@ def grouped(path: Path, variables: Sequence[Variable], definition: Definition) -
     if not whole and alike:
         names = list(next(iter(alike.values())))
         raise DataError(
-            f"{path}: holds {len(alike)} groups ({_few(list(alike))}) with {', '.join(names)} in each, and nothing of "
+            f"{path}: holds {len(alike)} groups ({few(alike)}) with {', '.join(names)} in each, and nothing of "
             f"the field {next(iter(wanted))} in them; a group is a trajectory where `fields` of the task are names "
             "inside of it, or `datasets: {FIELD: NAME}` says these."
         )
@@ -90,8 +90,4 @@ def _alike(variables: Sequence[Variable]) -> dict[str, Held]:
 
 def each_a_trajectory(groups: Sequence[str]) -> str:
     """A note on how a file is read."""
-    return f"each of its {len(groups)} groups ({_few(groups)}) is read by itself, as a trajectory"
-
-
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]}, …, {names[-1]}"
+    return f"each of its {len(groups)} groups ({few(groups)}) is read by itself, as a trajectory"

@@ -49,11 +49,11 @@ def open_netcdf(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
     """A source over one file, which names its axes."""
     if starts_with(path, *MAGIC):
         try:
-            found = places(path)
+            stored = places(path)
         except (*DAMAGE, struct.error) as error:
             raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch it again.") from error
-        variables = [variable(name, p.shape, p.dtype, p.dims, p.attributes) for name, p in found.items()]
-        return open_arrays(ClassicStore(path, found), variables, definition, named=True)
+        variables = [variable(name, p.shape, p.dtype, p.dims, p.attributes) for name, p in stored.items()]
+        return open_arrays(ClassicStore(path, stored), variables, definition, named=True)
     with naming_damage(path, "its header"), open_file(path) as file:
         variables = list(_variables(file))
     return open_arrays(Hdf5Store(path), variables, definition, named=True)

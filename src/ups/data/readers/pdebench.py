@@ -76,8 +76,12 @@ class PDEBenchSource(Hdf5Source):
     def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
         """`_stored` of several samples, `(N, T', *S, C)`."""
 
+    def _given(self, file: Any, index: int) -> Array:
+        given: Array = self._given_of(file, slice(index, index + 1))[0]
+        return given
+
     def _given_of(self, file: Any, samples: slice) -> Array:  # noqa: ARG002
-        """`_given` of several samples, `(N, *S, C_in)`."""
+        """What is given with several samples, `(N, *S, C_in)`."""
         return np.zeros((samples.stop - samples.start, *self.domain.shape, 0), np.float32)
 
     @staticmethod
@@ -185,9 +189,6 @@ class SteadySource(PDEBenchSource):
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         return values_at(file[self.task.storage.datasets[0]], index, frames)[..., None]
 
-    def _given(self, file: Any, index: int) -> Array:
-        return values_at(file[self.task.storage.datasets[1]], index)[..., None]
-
     def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
         return values_at(file[self.task.storage.datasets[0]], samples)[:, frames, ..., None]
 
@@ -218,9 +219,6 @@ class IncompressibleSource(PDEBenchSource):
 
     def _stored(self, file: Any, index: int, frames: slice) -> Array:
         return np.concatenate([values_at(file[name], index, frames) for name in ("velocity", "particles")], axis=-1)
-
-    def _given(self, file: Any, index: int) -> Array:
-        return values_at(file["force"], index)
 
     def _stored_of(self, file: Any, samples: slice, frames: slice) -> Array:
         return side_by_side([values_at(file[name], samples)[:, frames] for name in ("velocity", "particles")])

@@ -12,7 +12,7 @@ from ups.data.readers.arrays import Variable
 from ups.data.readers.hdf5_arrays import data_sets
 from ups.data.source import Remarks
 from ups.parsing import parse_yaml
-from ups.types import DataError, Param, Params, TaskSpec, check_known
+from ups.types import DataError, Param, Params, TaskSpec, check_known, same_value
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -83,7 +83,7 @@ def resolve(named: NamedTask, attributes: Mapping[str, Any], varying: Container[
         attribute = task.storage.attrs.get(p.name, "")
         in_name = parse(named.stated[p.name], p) if p.name in named.stated else None
         in_file = parse(attributes[attribute], p) if attribute in attributes else None
-        if in_name is not None and in_file is not None and not _agree(in_name, in_file):
+        if in_name is not None and in_file is not None and not same_value(in_name, in_file):
             remarks.problems.append(f"attribute {attribute} says {in_file} but the file name says {in_name}")
         value = in_name if in_name is not None else in_file
         if value is None and f"{{{p.name}}}" not in task.storage.pattern:
@@ -146,13 +146,6 @@ def _regex(pattern: str, task: TaskSpec) -> re.Pattern[str]:
             parts.append(f"(?P<{name}>{'[A-Za-z]+' if name in words else NUMBER + between})")
             seen.add(name)
     return re.compile("".join(parts))
-
-
-def _agree(a: float | str, b: float | str) -> bool:
-    """Equal words, or numbers equal to the precision of float32."""
-    if isinstance(a, str) or isinstance(b, str):
-        return a == b
-    return abs(a - b) <= 1e-5 * max(abs(a), abs(b))
 
 
 def _check(p: Param, value: float | str, remarks: Remarks) -> None:

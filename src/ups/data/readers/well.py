@@ -14,20 +14,20 @@ from ups.data.axes import bounds_of
 from ups.data.hdf5 import Hdf5Source, flavour, naming_damage, open_file
 from ups.data.joined import Joined
 from ups.data.readers import well_header as header
-from ups.data.readers.arrays import Columns, plain
+from ups.data.readers.arrays import Columns, ColumnSource, plain
 from ups.data.readers.assemble import param_of
 from ups.data.readers.well_header import StoredField
 from ups.data.sample_blocks import side_by_side
 from ups.data.source import Facts, Reader, Remarks, Source, numbered
 from ups.definition import Definition
 from ups.parsing import parse_json
-from ups.types import Array, DataError, Domain, Field, Params, Storage, TaskSpec
+from ups.types import Array, DataError, Domain, Field, Storage, TaskSpec
 
 SUFFIXES = (".hdf5", ".h5")
 SPLITS = ("train", "valid", "test")
 
 
-class WellSource(Hdf5Source):
+class WellSource(ColumnSource, Hdf5Source):
     """One file of The Well. Fields that vary in time are the values; the others are inputs."""
 
     nan_is_mask = True
@@ -35,9 +35,6 @@ class WellSource(Hdf5Source):
     def __init__(self, path: Path, facts: Facts, stored: Stored) -> None:
         super().__init__(path, facts)
         self._columns, self._fields, self._constant = stored.columns, stored.values, stored.inputs
-
-    def params_of(self, index: int) -> Params:
-        return {**self.params, **self._columns.params_of(self._position(index))}
 
     def times_of(self, index: int) -> Array:
         times: Array = self._columns.times[self._position(index) % len(self._columns.times)]

@@ -73,10 +73,10 @@ def _there(stored: tuple[int, ...], varying: tuple[bool, ...]) -> tuple[bool, ..
     """Which axes a data set has: all that vary, and of the others those that stand in it with length 1."""
     spare, place, there = len(stored) - sum(varying), 0, []
     for varies in varying:
-        kept = varies or (spare > 0 and place < len(stored) and stored[place] == 1)
-        spare -= kept and not varies
-        place += kept
-        there.append(bool(kept))
+        present = varies or (spare > 0 and place < len(stored) and stored[place] == 1)
+        spare -= present and not varies
+        place += present
+        there.append(bool(present))
     return tuple(there)
 
 
@@ -150,8 +150,10 @@ def simulation_parameters(file: Any, samples: int, own: Mapping[str, Array], rem
         elif name not in own:
             result[name] = _numbers_or_words(value)
         elif not _alike(own[name], stated := _numbers_or_words(value)):
-            said, scalar = (f"{v:g}" if isinstance(v, float) else v for v in (stated[0].item(), own[name][0].item()))
-            remarks.problems.append(f"attribute {name} says {said} but scalar {name} says {scalar}")
+            attribute, scalar = (
+                f"{v:g}" if isinstance(v, float) else v for v in (stated[0].item(), own[name][0].item())
+            )
+            remarks.problems.append(f"attribute {name} says {attribute} but scalar {name} says {scalar}")
     return result
 
 

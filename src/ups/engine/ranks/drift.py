@@ -28,7 +28,7 @@ def as_real(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """A hash of each tensor's bytes and their places, computed where the tensors are; the host waits once."""
-    found: dict[str, int] = {}
+    hashes: dict[str, int] = {}
     for home in {tensor.device for tensor in tensors.values()}:
         data = {name: _bytes_of(tensor) for name, tensor in tensors.items() if tensor.device == home}
         small = [name for name, d in data.items() if d.numel() <= SMALL and d.numel() % 8 == 0]
@@ -36,8 +36,8 @@ def digests(tensors: Mapping[str, Tensor]) -> dict[str, str]:
         sums = [_hash(data[name]).reshape(1) for name in large]
         if small:
             sums.append(_hashes([data[name] for name in small]))
-        found |= zip((*large, *small), torch.cat(sums).tolist(), strict=True)
-    return {name: f"{found[name] % 2**64:016x}" for name in tensors}
+        hashes |= zip((*large, *small), torch.cat(sums).tolist(), strict=True)
+    return {name: f"{hashes[name] % 2**64:016x}" for name in tensors}
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ class Difference:
 def differences(rows: list[dict[str, str]]) -> list[Difference]:
     """What is not the same on every rank that has it, from each rank's digests."""
     names = dict.fromkeys(name for row in rows for name in row)
-    found = [(name, *odd_ranks({rank: row[name] for rank, row in enumerate(rows) if name in row})) for name in names]
-    return [Difference(name, tuple(ranks), usual) for name, ranks, usual in found if ranks]
+    compared = [(name, *odd_ranks({rank: row[name] for rank, row in enumerate(rows) if name in row})) for name in names]
+    return [Difference(name, tuple(ranks), usual) for name, ranks, usual in compared if ranks]
 
 
 class Holder(Protocol):

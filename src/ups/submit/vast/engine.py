@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from ups.submit.job import Job, Status
 from ups.submit.records import Record, file_of, record_with
 from ups.submit.vast.client import Client, Machine, VastError
-from ups.submit.vast.home import bring_home, end_of, keep_log, kept, kept_log, log_of
+from ups.submit.vast.home import bring_home, end_of, keep_log, kept_log, log_of, store_log
 from ups.submit.vast.offers import check_money, check_options, offers
 from ups.submit.vast.rent import check_label, destroy_all, in_doubt, machines_of, rented
 from ups.submit.vast.script import render
@@ -123,7 +123,7 @@ def give_back(client: Client, machine: Machine, record: Record, *, discard: bool
     rests = machine.stopped or _come_to_rest(client, machine.id)
     try:
         log = log_of(client, machine.id)
-        kept(log, record.key)
+        store_log(log, record.key)
         bring_home(client, machine.id, record, log)
     except VastError as error:
         if not discard:

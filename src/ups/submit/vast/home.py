@@ -24,7 +24,7 @@ FOLDER = "/root/ups/runs"
 
 def keep_log(client: Client, id: int, key: str) -> str:
     """The log of a machine, asked for now and kept beside the record of its job; one that was longer stays."""
-    return kept(log_of(client, id), key)
+    return store_log(log_of(client, id), key)
 
 
 def log_of(client: Client, id: int) -> str:
@@ -32,7 +32,7 @@ def log_of(client: Client, id: int) -> str:
     return hiding(os.environ)(client.logs(id, LINES).encode()).decode(errors="replace")
 
 
-def kept(text: str, key: str) -> str:
+def store_log(text: str, key: str) -> str:
     """Keep a log beside the record of its job, and return it; one that was longer stays."""
     path = file_of(key, ".log")
     before = kept_log(key)

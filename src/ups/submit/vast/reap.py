@@ -30,9 +30,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Harvest:
-    """What a reap has found: what still costs money, and whether it should."""
+    """The machines after a reap: `in_use` by right, `destroyed`, and why others are `stuck`."""
 
-    kept: tuple[Finding, ...]
+    in_use: tuple[Finding, ...]
     destroyed: tuple[Finding, ...]
     stuck: tuple[str, ...]
     """Sentences on what should be gone, and is not."""
@@ -40,7 +40,7 @@ class Harvest:
     @property
     def price(self) -> float:
         """Dollars an hour for what still runs by right."""
-        return sum(f.machine.disk_price if f.machine.stopped else f.machine.price for f in self.kept)
+        return sum(f.machine.disk_price if f.machine.stopped else f.machine.price for f in self.in_use)
 
 
 def findings(client: Client, now: float) -> Iterator[Finding]:
@@ -87,11 +87,11 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = F
     """Give back what should be gone; say what is there and what it costs."""
     client = Client()
     now = client.now()
-    kept, destroyed, stuck = [], [], []
+    in_use, destroyed, stuck = [], [], []
     for finding in findings(client, now):
         say(finding.sentence(now))
         if not finding.reason:
-            kept.append(finding)
+            in_use.append(finding)
             if not finding.record.time and _unread(finding.label):
                 stuck.append(f"machine {finding.machine.id} is left alone: the record of its job cannot be read.")
         elif dry_run:
@@ -102,4 +102,4 @@ def reap(say: Callable[[str], None], *, dry_run: bool = False, discard: bool = F
                 destroyed.append(finding)
             except VastError as error:
                 stuck.append(str(error))
-    return Harvest(tuple(kept), tuple(destroyed), tuple(stuck))
+    return Harvest(tuple(in_use), tuple(destroyed), tuple(stuck))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from ups.parsing import read_json
 from ups.supervise.job import Start
 from ups.supervise.start_dir import StartDir
-from ups.verdict import read_json
 
 
 @dataclass(frozen=True)
