@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from ups.data import open_source
 from ups.data.readers.memory import open_memory
+from ups.data.reduction import Reduction
 from ups.data.sample_blocks import SMALL, blocks_of, read_block
 from ups.data.sampler import Mix, Sampler
 from ups.data.source import Facts, Source
 from ups.data.splits import held_out, make_split
-from ups.data.trajectories import Reduction, Trajectories, alike, balanced
+from ups.data.trajectories import Trajectories, alike, balanced
 from ups.data.views import CutInTime
 from ups.data.windows import Windows, whole
 from ups.definition import Definition

@@ -28,7 +28,8 @@ from ups.data import open_source
 from ups.data.cache import MANIFEST, Latents, StaleError, key_of, read_manifest, verified, verify
 from ups.data.cache_builder import Builder, discard, leftovers
 from ups.data.checksums import checksum
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.files import sha256, sum_of
 from ups.physics import TASKS
 from ups.types import DataError

@@ -22,7 +22,8 @@ from scipy.io import netcdf_file, savemat
 
 from ups.data import READERS, open_source
 from ups.data.duplicates import copies, ends_of
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.definition import Definition
 from ups.physics import TASKS
 from ups.types import ConfigError, DataError

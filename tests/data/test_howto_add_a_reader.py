@@ -12,7 +12,8 @@ import pytest
 from data import test_every_reader as every
 from ups.config import load
 from ups.data import READERS, open_source
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Windows
 from ups.physics import TASKS
 from ups.run.config import run_config

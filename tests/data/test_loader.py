@@ -19,8 +19,9 @@ from ups.data import open_source
 from ups.data.cache import Latents, key_of
 from ups.data.cache_builder import Builder
 from ups.data.loader import Loader, loaded
+from ups.data.reduction import Reduction
 from ups.data.sampler import Mix
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Samples, Windows
 from ups.physics import TASKS
 from ups.tensors import TENSORS, Window

@@ -11,9 +11,10 @@ import pytest
 from ups.config import load
 from ups.data import Source, defined, open_source
 from ups.data.readers.memory import open_memory
+from ups.data.reduction import Reduction
 from ups.data.sample_blocks import blocks_of, read_block
 from ups.data.splits import PARTS
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.data.views import Mirrored
 from ups.definition import Definition
 from ups.later import torch

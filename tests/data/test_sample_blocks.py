@@ -12,8 +12,9 @@ import torch
 
 from ups.data import open_source, sample_blocks
 from ups.data.joined import Joined
+from ups.data.reduction import Reduction
 from ups.data.source import View
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.physics import TASKS
 from ups.types import Array, DataError
 

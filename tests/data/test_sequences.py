@@ -12,8 +12,9 @@ import torch
 
 from ups.data import open_source
 from ups.data.loader import loaded
+from ups.data.reduction import Reduction
 from ups.data.sampler import Mix
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Samples, Windows
 from ups.physics import TASKS
 

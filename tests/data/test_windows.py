@@ -12,8 +12,9 @@ import torch
 
 from ups.data import open_source, sample_blocks
 from ups.data import trajectories as module
+from ups.data.reduction import Reduction
 from ups.data.source import Source
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Windows, spread, whole
 from ups.engine.probe import LOOKED_AT, _unlike
 from ups.graphs import signature

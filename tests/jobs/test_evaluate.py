@@ -22,8 +22,9 @@ import ups
 from ups.cli import main
 from ups.config import fingerprint, load
 from ups.data import open_source
+from ups.data.reduction import Reduction
 from ups.data.splits import make_split
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Windows, whole
 from ups.eval.baselines import BASELINES, Baseline
 from ups.eval.report import Report
@@ -582,7 +583,7 @@ def test_the_demo_trains_an_fno_beside_ours_where_it_can_and_says_how_where_not(
     (tmp_path / "small.yaml").write_text("data: {a: {task: advection1d, samples: 4, resolution: 32, device: cpu}}")
     demo.demo(tmp_path / "demo", tmp_path / "small.yaml", SCREEN, start=run)
     assert asked[0].evaluation.baselines == (("fno",) if installed else ())
-    monkeypatch.setattr("ups.run.judge.installed", lambda: installed)
+    monkeypatch.setattr("ups.eval.fourier.installed", lambda: installed)
     judge = Judge(asked[0], build([TASKS["advection1d"]]), Cost(seconds=60.0), torch.device("cpu"), SCREEN)
     said = judge.report("demo", [], [], "on nothing").notes[0]
     assert ("pip install" in said) == (not installed)

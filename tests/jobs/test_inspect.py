@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.definition import Definition
 from ups.jobs.inspect import describe, notes, problems, task_table
 from ups.models.grids import check_grid

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ups.data import open_source
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.definition import Definition
 from ups.eval.learnt import shortfall
 from ups.eval.rollout import EvalProtocol, evaluate, persistence

@@ -21,7 +21,8 @@ from ups.data.cache import FORMAT, MANIFEST, VERSION, Latents, key_of, read_mani
 from ups.data.cache_builder import Builder
 from ups.data.cache_shards import named, write
 from ups.data.loader import loaded
-from ups.data.trajectories import Reduction, Trajectories
+from ups.data.reduction import Reduction
+from ups.data.trajectories import Trajectories
 from ups.data.windows import Samples, Windows, spread
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,51 +12,16 @@ import numpy as np
 
 from ups.data.clock import Clock
 from ups.data.digits import MOST
+from ups.data.reduction import Reduction
 from ups.data.sample_blocks import blocks_of, fill_frames, in_threads, moments_of, read_block
 from ups.data.source import Source
 from ups.later import Tensor, torch
 from ups.masks import fill, fill_given
 from ups.tensors import Window, mask_of, numbers_of
-from ups.types import Array, DataError, Domain, TaskSpec, counted
+from ups.types import Array, DataError, Domain, TaskSpec
 
 # Trajectories that fit in so many bytes are read once and stay in memory; larger sets are read window by window.
 RESIDENT = 4 * 2**30
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
-
-    time: int = 1
-    """Every so many frames."""
-    space: int = 1
-    """Every so many cells of each axis."""
-    start: int = 0
-    """The first frame that is used."""
-
-    def __post_init__(self) -> None:
-        if self.time < 1 or self.space < 1 or self.start < 0:
-            raise DataError(f"a reduction takes every n-th frame and cell, n ≥ 1, from start ≥ 0 on, not {self}.")
-
-    @property
-    def frames(self) -> slice:
-        return slice(self.start, None, self.time)
-
-    def cells(self, domain: Domain, where: str) -> tuple[int, ...]:
-        """The grid that is left of a domain; DataError, beginning with `where`, if the cells cannot be divided so."""
-        for axis, n in enumerate(domain.shape):
-            if n % self.space:
-                raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
-        return tuple(n // self.space for n in domain.shape)
-
-    def domain(self, domain: Domain) -> Domain:
-        """The cells that are left of a domain, each as wide as those it stands for."""
-        if self.space == 1:
-            return domain
-        coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)
-        shift = [(self.space - 1) / 2 * width for width in domain.spacing]
-        bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
-        return Domain(coordinates, domain.periodic, bounds)
 
 
 def numbers_in(source: Source, rows: Sequence[int]) -> Array:
@@ -180,9 +144,9 @@ class Trajectories:
 
     def streamed(self) -> Trajectories:
         """These trajectories, not brought into memory by being looked at; where they are there already, read there."""
-        kept = copy.copy(self)
-        kept._fits = False
-        return kept
+        unread = copy.copy(self)
+        unread._fits = False
+        return unread
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -12,8 +12,9 @@ from pathlib import Path
 from ups.config import load as load_config
 from ups.data import Source
 from ups.data.duplicates import ends_of, pieces
+from ups.data.reduction import Reduction
 from ups.data.splits import PARTS
-from ups.data.trajectories import Reduction, Trajectories, alike
+from ups.data.trajectories import Trajectories, alike
 from ups.definition import Definition
 from ups.engine.ranks.dist import device_of
 from ups.eval.baselines import require

@@ -15,8 +15,9 @@ from ups.config import load
 from ups.data import Source, defined
 from ups.data.readers.array_dims import VALUES, role_of
 from ups.data.readers.memory import array_of, open_memory
+from ups.data.reduction import Reduction
 from ups.data.splits import PARTS, make_split
-from ups.data.trajectories import Reduction, alike
+from ups.data.trajectories import alike
 from ups.data.write_well import write_data_set
 from ups.definition import CHANNEL, SAMPLE, TIME, Definition
 from ups.engine.ranks.dist import device_of

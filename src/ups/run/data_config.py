@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ups.config import Config
+from ups.data.reduction import Reduction
 from ups.data.splits import PARTS
-from ups.data.trajectories import Reduction
 from ups.definition import Definition, definition_from, is_file_name
 from ups.fetch.downloads import require_nameable
 from ups.fetch.fetch import is_elsewhere

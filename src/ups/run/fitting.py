@@ -13,7 +13,7 @@ from typing import Any
 from ups.config import load as load_config
 from ups.data import Source, open_source, renamed
 from ups.data.readers.array_dims import TAKEN
-from ups.data.trajectories import Reduction
+from ups.data.reduction import Reduction
 from ups.definition import Definition, definition_from, definition_of, is_file_name
 from ups.models import Simulator
 from ups.physics import TASKS

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ups.data.hdf5 import open_file
 from ups.data.layouts import FileSpec, file_name, spell
-from ups.data.trajectories import Reduction
+from ups.data.reduction import Reduction
 from ups.data.write import Writer, discard
 from ups.engine.preemption import Preempted
 from ups.engine.ranks.dist import device_of

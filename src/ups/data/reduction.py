@@ -1,0 +1,43 @@
+"""Reduction: every n-th frame and cell of what a file holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ups.types import DataError, Domain, counted
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Every `time`-th frame from `start` on and every `space`-th cell of each axis, as PDEBench reduces its files."""
+
+    time: int = 1
+    """Every so many frames."""
+    space: int = 1
+    """Every so many cells of each axis."""
+    start: int = 0
+    """The first frame that is used."""
+
+    def __post_init__(self) -> None:
+        if self.time < 1 or self.space < 1 or self.start < 0:
+            raise DataError(f"a reduction takes every n-th frame and cell, n ≥ 1, from start ≥ 0 on, not {self}.")
+
+    @property
+    def frames(self) -> slice:
+        return slice(self.start, None, self.time)
+
+    def cells(self, domain: Domain, where: str) -> tuple[int, ...]:
+        """The grid that is left of a domain; DataError, beginning with `where`, if the cells cannot be divided so."""
+        for axis, n in enumerate(domain.shape):
+            if n % self.space:
+                raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
+        return tuple(n // self.space for n in domain.shape)
+
+    def domain(self, domain: Domain) -> Domain:
+        """The cells that are left of a domain, each as wide as those it stands for."""
+        if self.space == 1:
+            return domain
+        coordinates = tuple(axis[:: self.space] for axis in domain.coordinates)
+        shift = [(self.space - 1) / 2 * width for width in domain.spacing]
+        bounds = tuple((lo - by, hi - by) for (lo, hi), by in zip(domain.bounds, shift, strict=True))
+        return Domain(coordinates, domain.periodic, bounds)
