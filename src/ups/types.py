@@ -136,13 +136,13 @@ class Domain:
 
         A box of another length, or one that lies more than a cell away, is another box, and begins at 0.
         """
-        found = []
+        begins = []
         for (low, high), (start, end), n in zip(self.bounds, bounds, self.shape, strict=False):
             length = end - start
             off = (low - start) / length
             beside = abs(high - low - length) < 1e-6 * length and 1e-3 < abs(off) * n < 1
-            found.append(round(off, 9) if beside else 0.0)
-        return tuple(found)
+            begins.append(round(off, 9) if beside else 0.0)
+        return tuple(begins)
 
     def refined(self, factor: int) -> Domain:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""

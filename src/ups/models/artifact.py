@@ -100,11 +100,11 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def corners(header: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     """Where the grid of each task begins; nothing is known of artifacts that were written before it was asked."""
-    found = {name: tuple(map(float, corner)) for name, corner in header.get("corners", {}).items()}
-    for name, corner in found.items():
+    corners_by_task = {name: tuple(map(float, corner)) for name, corner in header.get("corners", {}).items()}
+    for name, corner in corners_by_task.items():
         if len(corner) != len(header["grids"][name]) or not all(abs(part) < 1 for part in corner):
             raise ValueError(f"the grid of {name} begins nowhere")
-    return found
+    return corners_by_task
 
 
 def spans(header: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
