@@ -27,6 +27,7 @@ def test_parameters_and_steps_of_the_test_part_that_training_never_saw_are_said(
         return outside_of(simulator, [part])
 
     assert said(0.7, 0.100001) == []
+    assert said(1.05, 0.1) == [], "a few of as many draws lie beside the range of the others"
     far, late = said(1e6, 0.3)
     assert "beta = 1e+06 lies outside the trained range 0.1 to 1" in far
     assert "dt = 0.3 lies outside" in late

@@ -21,11 +21,13 @@ from ups.run.data_config import GenerateConfig
 from ups.run.datasets import DataSet, Entry, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
+from ups.tensors import numbers_of
 from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 
 Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
+BESIDE = 0.1  # of the range of a parameter in training, by which those of the run's own parts may leave it
 UNEVEN = 1e-3  # of a time step, by which it may differ from another that is meant to be the same
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
@@ -101,9 +103,16 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
 
 
 def outside_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]:
-    """A sentence for each parameter, and for the time step, of trajectories of one task that training did not see."""
-    task, params = parts[0].task, torch.cat([part.params for part in parts])
-    low, high = simulator.ranges()[task.name]["dt"]
+    """A sentence for each parameter, and for the time step, of trajectories of one task that training did not see.
+
+    They are drawn as those of training are, so that a few lie `BESIDE` the range of these, which is no news.
+    """
+    task, params, ranges = parts[0].task, torch.cat([part.params for part in parts]), simulator.ranges()
+    for column, name in zip(params.unbind(1), numbers_of(task), strict=True):
+        low, high = ranges[task.name][name]
+        near = (column - column.clamp(low, high)).abs() <= BESIDE * (high - low)
+        column.copy_(torch.where(near, column.clamp(low, high), column))
+    low, high = ranges[task.name]["dt"]
     steps = [] if task.steady else [dt for part in parts for dt in part.clock.range]
     # Times that are stored in float32 make steps of their own, which nobody has to hear of.
     strange = [dt for dt in steps if not low - UNEVEN * low <= dt <= high + UNEVEN * high]
