@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import errno
+import functools
 import json
 import math
 import os
@@ -14,6 +16,7 @@ from typing import Any, BinaryIO
 import yaml
 
 LARGEST_TEXT = 2**20  # bytes of a config or of a record that a person may have written
+REMEMBERED = 2**14  # characters of a YAML text whose values are kept for the next who reads it
 LARGEST_RECORD = 2**26  # bytes of a record that a program has written
 LOG_END = 1 << 17  # bytes of a log that are looked at for its last rows
 DEEPEST = 100  # brackets, or indented blocks, within each other
@@ -84,11 +87,17 @@ def parse_yaml(text: str) -> Any:
     if len(text) > LARGEST_TEXT:
         raise yaml.YAMLError("it is too large")
     try:
-        return yaml.load(text, Plain)
+        return copy.deepcopy(_loaded(text)) if len(text) <= REMEMBERED else yaml.load(text, Plain)
     except RecursionError:
         raise yaml.YAMLError("it is nested too deeply") from None
     except ValueError as error:  # a date that is none, a number of thousands of digits
         raise yaml.YAMLError(str(error)) from None
+
+
+@functools.lru_cache(maxsize=64)
+def _loaded(text: str) -> Any:
+    """A base of many configs is parsed once: that takes a hundred times as long as a copy."""
+    return yaml.load(text, Plain)
 
 
 def parse_json(text: str | bytes, *, nan: bool = True) -> Any:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ups.bench.rows import Kind, Published
 from ups.config import Config
-from ups.files import sum_of, write_named
+from ups.files import has_its_sum, sum_of, write_named
 from ups.parsing import encoded, read_record
 from ups.types import DataError
 
@@ -121,7 +121,8 @@ class Entry(Config):
     @property
     def key(self) -> tuple[Any, ...]:
         """The same for entries that say the same of one run."""
-        return self.row, self.kind, self.run, json.dumps(_plain(self.numbers))  # as text: a nan is not itself
+        numbers = json.dumps([list(vars(score).values()) for score in self.numbers])  # as text: a nan is not itself
+        return self.row, self.kind, self.run, numbers
 
     @property
     def label(self) -> str:
@@ -176,7 +177,7 @@ def _entry(path: Path, number: int, row: Any) -> Entry:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the entry"
         raise DataError(f"{path}: entry {number} is damaged ('{where}': {first['msg'].lower()}); {REMEDY}.") from None
-    if entry.sum != sum_of(_plain(entry)):
+    if not has_its_sum(row):
         raise DataError(f"{path}: entry {number} ({entry.label}) is not as it was measured; {REMEDY}.")
     return entry
 
