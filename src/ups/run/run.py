@@ -180,8 +180,8 @@ class Run:
                 with self.phases("statistics"):
                     keep_statistics(self.folder, self.sets, self.identity)
         with self.phases("checks"):
-            asked, sets = (self.preflight, self.config, self.folder), [] if done else self.sets
-            look_ahead(self.journal, self.span, *asked, self.screen.say, sets)
+            sets = [] if done else self.sets
+            look_ahead(self.journal, self.span, self.preflight, self.config, self.folder, self.screen.say, sets)
 
     def dry_run(self, dist: Dist, pulse: Pulse | None = None) -> None:
         """A few real steps of every stage, unless they were taken before or training has begun."""
@@ -262,8 +262,7 @@ class Run:
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            asked = (self.config, simulator, self.sets, outcomes, dist.device, self.screen)
-            report = judge(*asked, champion=champion)
+            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen, champion=champion)
         self.identity.settle_exams()
         return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
 
