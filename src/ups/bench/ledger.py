@@ -134,11 +134,11 @@ class Entry(Config):
 
     def score(self, predictor: str = "ups", metric: str = "nrmse") -> Score | None:
         """The same of its task; of several their mean, which has no interval, for the mean of ends is none."""
-        found = self.scores(predictor, metric)
-        if len(found) <= 1:
-            return found[0] if found else None
-        mean = sum(s.value for s in found) / len(found)
-        return found[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
+        scores = self.scores(predictor, metric)
+        if len(scores) <= 1:
+            return scores[0] if scores else None
+        mean = sum(s.value for s in scores) / len(scores)
+        return scores[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
 
 
 def sealed(facts: Mapping[str, Any]) -> Entry:
