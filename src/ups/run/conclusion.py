@@ -57,7 +57,7 @@ class Judged:
     @classmethod
     def of(cls, report: Report) -> Judged:
         headline = report.headline() if report.tasks else ()
-        return cls(report.numbers, report.per_trajectory(), headline, report.said(), report)
+        return cls(report.numbers, report.per_trajectory(), headline, report.remarks(), report)
 
     @property
     def simulator(self) -> str:
@@ -102,7 +102,7 @@ class Conclusion:
             report = self._report(judged, gates)
         elif not cause:
             return paused(self.span)
-        remarks = report.said() if report is not None else judged.remarks
+        remarks = report.remarks() if report is not None else judged.remarks
         ending = Ending.GATE_MISSED if cause else Ending.SUCCESS
         return Finish(ending, cause or "done.", judged.headline, (*remarks, *map(_line, gates)), report)
 
