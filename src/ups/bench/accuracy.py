@@ -276,7 +276,7 @@ def require_gpu(row: Row, budget: Budget, say: Say) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether there is one; asked in ways that leave this process free to fork."""
+    """Whether there is a GPU. This process may still fork afterwards."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or torch.cuda.device_count() > 0
 
 

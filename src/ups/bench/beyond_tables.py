@@ -196,7 +196,7 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
 
 
 def claims(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
-    """The shortest that can be said of compute and of one simulator for many rows."""
+    """A list of sentences on short trainings and on one simulator for many rows."""
     many = {name: row for name, row in beyond.items() if "/many" in name}  # the others are for starting from
     lines = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
     return "".join(f"- {sentence}\n" for sentence in lines) or f"Nothing is measured yet: `{SPENT}`.\n"

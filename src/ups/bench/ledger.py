@@ -214,8 +214,8 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """An entry, or a part of one, as results.json would say it. A key that came later is said where it says something,
-    so that older entries keep their sums."""
+    """An entry, or a part of one, as results.json would hold it. Keys that were added later are left out where they
+    have their default, so that older entries keep their sums."""
     if isinstance(value, Config):
         values = vars(value).items()
         return _plain({key: inner for key, inner in values if key not in LATER or inner != LATER[key]})

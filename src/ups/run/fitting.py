@@ -25,12 +25,12 @@ ARRAYS = "arrays"  # the kind of storage of a file that does not say what it hol
 
 
 def _nothing(_: str) -> None:
-    """Nobody is told."""
+    """Drops the sentence."""
 
 
 def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
-    """What training was told of its files, each definition under the name of its task: as the simulator keeps it, or as
-    the config of the run folder does, where an older program left it."""
+    """The definitions of the files of training, each under the name of its task: from the simulator, or from the config
+    of the run folder where an older program left it."""
     held = simulator.provenance.get("definitions", ())
     if not held and (run / "config.yaml").is_file():
         with suppress(UpsError):  # a config that this program does not read says nothing
@@ -93,7 +93,7 @@ def open_for(
 
 @dataclass(frozen=True)
 class Reading:
-    """A file by a definition of training, and what there is to say of it; `sure` that its arrays are those meant."""
+    """A file read by a definition of training, with remarks; `sure` where its arrays are certainly those meant."""
 
     source: Source
     remarks: list[str]
@@ -138,7 +138,7 @@ def _as_trained(path: Path, definition: Definition) -> Reading:
 
 
 def _within(source: Source, axis: str) -> bool:
-    """Whether the coordinates of an axis reach to the ends that it is said to have, to a cell."""
+    """Whether the coordinates of an axis reach to the ends that its definition gives it, to a cell."""
     at = source.task.axes.index(axis)
     cells, (low, high) = source.domain.coordinates[at], source.domain.bounds[at]
     return max(abs(float(cells[0]) - low), abs(float(cells[-1]) - high)) <= (high - low) / len(cells)

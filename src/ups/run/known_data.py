@@ -75,7 +75,7 @@ class KnownData:
 
 
 def _read_by_us(source: Source | Store) -> bool:
-    """Whether no class of somebody else's has a part in reading a source."""
+    """Whether only classes of this package read a source."""
     values = [each for value in vars(source).values() for each in (value if isinstance(value, tuple) else (value,))]
     inside = (each for each in values if isinstance(each, Source | Store))
     return _ours(type(source)) and all(map(_read_by_us, inside))

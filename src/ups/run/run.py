@@ -117,8 +117,8 @@ class Run:
         self._opened.close()
 
     def carry_out(self, seat: Seat, *, always: bool = False) -> Finish | None:
-        """This process's part of the whole; how it ended, for the one that concludes it. `always`: the simulator is
-        judged also where that was done before."""
+        """This process's part of the run. Returns how the run ended on the rank that concludes it, None on others.
+        `always`: the simulator is judged also where that was done before."""
         if seat.rank:
             self.journal = Journal(None)
         if not self.span.ends_before("data"):
@@ -320,7 +320,7 @@ def run_alone(
     overwrite: bool = False,
     before: tuple[str, float] = ("data", 0.0),
 ) -> tuple[RunDir, Report]:
-    """The whole of a run in this process; its folder and its report. `before` it something took so many seconds."""
+    """Carry out a whole run in this process; its folder and its report. `before`: a phase and its seconds so far."""
     folder, finish = finish_alone(config, screen, resume=resume, overwrite=overwrite, before=before)
     assert finish.report is not None
     return folder, finish.report

@@ -49,8 +49,8 @@ def sweep(
     command: Sequence[str],
     checking: AbstractContextManager[object] | None = None,
 ) -> tuple[int, Path, list[Settings]]:
-    """Carry a sweep out; its exit code, its folder, and what it has found. `checking` is held while its points are
-    checked."""
+    """Carry a sweep out; its exit code, its folder, and its settings with their runs. `checking` is held while its
+    points are checked."""
     with checking or nullcontext():
         base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, reporter(say)))
         slots = slots_of(request.devices, request.jobs, base.device, _gpus())
