@@ -73,5 +73,5 @@ def fit(
         screen = Screen.silent() if quiet else Screen(saying, report, training())
         simulator, folder, judged = job(data, minutes, name, Path(out), device, dotted, screen, overwrite)
     if not quiet:
-        show(judged.headline(), saying.new(judged.said()), folder.report)
+        show(judged.headline(), saying.new(judged.remarks()), folder.report)
     return simulator

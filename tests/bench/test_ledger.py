@@ -11,7 +11,7 @@ import pytest
 
 from tiny_rows import FACTS, entry
 from ups.bench.accuracy import sentence
-from ups.bench.cells import cell
+from ups.bench.cells import score_cell
 from ups.bench.ledger import append, read, text_of
 from ups.bench.verify import compared
 from ups.types import DataError
@@ -92,7 +92,7 @@ def test_the_mean_over_several_tasks_has_no_interval_and_each_task_is_verified_b
     assert mean is not None
     assert mean.value == pytest.approx(0.2)
     assert math.isnan(mean.low)
-    assert cell([mean], ".2f") == "0.20"
+    assert score_cell([mean], ".2f") == "0.20"
     assert "nRMSE 0.2 (mean of 2 tasks)" in sentence(known)
     assert compared(known, [known])[0]
     passed, words = compared(entry(numbers=[{**first, "value": 0.05}, {**second, "value": 0.41}]), [known])

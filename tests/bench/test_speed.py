@@ -15,7 +15,7 @@ import torch
 from ups.bench import speed
 from ups.bench.kernels import kernel_seconds, kind_of, summary
 from ups.bench.speed import BARS, PARTS, bench_speed
-from ups.bench.speed_case import SIZES, Found, large_case
+from ups.bench.speed_case import SIZES, SpeedNumbers, large_case
 from ups.bench.speed_large import Demand, fitting
 from ups.bench.speed_steps import Reductions, ranks_rows, small
 from ups.bench.speed_validation import count_of
@@ -127,7 +127,7 @@ def test_the_time_of_reductions_is_taken_off_the_rounds_that_were_watched() -> N
 
 def test_ranks_are_compared_with_two_that_never_speak_before_the_reduction_and_with_one_alone_after_it() -> None:
     times = {"alone": [1.0], "apart": [1.25], "as graphs": [4.0], "as graphs, without the reduction": [2.0]}
-    found = Found()
+    found = SpeedNumbers()
     ranks_rows(found, {**times, "kernel by kernel": [8.0], "kernel by kernel, without the reduction": [6.0]})
     assert [row["ratio"] for row in found.rows] == [0.8, 0.625, 0.25, 2.0]
     assert found.rows[1]["name"] in BARS
@@ -159,8 +159,10 @@ def test_without_a_gpu_a_small_step_is_timed_and_graphs_say_why_not() -> None:
     assert {"one rank, bare loop", "one rank, kernel by kernel"} == found.rates.keys()
 
 
-def answer(name: str, ratio: float) -> Found:
-    found = Found(kernels={name: {"milliseconds": 2.5, "shares": {"copies": 0.25, "other": 0.75}, "longest": []}})
+def answer(name: str, ratio: float) -> SpeedNumbers:
+    found = SpeedNumbers(
+        kernels={name: {"milliseconds": 2.5, "shares": {"copies": 0.25, "other": 0.75}, "longest": []}}
+    )
     found.row(GRAPHS, Spread(ratio, ratio - 0.1, ratio + 0.1), "seen")
     found.missing("of another kind", "there is none here")
     found.rates["alone"] = "12 steps/s"

@@ -8,7 +8,7 @@ import torch
 
 from ups.eval import comparison
 from ups.eval.comparison import Comparison
-from ups.eval.intervals import intervals, ratio_of_means
+from ups.eval.intervals import intervals, number, ratio_of_means
 from ups.eval.metrics import METRICS, Errors, Metric, correlation_time, measure, summary
 from ups.eval.nrmse import nrmse
 from ups.eval.pairs import difference, surely_lower
@@ -324,3 +324,8 @@ def test_samples_measured_some_at_a_time_have_the_errors_of_all_at_once(
                 assert tables.keys() == same.keys()
                 for name in tables:
                     np.testing.assert_array_equal(tables[name], same[name], err_msg=name)
+
+
+def test_a_number_that_is_not_finite_is_written_as_a_word() -> None:
+    values = (0.123456, float("inf"), float("-inf"), float("nan"))
+    assert [number(value) for value in values] == ["0.1235", "infinite", "-infinite", "–"]

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from ups.eval.error_estimates import ErrorScores
+from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
-from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few, number
+from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few
 from ups.eval.report import Report
 from ups.eval.results import Cost, DataFact, Entry, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
@@ -166,10 +167,10 @@ def test_a_task_that_further_training_made_worse_is_named() -> None:
     better, same = (Entry(evaluate(Oracle(w, error, "before"), [w], P)) for error in (0.001, 0.0101))
     worse = replace(result("burgers1d"), baselines=(better,))
     made = report(worse)
-    (said,) = (sentence for sentence in made.said() if "burgers1d got WORSE: nRMSE" in sentence)
+    (said,) = (sentence for sentence in made.remarks() if "burgers1d got WORSE: nRMSE" in sentence)
     assert "on the same trajectories; train on more" in said
     assert "got WORSE" in made.page().sections[0].verdict
-    assert not any("got WORSE" in s for s in report(replace(worse, baselines=(same,))).said())
+    assert not any("got WORSE" in s for s in report(replace(worse, baselines=(same,))).remarks())
     one = window(TASKS["burgers1d"], samples=1)
     ours, old = (Entry(evaluate(Oracle(one, error, "before"), [one], P)) for error in (0.1, 0.001))
     (few,) = losses_of_old(replace(worse, ours=ours, baselines=(old,)))
@@ -236,14 +237,14 @@ def test_where_the_time_went_and_what_any_stage_took_is_shown_and_recorded(tmp_p
     made = replace(plain, stages=stages, phases=phases)
     page, results = made.write(tmp_path)
     told = {s.title: s.table for s in made.page().sections}
-    assert told["Cost of each stage"][2] == ("a stage of tomorrow", "2,000", "7", "1.5", "inf")
+    assert told["Cost of each stage"][2] == ("a stage of tomorrow", "2,000", "7", "1.5", "infinite")
     assert told["Where the time went"][1:] == (
         ("data", "12.5", "25.00 %"),
         ("a stage of tomorrow", "37.5", "75.00 %"),
     )
     line = "Where the time went: data 12.5 s, a stage of tomorrow 37.5 s; 50.0 s in all."
-    assert made.said()[-1] == line
-    assert not any(line.startswith("Where") for line in plain.said())
+    assert made.remarks()[-1] == line
+    assert not any(line.startswith("Where") for line in plain.remarks())
     records = read_results(results)
     assert [(r.metric, r.value, r.axis) for r in records if r.mode == "phase"] == [(*phase, "") for phase in phases]
     assert records[: -len(phases)] == plain.records, "nothing else changes"
@@ -404,7 +405,7 @@ def test_a_field_of_zeros_that_is_foretold_as_such_halves_no_error_and_is_said_t
     assert ours.one_step.value == pytest.approx(alone[:, 0].mean())
     assert 0.8 < ours.per_sample("trajectory-l2").mean() / alone.mean() < 1.2
     made, zero = report(TaskResult(Entry(ours, TRAINED), Entry(still))), TASKS["reacdiff2d"].channels[1]
-    assert [s for s in made.said() if f"{zero} is zero in all that is judged" in s]
+    assert [s for s in made.remarks() if f"{zero} is zero in all that is judged" in s]
     assert f"{zero} is zero in all that is judged" in made.page().sections[0].text
     assert evaluate(Fixed(w.targets + 1e-9, "ups"), [w], P).score == np.inf, "what is not there is predicted"
 
@@ -428,7 +429,7 @@ def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_
     assert f"burgers1d: a few trajectories make its mean error: half of them have {usual} or less" in words
     assert f"{ours.ids[2] if ours.ids else 2} has {number(ours.per_sample()[2])}" in words
     assert "There u is next to nothing in some true frames" in words
-    assert words in report(task).said()
+    assert words in report(task).remarks()
     assert means_of_few(result("burgers1d")) == []
 
 

@@ -628,4 +628,4 @@ def test_a_baseline_learns_from_all_frames_that_are_given_by_the_seed_of_the_run
 def test_a_linear_model_stands_beside_a_run_that_never_asked_for_it(run: Path) -> None:
     report = evaluate_run(run, Question(task="advection1d", baselines=("linear",), device="cpu"), SCREEN)[1]
     assert value(report, "linear") < value(report, "persistence")
-    assert any(sentence.startswith("linear: a linear model") for sentence in report.said())
+    assert any(sentence.startswith("linear: a linear model") for sentence in report.remarks())

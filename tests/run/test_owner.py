@@ -128,7 +128,7 @@ def test_every_phase_is_timed_shown_and_written(tmp_path: Path) -> None:
     rows = json.loads(run.folder.results.read_text())
     assert {r["metric"]: r["value"] for r in rows if r["mode"] == "phase"} == phases
     assert json.loads(run.folder.phases.read_text()) == phases
-    assert report.said()[-1].startswith("Where the time went: ")
+    assert report.remarks()[-1].startswith("Where the time went: ")
     assert "Where the time went" in run.folder.report.read_text()
     assert [(s.name, s.steps) for s in report.stages] == [("codec", 2), ("operator", 4)]
 

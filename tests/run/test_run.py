@@ -174,7 +174,7 @@ def test_the_demo_makes_checks_trains_and_shows(tmp_path: Path) -> None:
     assert drawn is not None
     assert further.folder == tmp_path / "runs" / "demo-ensemble"
     assert all(task.ensemble is not None for task in drawn.tasks)
-    assert any("in the 90 % interval" in sentence for sentence in drawn.said())
+    assert any("in the 90 % interval" in sentence for sentence in drawn.remarks())
     assert folder.report.exists()
     assert (tmp_path / "runs" / "demo-data" / "data.html").exists()
     assert len(report.headline()) == 2

@@ -216,11 +216,11 @@ def names_by_task(config: RunConfig) -> dict[str, set[str]]:
             paths = [path for entry in data.entries for path in entry.source.files()]
             names[data.task.name] = {path.name for path in paths}
     for made in (data for data in config.data.values() if not data.there):
-        asked = made.generation()
-        for params in files_of(asked.params):
-            equation = params.equation(EQUATIONS[asked.task])
-            domain = asked.store.domain(equation.domain(asked.resolution or equation.task.resolution))
-            names.setdefault(made.definition.name, set()).add(name_of(asked, params, equation, domain))
+        generation = made.generation()
+        for params in files_of(generation.params):
+            equation = params.equation(EQUATIONS[generation.task])
+            domain = generation.store.domain(equation.domain(generation.resolution or equation.task.resolution))
+            names.setdefault(made.definition.name, set()).add(name_of(generation, params, equation, domain))
     return names
 
 
@@ -276,7 +276,7 @@ def require_gpu(row: Row, budget: Budget, say: Say) -> None:
 
 
 def has_gpu() -> bool:
-    """Whether there is one; asked in ways that leave this process free to fork."""
+    """Whether there is a GPU. This process may still fork afterwards."""
     return any(Path("/dev").glob("nvidia[0-9]*")) or torch.cuda.device_count() > 0
 
 

@@ -74,9 +74,9 @@ def over_neighbours(config: RunConfig, rows: Sequence[PerTrajectory]) -> Iterato
         values = trained_values(config, task)
         for name, value, below, above in _between(sets, values):
             for predictor in dict.fromkeys(row.predictor for row in rows):
-                found = [_at(rows, task, predictor, {name: number}) for number in (value, below, above)]
-                ours, left, right = found
-                if ours is None or left is None or right is None or len({row.ids for row in found if row}) > 1:
+                errors = [_at(rows, task, predictor, {name: number}) for number in (value, below, above)]
+                ours, left, right = errors
+                if ours is None or left is None or right is None or len({row.ids for row in errors if row}) > 1:
                     continue
                 mean = (np.array(left.nrmse) + np.array(right.nrmse)) / 2
                 yield ours, ratio_of_means(np.array(ours.nrmse), mean, ours.protocol, OVER_NEIGHBOURS)

@@ -14,15 +14,15 @@ import numpy as np
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.cells import (
     by_newest_recipe,
-    cell,
     circumstances,
     command_of,
-    fair,
-    found,
     markdown,
     newest,
     older,
     ratio_of,
+    ratio_with_caveats,
+    score_cell,
+    scores_of,
     splits_of,
     table_of,
 )
@@ -95,8 +95,10 @@ def between_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
 
 def _beside_bar(runs: Sequence[Entry], task: str, split: str, metric: str, bar: float) -> tuple[str, ...]:
     """An error on a split, its ratio by name, the bar of that, and the FNO's."""
-    ours, fno = (cell(found(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf)))
-    return cell(found(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
+    ours, fno = (
+        score_cell(scores_of(runs, task, split, metric, who), ".2f", b) for who, b in (("ups", bar), ("fno", math.inf))
+    )
+    return score_cell(scores_of(runs, task, split, "nrmse")), ours, f"≤ {bar:g}" if bar < math.inf else "–", fno
 
 
 def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -106,10 +108,10 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     def lines(row: Row, runs: list[Entry]) -> Iterator[tuple[str, ...]]:
         times = f"{row.config.evaluation.horizon}x"
         for task in dict.fromkeys(s.task for s in runs[0].numbers if s.metric == f"{times} size"):
-            (kept, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
+            (bounded, size), fno = (_growth(runs, task, times, who) for who in ("ups", "fno"))
             prefix, own = f"{times} law ", [s for s in runs[0].numbers if (s.task, s.predictor) == (task, "ups")]
             laws = [f"{s.metric.removeprefix(prefix)} {s.value:.1e}" for s in own if s.metric.startswith(prefix)]
-            words = (kept, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
+            words = (bounded, size, "; ".join(laws) or "it has none", "not run" if not fno[0] else ", ".join(fno))
             yield (f"`{task}`, {times[:-1]} times", *words)
 
     return table_of(header, rows, entries, lambda row: row.config.evaluation.horizon, lines)
@@ -117,12 +119,12 @@ def horizon_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
 
 def _growth(runs: Sequence[Entry], task: str, times: str, predictor: str) -> tuple[str, str]:
     """Whether the long rollouts of a predictor stay bounded, and how large they become; nothing where it has none."""
-    shares = found(runs, task, "test", f"{times} bounded", predictor)
+    shares = scores_of(runs, task, "test", f"{times} bounded", predictor)
     if not shares:
         return "", ""
     least = min(s.value for s in shares)
     bounded = "yes" if least == 1 else f"**no**: {100 * least:.1f} % of {shares[0].n}"
-    return bounded, cell(found(runs, task, "test", f"{times} size", predictor), ".3g")
+    return bounded, score_cell(scores_of(runs, task, "test", f"{times} size", predictor), ".3g")
 
 
 def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -136,10 +138,10 @@ def few_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     lines = []
     for (row, count, minutes), pair in sorted(groups.items()):
         further, anew = ([s] if known and (s := known.score()) else [] for known in (pair.get(True), pair.get(False)))
-        ratio = fair(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
+        ratio = ratio_with_caveats(ratio_of(anew[0], further[0]), pair[False], pair[True]) if further and anew else "–"
         source = f", from `{pair[True].start_from}`" if True in pair else ""
         spent = f"{minutes:g} min{source}" + (older(rows[row], [*pair.values()]) if row in rows else "")
-        lines.append((f"`{row}`", str(count), cell(further), cell(anew), ratio, spent))
+        lines.append((f"`{row}`", str(count), score_cell(further), score_cell(anew), ratio, spent))
     return markdown(header, lines)
 
 
@@ -153,11 +155,13 @@ def precision_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
         for precision, known in runs.items():
             if known:
                 plain = [entry for entry in runs["fp32"] if entry.minutes == known[0].minutes]
-                ratio = fair(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0]) if _mean(plain) else "–"
+                ratio = "–"
+                if _mean(plain):
+                    ratio = ratio_with_caveats(f"{_mean(known) / _mean(plain):.2f}", known[0], plain[0])
                 steps = sum(entry.predictors["ups"].steps for entry in known) / len(known)
                 spent = ", ".join(filter(None, (f"{known[0].minutes:g} min", circumstances(known))))
                 scores = [score for entry in known if (score := entry.score()) is not None]
-                words = (f"`{row.name}`", precision, cell(scores), ratio, f"{steps:.0f}", spent)
+                words = (f"`{row.name}`", precision, score_cell(scores), ratio, f"{steps:.0f}", spent)
                 lines.append((*words, command_of(row, known)))
     return markdown(header, lines) if lines else f"Not measured yet: `{PRECISE}`, and again with fp32.\n"
 
@@ -172,30 +176,30 @@ def spent(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
     """The newest full run of each budget by the newest recipe, of rows that were measured with several, by row, the
     least budget first. Those with a note are left out: minutes on a GPU that others use too are no measure of what was
     computed."""
-    found: dict[str, list[Entry]] = {}
+    by_row: dict[str, list[Entry]] = {}
     for entry in sorted((e for e in entries if e.kind == "full" and not e.note), key=lambda e: e.started):
-        found.setdefault(entry.row, []).append(entry)
-    budgets = {row: {run.minutes: run for run in by_newest_recipe(runs)} for row, runs in sorted(found.items())}
+        by_row.setdefault(entry.row, []).append(entry)
+    budgets = {row: {run.minutes: run for run in by_newest_recipe(runs)} for row, runs in sorted(by_row.items())}
     return {row: [runs[m] for m in sorted(runs)] for row, runs in budgets.items() if len(runs) > 1}
 
 
 def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
     """What the least of several budgets is worth, of each row that has them."""
-    said = []
+    lines = []
     for name, (first, *_) in spent(entries).items():
         best = rows[name].published.best if name in rows else None
         if best is not None and (ours := first.score()) is not None:
             seconds = first.predictors["ups"].seconds
             words = f"{seconds:.0f} s of training leave {ours.value / best:.2f} of the published FNO's error"
-            said.append(f"`{name}`: {words}{older(rows[name], [first])}.")
-    return said
+            lines.append(f"`{name}`: {words}{older(rows[name], [first])}.")
+    return lines
 
 
 def claims(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
-    """The shortest that can be said of compute and of one simulator for many rows."""
+    """A list of sentences on short trainings and on one simulator for many rows."""
     many = {name: row for name, row in beyond.items() if "/many" in name}  # the others are for starting from
-    said = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
-    return "".join(f"- {words}\n" for words in said) or f"Nothing is measured yet: `{SPENT}`.\n"
+    lines = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
+    return "".join(f"- {sentence}\n" for sentence in lines) or f"Nothing is measured yet: `{SPENT}`.\n"
 
 
 def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
@@ -203,13 +207,13 @@ def compute_table(rows: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     lines = []
     for name, runs in spent(entries).items():
         for run in runs if name in rows else ():
-            ours, fno = (cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
+            ours, fno = (score_cell([s] if (s := run.score(who)) else []) for who in ("ups", "fno"))
             lines.append((f"`{name}`", f"{run.minutes:g}", ours, fno, command_of(rows[name], [run])))
     if not lines:
         return f"No row is measured with several budgets yet: `{SPENT}`, and again with other minutes.\n"
-    said = "".join(f"- {words}\n" for words in quick_sentences(rows, entries))
+    summary = "".join(f"- {sentence}\n" for sentence in quick_sentences(rows, entries))
     picture = f"\n![Error against seconds of training](images/{PICTURE.name})\n"
-    return f"{said}\n" * bool(said) + markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
+    return f"{summary}\n" * bool(summary) + markdown(("row", "minutes", "ours", "FNO", "command"), lines) + picture
 
 
 def draw(path: Path, entries: Sequence[Entry]) -> None:

@@ -16,28 +16,30 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
-    """The newest run of a row, of at least so many minutes, and the newest of each other seed by the same recipe for
-    as long on the same hardware: the program may have changed between them, as it will have for whoever repeats one.
-    What is shown is the newest and not the best: who picks by the test error deceives himself."""
+    """The newest run of a row, of at least so many minutes, and the newest of each other seed under the same
+    conditions: recipe, minutes, hardware, and whether an FNO stands beside it. The program may have changed between
+    them, as it will have for whoever repeats one. The newest run is shown, not the best: who picks by the test error
+    deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
     if not known:
         return []
 
-    def kin(entry: Entry) -> tuple[Any, ...]:
+    def conditions(entry: Entry) -> tuple[Any, ...]:
+        """What runs of several seeds must have in common to be shown together."""
         return entry.recipe, entry.minutes, entry.hardware, "fno" in entry.predictors
 
     last = max(known, key=lambda entry: entry.started)
-    alike = sorted((entry for entry in known if kin(entry) == kin(last)), key=lambda entry: entry.started)
+    alike = sorted((entry for entry in known if conditions(entry) == conditions(last)), key=lambda entry: entry.started)
     return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
 
 
 def program(entry: Entry) -> str | None:
-    """Which one it was: a commit that changes documents alone is the same program."""
+    """The hash of the sources of a run, or else its commit: one that changes documents alone is the same program."""
     return entry.source or entry.commit
 
 
-def fair(ratio: str, ours: Entry, theirs: Entry) -> str:
-    """A ratio of two runs, which says something where both have one recipe; with a remark on what else is not equal."""
+def ratio_with_caveats(ratio: str, ours: Entry, theirs: Entry) -> str:
+    """A ratio of two runs with a remark where their programs or hardware differ; a dash where their recipes differ."""
     if ours.recipe != theirs.recipe:
         return "– (different recipes)"
     unlike = ["programs"] if program(ours) != program(theirs) else []
@@ -52,13 +54,13 @@ def commits(runs: Sequence[Entry]) -> str:
 
 
 def circumstances(runs: Sequence[Entry]) -> str:
-    """What else is to know of runs, each thing once."""
+    """The notes of runs, each once."""
     return ", ".join(dict.fromkeys(run.note for run in runs if run.note))
 
 
-def cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
-    """A number with its interval, where it has one; of several seeds their mean, and the union of their intervals. Bold
-    where it misses a bar."""
+def score_cell(scores: Sequence[Score], style: str = ".2e", bar: float = math.inf) -> str:
+    """The cell of a table for a number of one or several seeds: their mean, and from the least to the greatest end of
+    their intervals, where they have any. Bold where the mean is above the bar."""
     if not scores:
         return "not run"
     mean = mean_of(scores)
@@ -104,7 +106,8 @@ def splits_of(runs: Sequence[Entry], metric: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys((s.task, s.split) for s in runs[0].numbers if s.metric == metric))
 
 
-def found(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+def scores_of(runs: Sequence[Entry], task: str, split: str, metric: str, predictor: str = "ups") -> list[Score]:
+    """One number of a predictor, as each of the runs has it."""
     key = (task, split, metric, predictor)
     return [s for run in runs for s in run.numbers if (s.task, s.split, s.metric, s.predictor) == key]
 
@@ -129,6 +132,6 @@ def table_of(
 
 
 def _once(lines: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Lines whose last cell, a command, is said once where it serves several in a row."""
+    """Lines with their last cell, a command, replaced by `the same` where the line before has it too."""
     pairs = zip(lines, [("",), *lines], strict=False)
     return [(*line[:-1], "the same") if line[-1] == before[-1] else line for line, before in pairs]

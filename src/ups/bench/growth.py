@@ -99,24 +99,28 @@ def measure(
     for _ in range(rounds):
         for size, row, config in zip(sizes, times, configs, strict=True):
             row.append(timed_stage(config, "operator", device, seconds).seconds)
-            if row[-1] >= seconds:  # what is told where not a single step could be timed
+            if row[-1] >= seconds:  # also what timed_stage gives where no step at all could be timed
                 raise ConfigError(f"steps of {size} {axis.unit} take longer than --seconds {seconds:g}; give more.")
     best = tuple(min(row) for row in times)
     spread = statistics.median(max(row) / min(row) for row in times)
-    found = Measured(axis.name, core, tuple(map(float, sizes)), best)
+    measured = Measured(axis.name, core, tuple(map(float, sizes)), best)
     bar = f"to reach ≤ {axis.bar}" if axis.bar is not None else ""
     steps = ", ".join(f"{n}: {1e3 * s:.3g}" for n, s in zip(sizes, best, strict=True))
-    say(f"{axis.name:<8} {core:<12} {found.exponent:5.2f}   {bar}   ms by {axis.unit}: {steps} (spread {spread:.2f})")
-    return found
+    say(
+        f"{axis.name:<8} {core:<12} {measured.exponent:5.2f}   {bar}   ms by {axis.unit}: {steps} (spread {spread:.2f})"
+    )
+    return measured
 
 
 def measure_start(rounds: int, say: Callable[[str], None]) -> list[Measured]:
     """Seconds from the command of a run to its first step, by samples on disk: the first run on them, and the next."""
-    found = [Measured(kind, "command", tuple(map(float, SIZES)), s) for kind, s in start_seconds(rounds, say).items()]
-    for row in found:
+    measurements = [
+        Measured(kind, "command", tuple(map(float, SIZES)), s) for kind, s in start_seconds(rounds, say).items()
+    ]
+    for row in measurements:
         shown = ", ".join(f"{n:.0f}: {s:.3g}" for n, s in zip(row.sizes, row.seconds, strict=True))
         say(f"{row.axis:<12} {row.exponent:5.2f}   to reach ≤ {BARS[row.axis]}   s by samples on disk: {shown}")
-    return found
+    return measurements
 
 
 def bench_growth(

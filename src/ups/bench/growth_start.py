@@ -44,9 +44,9 @@ def start_seconds(
 
 def _made(folder: Path, samples: int) -> Path:
     """A file of many small trajectories, each with a parameter of its own."""
-    asked: dict[str, Any] = {"task": "advection1d", "samples": samples, "resolution": 32}
-    asked |= {"frames": 5, "device": "cpu", "params": {"beta": "0.2..1.0"}}
-    (file,) = generate(load(GenerateConfig, overrides=asked), folder, lambda progress: None)  # noqa: ARG005
+    settings: dict[str, Any] = {"task": "advection1d", "samples": samples, "resolution": 32}
+    settings |= {"frames": 5, "device": "cpu", "params": {"beta": "0.2..1.0"}}
+    (file,) = generate(load(GenerateConfig, overrides=settings), folder, lambda progress: None)  # noqa: ARG005
     return file
 
 

@@ -135,11 +135,11 @@ class Entry(Config):
 
     def score(self, predictor: str = "ups", metric: str = "nrmse") -> Score | None:
         """The same of its task; of several their mean, which has no interval, for the mean of ends is none."""
-        found = self.scores(predictor, metric)
-        if len(found) <= 1:
-            return found[0] if found else None
-        mean = sum(s.value for s in found) / len(found)
-        return found[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
+        scores = self.scores(predictor, metric)
+        if len(scores) <= 1:
+            return scores[0] if scores else None
+        mean = sum(s.value for s in scores) / len(scores)
+        return scores[0].model_copy(update={"task": "", "value": mean, "low": math.nan, "high": math.nan})
 
 
 def sealed(facts: Mapping[str, Any]) -> Entry:
@@ -215,8 +215,8 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _plain(value: Any) -> Any:
-    """An entry, or a part of one, as results.json would say it. A key that came later is said where it says something,
-    so that older entries keep their sums."""
+    """An entry, or a part of one, as results.json would hold it. Keys that were added later are left out where they
+    have their default, so that older entries keep their sums."""
     if isinstance(value, Config):
         values = vars(value).items()
         return _plain({key: inner for key, inner in values if key not in LATER or inner != LATER[key]})

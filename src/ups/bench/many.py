@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ups.bench.cells import by_newest_recipe, cell, found, mean_of, newest, older, table_of
+from ups.bench.cells import by_newest_recipe, mean_of, newest, older, score_cell, scores_of, table_of
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
 from ups.physics import EQUATIONS
@@ -21,15 +21,14 @@ GRID = re.compile(r", [\d ×]+ cells.*")  # in the name of a split
 
 @dataclass(frozen=True)
 class Part:
-    """One set of parameters of a simulator for many: its errors, which row of the table it is, the best that is
-    published of that, its runs alone, the part of the steps that drew it, and as much of the minutes."""
+    """One set of parameters of a simulator for many, beside the row of the table that is trained on this set alone."""
 
-    where: str
-    scores: list[Score]
-    best: float | None
-    known: list[Entry]
-    drawn: float
-    minutes: float
+    where: str  # the name of that row; task and split where there is none
+    scores: list[Score]  # its errors
+    best: float | None  # the best published error of that row
+    known: list[Entry]  # the runs of that row
+    drawn: float  # the part of the steps that drew it
+    minutes: float  # the same part of the minutes
     remark: str = ""  # on the runs alone
 
     @property
@@ -40,7 +39,7 @@ class Part:
     @property
     def alone_words(self) -> str:
         """The same in words."""
-        return cell(self.alone) + self.remark if self.alone else "not measured"
+        return score_cell(self.alone) + self.remark if self.alone else "not measured"
 
     @property
     def over_alone(self) -> list[Score]:
@@ -55,8 +54,8 @@ class Part:
         ]
 
     @property
-    def as_long(self) -> bool:
-        """Whether the row alone was trained for as many minutes as its part of the steps."""
+    def same_minutes(self) -> bool:
+        """Whether the row alone was trained for as many minutes as this part had of the training of all, to 1 %."""
         return bool(self.known) and math.isclose(self.known[0].minutes, self.minutes, rel_tol=0.01)
 
 
@@ -69,7 +68,7 @@ def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: 
         name, known = alone(rows, entries, solved, minutes)
         where, best = (f"`{name}`", rows[name].published.best) if name else (f"`{task}`, {split}", None)
         remark = older(rows[name], known) if known else ""
-        parts.append(Part(where, found(runs, task, split, "nrmse"), best, known, drawn, minutes, remark))
+        parts.append(Part(where, scores_of(runs, task, split, "nrmse"), best, known, drawn, minutes, remark))
     return parts
 
 
@@ -101,19 +100,20 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
             known, ratio = part.known, "–"
             if part.over_alone:
                 given = known[0].protocol != runs[0].protocol
-                ratio = cell(part.over_alone, ".2f") + (" (other frames given)" if given else "")
+                ratio = score_cell(part.over_alone, ".2f") + (" (other frames given)" if given else "")
             spent = f"{100 * part.drawn:.2g} % of the steps, {part.minutes:.2g} min" if part.drawn else "–"
             spent += f"; alone {known[0].minutes:g} min" if known else ""
-            words = cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
+            words = score_cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
             yield part.where, *words, part.alone_words, ratio, spent
 
-    said = "".join(f"- {words}\n" for words in sentences(rows, beyond, entries))
-    return f"{said}\n" * bool(said) + table_of(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
+    summary = "".join(f"- {sentence}\n" for sentence in sentences(rows, beyond, entries))
+    table = table_of(header, beyond, entries, lambda row: row.config.evaluation.apart, lines)
+    return f"{summary}\n" * bool(summary) + table
 
 
 def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> list[str]:
     """What the table says of each simulator for many, in a sentence."""
-    said = []
+    lines = []
     for row in (row for row in beyond.values() if row.config.evaluation.apart):
         if runs := newest(entries, row, "beyond"):
             parts, spent = parts_of(rows, row, runs, entries), runs[0].predictors["ups"]
@@ -122,32 +122,34 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
             size = f"one network of {spent.params / 1e6:.1f} million numbers"
             words = f"`{row.name}`, {size}, {runs[0].minutes:g} min of training ({counted(spent.steps, 'step')}): of "
             words += f"{len(parts)} rows {len(judged)} are judged, and {good} at or below the published FNO"
-            words += f"{_span(judged)}{older(row, runs)}."
-            said.append(words)
-    return said
+            words += f"{_ratios_to_rows_alone(judged)}{older(row, runs)}."
+            lines.append(words)
+    return lines
 
 
-def _span(parts: Sequence[Part]) -> str:
-    """The least and the greatest ratio to the rows alone, of those that were trained for as long as their part."""
-    long = [mean_of(part.over_alone) for part in parts if part.as_long and part.over_alone]
-    of = f"; beside rows alone that were trained as long as their part of the steps, {counted(len(long), 'row')},"
-    return f"{of} they have {_ends(long)} times the error" if long else ""
+def _ratios_to_rows_alone(parts: Sequence[Part]) -> str:
+    """The end of a sentence: the least and the greatest ratio to the errors of rows alone, of the parts whose row alone
+    was trained for the same minutes. Empty where there is none."""
+    ratios = [mean_of(part.over_alone) for part in parts if part.same_minutes and part.over_alone]
+    of = f"; beside rows alone that were trained as long as their part of the steps, {counted(len(ratios), 'row')},"
+    return f"{of} they have {_ends(ratios)} times the error" if ratios else ""
 
 
 def _ends(values: Sequence[float]) -> str:
+    """Least and greatest value in words; one of them where both read alike."""
     low, high = f"{min(values):.2f}", f"{max(values):.2f}"
     return low if low == high else f"{low} to {high}"
 
 
 def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
     """Task, split and equation of each set of parameters of a row, as `evaluation.apart` judges them."""
-    found: dict[str, list[Equation]] = {}
+    equations: dict[str, list[Equation]] = {}
     for data in row.config.data.values():
         kind = EQUATIONS[data.equation or ""]
-        found.setdefault(data.definition.name, []).extend(f.equation(kind) for f in files_of(data.params))
+        equations.setdefault(data.definition.name, []).extend(f.equation(kind) for f in files_of(data.params))
     return [
         (task, label, solved)
-        for task, sets in found.items()
+        for task, sets in equations.items()
         for solved, label in zip(sets, labels_of([s.params() for s in sets]) if sets[1:] else ["test"], strict=True)
     ]
 

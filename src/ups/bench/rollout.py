@@ -94,15 +94,15 @@ def solver_at(race: Race, error: float) -> tuple[int, float, Callable[[], Any]]:
     """The fewest cells at which the own solver is no worse than `error`: that number, its error, and the work. Where
     none is as good, as many as the simulator has."""
     context, grid = race.window.context.shape[1], tuple(race.window.context.shape[2:-1])
-    cells, found = max(COARSEST, grid[0] // 16), (grid[0], float("nan"))
+    cells, chosen, own_error = max(COARSEST, grid[0] // 16), grid[0], float("nan")
     while cells <= grid[0]:
         frames = solved(race.equation, race.draw, race.times, cells, grid)[:, context:]
-        found = (cells, float(nrmse(frames, race.window.targets).mean()))
-        if found[1] <= error:
+        chosen, own_error = cells, float(nrmse(frames, race.window.targets).mean())
+        if own_error <= error:
             break
         cells *= 2
-    domain = race.equation.domain(found[0])
-    return *found, lambda: race.equation.simulate(race.draw, domain, race.times, "accurate")
+    domain = race.equation.domain(chosen)
+    return chosen, own_error, lambda: race.equation.simulate(race.draw, domain, race.times, "accurate")
 
 
 def fno_like(simulator: Simulator, task: TaskSpec, device: torch.device) -> NeuralOpBaseline | None:
@@ -176,6 +176,6 @@ def _ours(simulator: Simulator, race: Race) -> dict[str, Callable[[], Any]]:
 def ratios(seconds: Mapping[str, float]) -> dict[str, float]:
     """Costs over the operator alone, and speeds over peers."""
     plain = seconds["plain"]
-    found = {name: seconds[name] / plain for name in ("laws", "a draw") if name in seconds}
+    costs = {name: seconds[name] / plain for name in ("laws", "a draw") if name in seconds}
     peers = {"over an FNO": "fno", "over the own solver": "solver"}
-    return found | {name: seconds[peer] / plain for name, peer in peers.items() if peer in seconds}
+    return costs | {name: seconds[peer] / plain for name, peer in peers.items() if peer in seconds}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ups.bench.numbers import measured_on, write_numbers
-from ups.bench.speed_case import Found
+from ups.bench.speed_case import SpeedNumbers
 from ups.bench.speed_large import large
 from ups.bench.speed_steps import fsdp, protections, ranks, small
 from ups.bench.speed_validation import validation
@@ -41,7 +41,7 @@ class Job:
     """A measurement in processes of its own, so that none fails or remembers for another."""
 
     what: str
-    function: Callable[..., Found]
+    function: Callable[..., SpeedNumbers]
     world: int
     limit: float  # seconds after which it is given up
     args: tuple[Any, ...] = ()
@@ -116,7 +116,7 @@ def earlier(path: Path) -> dict[str, Any]:
 
 def measure(part: str, device: str, deadline: float, say: Say) -> dict[str, Any]:
     """All jobs of a part; one that fails is named, and the others go on."""
-    began, found, failures = time.monotonic(), Found(), list[dict[str, str]]()
+    began, numbers, failures = time.monotonic(), SpeedNumbers(), list[dict[str, str]]()
     for job in PARTS[part]:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -125,22 +125,22 @@ def measure(part: str, device: str, deadline: float, say: Say) -> dict[str, Any]
             results = run(job.function, job.world, device, *job.args, seconds=min(job.limit, left))
             why = failure_of(results)
             if not why:
-                found.add(results[0].value)
+                numbers.add(results[0].value)
                 continue
         failures.append({"what": job.what, "why": why})
         say(f"{job.what}: not measured: {why}")
     took = time.monotonic() - began
-    tell(part, found, took, say)
-    return {**dataclasses.asdict(found), "failures": failures, "seconds": round(took, 1)}
+    tell(part, numbers, took, say)
+    return {**dataclasses.asdict(numbers), "failures": failures, "seconds": round(took, 1)}
 
 
-def tell(part: str, found: Found, took: float, say: Say) -> None:
+def tell(part: str, numbers: SpeedNumbers, took: float, say: Say) -> None:
     say(f"{part}, {took:.0f} s")
-    for row in found.rows:
+    for row in numbers.rows:
         say(f"  {row['name']:<72} {ratio_of(row)}")
-    for name, rate in found.rates.items():
+    for name, rate in numbers.rates.items():
         say(f"  {name}: {rate}")
-    for name, spent in found.kernels.items():
+    for name, spent in numbers.kernels.items():
         shares = ", ".join(f"{kind} {share:.0%}" for kind, share in spent["shares"].items())
         say(f"  kernels of {name}: {spent['milliseconds']:.3g} ms: {shares}")
 

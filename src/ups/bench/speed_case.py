@@ -62,8 +62,8 @@ SIZES = {
 
 
 @dataclass
-class Found:
-    """What a measurement found, fit for JSON: ratios with their spread, rates, and where the time of a step goes."""
+class SpeedNumbers:
+    """Numbers of a measurement, fit for JSON: ratios with their spread, rates, and where the time of a step goes."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     rates: dict[str, str] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Found:
         """A ratio that cannot be measured here."""
         self.rows.append({"name": name, "why": why})
 
-    def add(self, other: Found) -> None:
+    def add(self, other: SpeedNumbers) -> None:
         self.rows += other.rows
         self.rates |= other.rates
         self.kernels |= other.kernels

@@ -9,7 +9,7 @@ import torch
 
 from ups.bench.engine import steps_of
 from ups.bench.kernels import kernel_seconds, summary
-from ups.bench.speed_case import Case, Found, large_case
+from ups.bench.speed_case import Case, SpeedNumbers, large_case
 from ups.bench.turns import Spread, Work, in_turn, over, repeated
 from ups.engine.graph import WARM
 from ups.engine.memory import held_memory, training_work
@@ -68,10 +68,10 @@ def fitting(case: Case, stage: OperatorStage, demand: Demand, device: torch.devi
     return batch
 
 
-def large(device: str, core: str, compiled: bool) -> Found:
+def large(device: str, core: str, compiled: bool) -> SpeedNumbers:
     """A step of a large operator: TFLOP in a second over those of matrix products, timed in turn with it; and
     what the step spends its time on."""
-    found = Found()
+    numbers = SpeedNumbers()
     with Dist.start(device) as dist:
         place = dist.device
         case = large_case(place.type, core)
@@ -96,12 +96,12 @@ def large(device: str, core: str, compiled: bool) -> Found:
     rate, limit = (Spread.of(rates[key]) for key in ("step", "products"))
     tokens = math.prod(-(-n // 4) for n in case.outline.grid)
     samples = f"{batch} samples" + (f" in microbatches of {microbatch}" if microbatch else "")
-    found.what[name] = f"{parameters / 1e6:.4g} M parameters, {tokens} tokens, {samples}, {case.sizes.precision}"
+    numbers.what[name] = f"{parameters / 1e6:.4g} M parameters, {tokens} tokens, {samples}, {case.sizes.precision}"
     seen = (
-        f"{found.what[name]}: {flops / 1e12:.4g} TFLOP in {flops / rate.median:.3g} s, "
+        f"{numbers.what[name]}: {flops / 1e12:.4g} TFLOP in {flops / rate.median:.3g} s, "
         f"{rate.median / 1e12:.4g} of {limit.median / 1e12:.4g} TFLOP/s"
     )
-    found.row(f"{name}: TFLOP/s over those of matrix products", over(rates["step"], rates["products"]), seen)
-    found.rates[f"{name}, samples/s"] = f"{batch * rate.median / flops:.4g}"
-    found.kernels[name] = spent
-    return found
+    numbers.row(f"{name}: TFLOP/s over those of matrix products", over(rates["step"], rates["products"]), seen)
+    numbers.rates[f"{name}, samples/s"] = f"{batch * rate.median / flops:.4g}"
+    numbers.kernels[name] = spent
+    return numbers

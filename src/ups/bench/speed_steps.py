@@ -12,7 +12,7 @@ import torch
 
 from ups.bench.engine import Unprotected, bare, steps_of
 from ups.bench.kernels import kernel_seconds, summary
-from ups.bench.speed_case import Case, Found, small_case
+from ups.bench.speed_case import Case, SpeedNumbers, small_case
 from ups.bench.turns import Spread, Work, in_turn, over, repeated
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
@@ -39,13 +39,13 @@ def started(device: str, world: int, strategy: str = "ddp") -> DistConfig:
     return DistConfig(ranks=world, backend="nccl" if alone else "gloo", strategy=strategy, vote_timeout=60)  # type: ignore[arg-type]
 
 
-def small(device: str) -> Found:
+def small(device: str) -> SpeedNumbers:
     """One rank: a bare loop, `Trainer` kernel by kernel, and as two graphs; beside them the time of their kernels."""
-    found = Found()
+    numbers = SpeedNumbers()
     with Dist.start(device) as dist, tempfile.TemporaryDirectory() as folder:
         case = small_case(dist.device.type)
         block, batch = case.sizes.block, case.batch
-        found.what["small"] = f"{case.words()}, batches of {batch}"
+        numbers.what["small"] = f"{case.words()}, batches of {batch}"
         pulse = Pulse(Path(folder) / "pulse", 0)
         eager = steps_of(case.trainer(dist, pulse, graph=False))
         works = {"bare loop": bare(case.stage(dist.device), case.window(batch, dist.device)), EAGER: eager}
@@ -54,24 +54,24 @@ def small(device: str) -> Found:
         turns: list[tuple[str, Work | None]] = [(name, repeated(step, block)) for name, step in works.items()]
         times = in_turn(turns, case.sizes.rounds, dist.device)
         profiled = summary(kernel_seconds(eager, PROFILED[dist.device.type], dist.device))
-    found.kernels["small"] = profiled
+    numbers.kernels["small"] = profiled
     rates = {name: words(per_second(each, block)) for name, each in times.items()}
-    found.rates |= {f"one rank, {name}": rate for name, rate in rates.items()}
-    found.row("Trainer over a bare loop, step time", over(times[EAGER], times["bare loop"]), "one rank")
+    numbers.rates |= {f"one rank, {name}": rate for name, rate in rates.items()}
+    numbers.row("Trainer over a bare loop, step time", over(times[EAGER], times["bare loop"]), "one rank")
     faster, floor = "graphs over a bare loop, speed", "step as graphs over its kernels, time"
     if GRAPHS not in times:
-        found.missing(faster, NO_GRAPHS)
-        found.missing(floor, NO_GRAPHS)
-        return found
-    found.row(faster, over(times["bare loop"], times[GRAPHS]), f"{rates[GRAPHS]} and {rates['bare loop']}")
+        numbers.missing(faster, NO_GRAPHS)
+        numbers.missing(floor, NO_GRAPHS)
+        return numbers
+    numbers.row(faster, over(times["bare loop"], times[GRAPHS]), f"{rates[GRAPHS]} and {rates['bare loop']}")
     if not profiled["milliseconds"]:
-        found.missing(floor, "torch.profiler saw no kernel")
-        return found
+        numbers.missing(floor, "torch.profiler saw no kernel")
+        return numbers
     step, kernels = [seconds / block for seconds in times[GRAPHS]], 1e-3 * profiled["milliseconds"]
     least = 1e3 * min(step)
     seen = f"{1e3 * kernels:.3g} ms of kernels in a step of {least:.3g} ms at best"
-    found.row(floor, over(step, [kernels] * len(step)), seen)
-    return found
+    numbers.row(floor, over(step, [kernels] * len(step)), seen)
+    return numbers
 
 
 class Reductions:
@@ -112,9 +112,9 @@ class Reductions:
         return [seconds - reducing for seconds, reducing in zip(times, self.each[1:], strict=True)]
 
 
-def ranks(device: str) -> Found:
+def ranks(device: str) -> SpeedNumbers:
     """Two ranks, of one GPU where there is one: each alone, both at once without a word, and as one training."""
-    found = Found()
+    numbers = SpeedNumbers()
     with Dist.start(device, started(device, 2)) as dist:
         case = small_case(dist.device.type)
         block = max(2, case.sizes.block // 2)
@@ -131,31 +131,31 @@ def ranks(device: str) -> Found:
         for mode, watch in watches.items():
             times[f"{mode}, without the reduction"] = watch.without(times.pop(f"{mode}, watched"))
         dist.barrier()
-    found.what["ranks"] = f"two gloo ranks of one machine, {case.batch} samples each"
-    found.rates |= {f"two ranks, {name}": words(per_second(each, block)) for name, each in times.items()}
-    ranks_rows(found, times)
-    return found
+    numbers.what["ranks"] = f"two gloo ranks of one machine, {case.batch} samples each"
+    numbers.rates |= {f"two ranks, {name}": words(per_second(each, block)) for name, each in times.items()}
+    ranks_rows(numbers, times)
+    return numbers
 
 
-def ranks_rows(found: Found, times: dict[str, list[float]]) -> None:
+def ranks_rows(numbers: SpeedNumbers, times: dict[str, list[float]]) -> None:
     """Speed of this rank in several ways over its own alone; before communication, over that of one of two that share
     the machine as the ranks do, and have nothing to say to each other."""
     shared = over(times["alone"], times["apart"])
-    found.row("two ranks that never speak, each over one alone, speed", shared, "what sharing the machine leaves")
+    numbers.row("two ranks that never speak, each over one alone, speed", shared, "what sharing the machine leaves")
     before = "two ranks as graphs before communication, each over one of two that never speak, speed"
     if GRAPHS not in times:
-        found.missing(before, NO_GRAPHS)
+        numbers.missing(before, NO_GRAPHS)
         name = before.replace("as graphs", "kernel by kernel")
-        found.row(name, over(times["apart"], times[f"{EAGER}, without the reduction"]), "")
+        numbers.row(name, over(times["apart"], times[f"{EAGER}, without the reduction"]), "")
         return
-    found.row(before, over(times["apart"], times[f"{GRAPHS}, without the reduction"]), "")
-    found.row("two ranks as graphs, each over one alone, speed", over(times["alone"], times[GRAPHS]), "all of it")
-    found.row("two ranks, graphs over kernel by kernel, speed", over(times[EAGER], times[GRAPHS]), "all of it")
+    numbers.row(before, over(times["apart"], times[f"{GRAPHS}, without the reduction"]), "")
+    numbers.row("two ranks as graphs, each over one alone, speed", over(times["alone"], times[GRAPHS]), "all of it")
+    numbers.row("two ranks, graphs over kernel by kernel, speed", over(times[EAGER], times[GRAPHS]), "all of it")
 
 
-def fsdp(device: str, world: int) -> Found:
+def fsdp(device: str, world: int) -> SpeedNumbers:
     """A sharded training over a replicated one of the same ranks, both kernel by kernel."""
-    found = Found()
+    numbers = SpeedNumbers()
     with Dist.start(device, started(device, world, "fsdp")) as dist:
         case = small_case(dist.device.type)
         block = max(2, case.sizes.block // 5)
@@ -170,15 +170,15 @@ def fsdp(device: str, world: int) -> Found:
         backend = dist.config.backend
     rates = {name: words(per_second(each, block)) for name, each in times.items()}
     who = "one rank" if world == 1 else "two ranks"
-    found.rates |= {f"{who}, {name} over {backend}, {EAGER}": rate for name, rate in rates.items()}
+    numbers.rates |= {f"{who}, {name} over {backend}, {EAGER}": rate for name, rate in rates.items()}
     seen = f"{rates['fsdp']} and {rates['ddp']}, {backend}"
-    found.row(f"fsdp over ddp on {who}, step time", over(times["fsdp"], times["ddp"]), seen)
-    return found
+    numbers.row(f"fsdp over ddp on {who}, step time", over(times["fsdp"], times["ddp"]), seen)
+    return numbers
 
 
-def protections(device: str, world: int) -> Found:
+def protections(device: str, world: int) -> SpeedNumbers:
     """Every protection on over off, of one trainer: two would lie in memory differently."""
-    found = Found()
+    numbers = SpeedNumbers()
     config = started(device, world) if world > 1 else DistConfig()
     with Dist.start(device, config) as dist, tempfile.TemporaryDirectory() as folder:
         case: Case = small_case(dist.device.type)
@@ -190,7 +190,7 @@ def protections(device: str, world: int) -> Found:
         dist.barrier()
     on, without = (words(per_second(times[name], block)) for name in ("on", "off"))
     who = "one rank" if world == 1 else "two ranks"
-    found.row(
+    numbers.row(
         f"every protection on over off on {who}, step time", over(times["on"], times["off"]), f"{on} and {without}"
     )
-    return found
+    return numbers

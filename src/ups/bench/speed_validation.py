@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ups.bench.engine import SameBatch
-from ups.bench.speed_case import Case, Found, small_case
+from ups.bench.speed_case import Case, SpeedNumbers, small_case
 from ups.bench.turns import Spread, Work, in_turn, over
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import TrainConfig
@@ -50,16 +50,16 @@ def count_of(train: TrainConfig) -> int:
     return math.ceil(1 / every - 1e-9)
 
 
-def validation(device: str) -> Found:
+def validation(device: str) -> SpeedNumbers:
     """Seconds of a validation with the machinery of a training around it."""
-    found = Found()
+    numbers = SpeedNumbers()
     with Dist.start(device) as dist:
         case = small_case(dist.device.type)
         batches, stage = Whole(case, dist.device), case.stage(dist.device)
         trainer = case.trainer(dist, stage=stage)
         trainer.batches = batches
         simulator, train = stage.simulator, case.config.stage("operator").train
-        kept: dict[str, Any] = {"replayed": simulator.replays, "kernel by kernel": KernelByKernel()}
+        replays_of: dict[str, Any] = {"replayed": simulator.replays, "kernel by kernel": KernelByKernel()}
 
         def way(replays: Replays) -> Work:
             def work() -> None:
@@ -68,21 +68,21 @@ def validation(device: str) -> Found:
 
             return work
 
-        names = kept if dist.device.type == "cuda" else ("kernel by kernel",)
-        turns: list[tuple[str, Work | None]] = [(name, way(kept[name])) for name in names]
+        names = replays_of if dist.device.type == "cuda" else ("kernel by kernel",)
+        turns: list[tuple[str, Work | None]] = [(name, way(replays_of[name])) for name in names]
         times = in_turn(turns, max(2, case.sizes.rounds // 2), dist.device)
-    found.what["validation"] = f"{case.words()}, {batches.words}"
+    numbers.what["validation"] = f"{case.words()}, {batches.words}"
     seconds = {name: Spread.of(each) for name, each in times.items()}
-    found.rates |= {
+    numbers.rates |= {
         f"a validation, {name}": f"{s.median:.3g} s ({s.low:.3g} – {s.high:.3g})" for name, s in seconds.items()
     }
     quicker = "validation kernel by kernel over replayed, time"
     if "replayed" in times:
-        found.row(quicker, over(times["kernel by kernel"], times["replayed"]), batches.words)
+        numbers.row(quicker, over(times["kernel by kernel"], times["replayed"]), batches.words)
     else:
-        found.missing(quicker, "a rollout is replayed on a CUDA device alone")
+        numbers.missing(quicker, "a rollout is replayed on a CUDA device alone")
     count, budget = count_of(train), train.seconds or math.nan
     best = times.get("replayed", times["kernel by kernel"])
     shares = Spread.of([count * s / (budget + count * s) for s in best])
-    found.row("share of a run that its validations take", shares, f"{count} beside {budget:g} s of training")
-    return found
+    numbers.row("share of a run that its validations take", shares, f"{count} beside {budget:g} s of training")
+    return numbers

@@ -10,7 +10,7 @@ from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import cell, circumstances, command_of, commits, markdown, newest, older
+from ups.bench.cells import circumstances, command_of, commits, markdown, newest, older, score_cell
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -107,7 +107,7 @@ def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             lines.append((f"`{row.name}`", "not measured", published, "–", "–", f"`{row.command(row.minutes)}`"))
             continue
         ratio = _over(runs, known.best)
-        cells = (cell(_scores(runs, "ups")), published, ratio, _cost(runs, "ups"), command_of(row, runs))
+        cells = (score_cell(_scores(runs, "ups")), published, ratio, _cost(runs, "ups"), command_of(row, runs))
         lines.append((f"`{row.name}`", *cells))
     notes = [f"`{row.name}`: {row.published.note}" for row in rows.values() if row.published.note]
     notes = [f"To know before comparing: {'; '.join(notes)}."] if notes else []
@@ -129,7 +129,7 @@ def beside_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> st
     """The rows with an FNO of as many parameters, trained by the same command for as long: the newest of each."""
     lines = []
     for row, runs in _with_fno(rows, entries):
-        cells = (cell(_scores(runs, "ups")), cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")
+        cells = (score_cell(_scores(runs, "ups")), score_cell(_scores(runs, "fno")), f"{_over_fno(runs):.2f}")
         lines.append((f"`{row.name}`", *cells, _cost(runs, "ups"), _cost(runs, "fno"), command_of(row, runs)))
     if not lines:
         return "No row in the ledger has an FNO beside it yet.\n"
@@ -154,7 +154,7 @@ def headline_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> 
             ratios += [ratio] if (ratio := _beside(runs, row.published.best)) is not None else []
             published = "–" if row.published.retuned is None else f"{row.published.retuned:.2e}"
             spent = ", ".join(filter(None, (f"{runs[0].minutes:g} min", circumstances(runs)))) + older(row, runs)
-            words = (f"`{row.name}`", spent, cell(_scores(runs, "ups")), published)
+            words = (f"`{row.name}`", spent, score_cell(_scores(runs, "ups")), published)
             lines.append((*words, _over(runs, row.published.best)))
     if not lines:
         return "No row is in the ledger yet.\n"

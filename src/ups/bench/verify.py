@@ -55,8 +55,8 @@ def digests_of(entry: ledger.Entry) -> dict[str, str]:
 
 
 def comparable(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
-    """Those of the minutes of the last, and of at least half of its steps, as seconds on one kind of machine have: who
-    learnt for less time errs more, and would let anything pass."""
+    """Entries of as many minutes as the last one, and of at least half of its steps, as runs on one kind of machine
+    have. Shorter trainings have larger errors, beside which anything would pass."""
     last = entries[-1]
 
     def steps(entry: ledger.Entry) -> int:

@@ -155,7 +155,7 @@ def evaluate(
             device=device,
         )
         folder, results = evaluate_run(run, question, Screen(print, report, training()))
-    show(results.headline(), results.said(), folder / "report.html")
+    show(results.headline(), results.remarks(), folder / "report.html")
 
 
 @app.command

@@ -32,8 +32,10 @@ class Number:
 
 
 def number(value: float) -> str:
-    """Four significant digits; a word where there are none."""
-    return f"{value:.4g}" if math.isfinite(value) else "infinite" if value > 0 else "–"
+    """Four significant digits; `infinite` or `-infinite` for infinity, `–` for NaN."""
+    if math.isnan(value):
+        return "–"
+    return f"{value:.4g}" if math.isfinite(value) else f"{'-' * (value < 0)}infinite"
 
 
 def with_interval(value: float, low: float, high: float, n: int) -> str:

@@ -129,9 +129,9 @@ def neighbours(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
     """For each cell of a grid, in order, those that are looked at: itself, then those along each axis, `(cells, n)`.
     What lies beyond an end that does not wrap is the last cell."""
     cells = torch.arange(torch.Size(shape).numel()).reshape(shape)
-    found = [cells]
+    neighbour_cells = [cells]
     for axis, (length, wraps) in enumerate(zip(shape, periodic, strict=True)):
         for by in (by for far in range(1, REACH[len(shape)] + 1) for by in (-far, far)):
             at = torch.arange(length) + by
-            found.append(cells.index_select(axis, at % length if wraps else at.clamp(0, length - 1)))
-    return torch.stack([each.flatten() for each in found], 1)
+            neighbour_cells.append(cells.index_select(axis, at % length if wraps else at.clamp(0, length - 1)))
+    return torch.stack([each.flatten() for each in neighbour_cells], 1)

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from ups.eval.results import Record, TaskResult, how_few
+from ups.eval.intervals import number
+from ups.eval.results import TaskResult, how_few
 from ups.eval.rollout import Evaluation
 from ups.types import counted
 
@@ -15,20 +16,9 @@ LINEAR = "linear"  # the baseline of that name
 SMALL = 10  # times under what is usual, from which a true field is next to nothing
 
 
-def number(value: float) -> str:
-    """Four significant digits."""
-    return f"{value:.4g}"
-
-
 def percent(share: float) -> str:
     """A share of one, in percent."""
     return f"{100 * share:.2f} %"
-
-
-def with_interval(record: Record) -> str:
-    """A number and the interval around it; one sample has none."""
-    ends = f" ({number(record.low)} – {number(record.high)})" if record.n > 1 else ""
-    return f"{number(record.value)}{ends}"
 
 
 def codec_complaints(task: TaskResult) -> list[str]:

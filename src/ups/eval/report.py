@@ -13,9 +13,9 @@ import numpy as np
 
 from ups.eval import results, sections, trajectories, trust_sections
 from ups.eval.gates import Gate, gates_section, records_of
-from ups.eval.intervals import strict
+from ups.eval.intervals import number, strict
 from ups.eval.learning import LearningCurve
-from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, number, outdone, with_interval
+from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, outdone
 from ups.eval.results import Cost, DataFact, Entry, Point, Record, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows
@@ -108,11 +108,11 @@ class Report:
             codec = number(self.find(name, "reconstruction").value) if task.reconstruction else "–"
             step = number(self.find(name, ours, "one-step-nrmse").value)
             still = number(self.find(name, "persistence").value)
-            first = (name, mine.protocol, with_interval(mine), still, number(ratio.value))
+            first = (name, mine.protocol, mine.words, still, number(ratio.value))
             rows.append((*first, *cells, codec, step, task.verdict[0]))
         return tuple(rows)
 
-    def said(self) -> tuple[str, ...]:
+    def remarks(self) -> tuple[str, ...]:
         """What there is to say beside the table: what to know before believing it, what else is worth knowing, and
         where the time went."""
         unseen = (s for task in self.tasks for s in task.unseen)

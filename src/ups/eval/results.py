@@ -15,7 +15,7 @@ import numpy as np
 from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
-from ups.eval.intervals import Number, all_strict, ratio_of_means, strict
+from ups.eval.intervals import Number, all_strict, ratio_of_means, strict, with_interval
 from ups.eval.learnt import Shortfall, shortfall
 from ups.eval.pairs import decidable, surely_lower
 from ups.eval.refinement import RefinementScores
@@ -198,6 +198,11 @@ class Record:
     config: str
     data: str
     seed: int
+
+    @property
+    def words(self) -> str:
+        """The value with its interval."""
+        return with_interval(self.value, self.low, self.high, self.n)
 
 
 @dataclass(frozen=True)

@@ -225,8 +225,8 @@ def evaluate(
                 predicted = predictor.predict(shown, whole.targets.shape[1])
             batches.seconds += time.perf_counter() - began
             if predicted.shape != whole.targets.shape:
-                told, wanted = tuple(predicted.shape), tuple(whole.targets.shape)
-                raise ConfigError(f"{predictor.name} predicted frames of shape {told} where {wanted} was asked for.")
+                shape, wanted = tuple(predicted.shape), tuple(whole.targets.shape)
+                raise ConfigError(f"{predictor.name} predicted frames of shape {shape} where {wanted} was asked for.")
             for window, frames in zip(group, torch.split(predicted, [len(w) for w in group]), strict=True):
                 batches.add(window, frames, pool)
         batches.settle(0)

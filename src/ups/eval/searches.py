@@ -26,9 +26,9 @@ class SearchScores:
     errors: dict[int, list[Array]] = field(default_factory=dict)  # nRMSE of each sample, by budget
     correlations: list[float] = field(default_factory=list)
 
-    def add(self, budget: int, found: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
+    def add(self, budget: int, rollouts: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Rollouts `(B, T, *S, C)` of one budget."""
-        rows = nrmse(found, truth, mask=mask).mean((1, 2)).double().cpu().numpy()
+        rows = nrmse(rollouts, truth, mask=mask).mean((1, 2)).double().cpu().numpy()
         self.errors.setdefault(budget, []).append(np.nan_to_num(rows, nan=np.inf, posinf=np.inf))
 
     def watch(self, looks: Tensor, frames: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 
 from ups.eval.by_parameter import by_channel, by_parameter, varied
 from ups.eval.ensembles import Fan
-from ups.eval.intervals import Number
+from ups.eval.intervals import Number, number
 from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
-from ups.eval.remarks import number, percent, with_interval
+from ups.eval.remarks import percent
 from ups.eval.results import DataFact, Entry, Record, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.eval.training_facts import Drawn, StageFact
@@ -118,7 +118,7 @@ def refinement_section(tasks: Sequence[TaskResult], find: Callable[..., Record])
     for task in tasks:
         if task.refinement is not None:
             e = task.ours.evaluation
-            cells = (with_interval(find(e.task.name, e.predictor, name)) for name in ("nrmse", *MEANINGS))
+            cells = (find(e.task.name, e.predictor, name).words for name in ("nrmse", *MEANINGS))
             rows.append((e.task.name, f"{task.refinement.tolerance:g}", *cells))
     text = (
         "The prediction as the start of preconditioned conjugate gradients on the equations of the accurate scheme, "
@@ -224,7 +224,7 @@ def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
         e, ratio = entry.evaluation, "–"
         if task.persistence_for(entry) is not None:
             ratio = number(find(name, e.predictor, "nrmse-over-persistence", split=e.split).value)
-        rows.append((e.split, e.predictor, with_interval(find(name, e.predictor, split=e.split)), ratio, str(len(e))))
+        rows.append((e.split, e.predictor, find(name, e.predictor, split=e.split).words, ratio, str(len(e))))
     return tuple(rows)
 
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ups.eval.ensembles import AS_DRAWN
-from ups.eval.remarks import number, percent
+from ups.eval.intervals import number
+from ups.eval.remarks import percent
 from ups.eval.results import TaskResult, times_of
 from ups.pages import Curve, Section, chart
 from ups.types import Array

@@ -171,7 +171,7 @@ class Session:
         outside += simulator.strange(part.window([*few], [0] * len(few), 1, 0))
         split, seen = self._seen([part, *others], data)
         label = f"{split}, {cells_of(cells)}"
-        (exam, *beyond), notes = by_length([part, *others], label, self.judge.asked.context)
+        (exam, *beyond), notes = by_length([part, *others], label, self.judge.protocol.context)
         exam = replace(exam, outside=(*outside, *seen, *self._box(source, data)))
         self.judge.warnings += notes
         on = f"on {path.name} ({label})"

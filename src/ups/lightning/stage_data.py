@@ -20,7 +20,7 @@ from ups.run.config import RunConfig
 from ups.run.datasets import DataSet, Screen, aligned, open_sets
 from ups.run.load import load as load_simulator
 from ups.run.order import validations_of, windows_of
-from ups.run.supervised import say, told
+from ups.run.supervised import reporter, say
 from ups.stages import STAGES
 from ups.tensors import Window
 
@@ -60,7 +60,7 @@ class StageData(LightningDataModule):
     def prepare_data(self) -> None:
         check(self.config)
         with ExitStack() as stack:
-            open_sets(self.config.data, self.folder, told(say), stack)
+            open_sets(self.config.data, self.folder, reporter(say), stack)
 
     def setup(self, stage: str) -> None:  # noqa: ARG002
         if self.sets:

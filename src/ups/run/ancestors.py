@@ -31,8 +31,8 @@ class Warned(NamedTuple):
 def seen_before(config: RunConfig, sets: Sequence[DataSet], split: str, following: Following) -> tuple[str, list[str]]:
     """What trajectories of a part of a run's data are to its simulator, in words, and what a reader must know of it."""
     if split == "train":
-        said = "These trajectories were trained on: the numbers say nothing about unseen ones."
-        return "on trajectories SEEN IN TRAINING", [said]
+        warning = "These trajectories were trained on: the numbers say nothing about unseen ones."
+        return "on trajectories SEEN IN TRAINING", [warning]
     warned = [Warned(words, seen=True) for data in sets for words in leaks(data, (split,))]
     warned += _trained_before(config, sets, split, following)
     which = "partly SEEN IN TRAINING" if any(each.seen for each in warned) else "not seen in training"

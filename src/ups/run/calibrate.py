@@ -28,10 +28,10 @@ LEVEL = 0.9  # the part of the truth that their intervals are to cover
 TRAJECTORIES = (16, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 FEW = 8  # trajectories, below which a calibration is a guess
-LASTING = (0.0, 0.1, 0.3, 1.0)  # of the noise of members, tried in this order
-TRIED = 8  # members and trajectories by which that is chosen
-PLACES = 512  # of a frame at which it is compared
-KEPT = 2**30  # bytes of members that are kept to be fitted again; more of them are drawn again
+CONSTANT = (0.0, 0.1, 0.3, 1.0)  # parts of the noise of members that stay the same over all steps, tried in this order
+TRIED = 8  # members, and trajectories, on which each of them is tried
+PLACES = 512  # of a frame, at most, at which members are compared with the truth
+HELD_BYTES = 2**30  # of members, at most, that are held for fitting again; where there are more, they are drawn again
 ROUNDS = 2  # of fitting stretch and damping to each other
 NEAR = 0.2  # of a step: its factor is averaged with those so much earlier and later
 
@@ -40,11 +40,11 @@ Drawn = tuple[torch.Tensor, torch.Tensor, Window]  # members, the rollout withou
 
 
 def trust_of(
-    simulator: Simulator, sets: Sequence[DataSet], device: torch.device, screen: Screen, asked: EvalConfig
+    simulator: Simulator, sets: Sequence[DataSet], device: torch.device, screen: Screen, settings: EvalConfig
 ) -> dict[str, Trust]:
     """Per task, what is fitted on its validation part, for rollouts that begin where users may begin them and where
-    they are judged as `asked`; the screen shows how far it is, and where nothing could be fitted."""
-    given = asked.given_to(simulator.context)
+    they are judged by `settings`; the screen shows how far it is, and where nothing could be fitted."""
+    given = settings.given_to(simulator.context)
     simulator.to(device).eval()
     simulator.trust = trust = {}  # nothing of what was fitted before
     for i, data in enumerate(sets):
@@ -73,7 +73,7 @@ def starts_of(simulator: Simulator, task: TaskSpec, given: int) -> tuple[int, ..
 
 
 def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: int) -> Trust:
-    """What the validation part of one task says."""
+    """Calibration and error model of one task, fitted on its validation part."""
     drawn_by, task = drawing_part(simulator, data.task), data.task
     drawings = Drawings()
     signs: dict[str, list[Array]] = {}
@@ -81,11 +81,10 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
     starts = starts_of(simulator, task, given)
-    lasting = 0.0 if drawn_by is None else _lasting(simulator, data, device, starts)
+    lasting = 0.0 if drawn_by is None else _constant_noise(simulator, data, device, starts)
 
     def windows() -> Iterator[Window]:
-        found = _windows(data, starts, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu])
-        return (window.to(device) for window in found)
+        return (window.to(device) for window in _windows(data, starts, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]))
 
     for window in windows():
         steps = window.targets.shape[1]
@@ -128,16 +127,16 @@ class Drawings:
     def __init__(self) -> None:
         self.places: list[list[torch.Tensor]] = []  # of each step, of each window
         self.powers = Powers()
-        self.kept: list[Drawn] | None = []  # None: too many
+        self.drawn: list[Drawn] | None = []  # None: too many to hold
 
     def add(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
         """Members `(M, B, T, *S, C)`, and the rollout without draws."""
         self._place(members, plain, window)
         self.powers.add(members, plain, window)
-        if self.kept is not None:
-            self.kept.append((members.cpu(), plain.cpu(), window.to("cpu")))
-            much = sum(one[0].numel() * one[0].element_size() for one in self.kept) > KEPT
-            self.kept = None if much else self.kept
+        if self.drawn is not None:
+            self.drawn.append((members.cpu(), plain.cpu(), window.to("cpu")))
+            much = sum(one[0].numel() * one[0].element_size() for one in self.drawn) > HELD_BYTES
+            self.drawn = None if much else self.drawn
 
     def calibration(
         self,
@@ -147,21 +146,21 @@ class Drawings:
         device: torch.device,
         again: Callable[[], Iterable[Drawn]],
     ) -> Calibration:
-        """Stretch and damping, each fitted to what the other leaves: damped members are narrower. `again` draws them
-        once more, where they were too many to be kept."""
+        """Stretch and damping, fitted in turns, for damped members are narrower. `again` draws the members once more,
+        where they were too many to hold."""
         factors = factors_of(self.places, task, device)
-        found = Calibration(drawn_by, factors, lasting, self.powers.damping(factors, task))
+        calibration = Calibration(drawn_by, factors, lasting, self.powers.damping(factors, task))
         for _ in range(ROUNDS):
-            if all(d == 1 for step in found.damping for band in step for d in band):
+            if all(d == 1 for step in calibration.damping for band in step for d in band):
                 break
             self.places = []
-            for members, plain, window in again() if self.kept is None else self.kept:
+            for members, plain, window in again() if self.drawn is None else self.drawn:
                 here = window.to(device)
-                damped = torch.stack([found.damped(one, here) for one in members.to(device)])
-                self._place(damped, found.damped(plain.to(device), here), here)
+                damped = torch.stack([calibration.damped(one, here) for one in members.to(device)])
+                self._place(damped, calibration.damped(plain.to(device), here), here)
             factors = factors_of(self.places, task, device)
-            found = dataclasses.replace(found, factors=factors, damping=self.powers.damping(factors, task))
-        return found
+            calibration = dataclasses.replace(calibration, factors=factors, damping=self.powers.damping(factors, task))
+        return calibration
 
     def _place(self, members: torch.Tensor, plain: torch.Tensor, window: Window) -> None:
         steps = plain.shape[1]
@@ -175,11 +174,11 @@ def _members(simulator: Simulator, window: Window, count: int, lasting: float) -
     return members_of(simulator.simulate, window, steps, count, together=count, lasting=lasting)
 
 
-def _lasting(simulator: Simulator, data: DataSet, device: torch.device, starts: Sequence[int]) -> float:
-    """The part of the noise of members that is the same at all steps, more of it as long as the CRPS of a few of them
-    on a few trajectories falls."""
+def _constant_noise(simulator: Simulator, data: DataSet, device: torch.device, starts: Sequence[int]) -> float:
+    """The best part of the noise of members to stay the same over all steps: tries 0, 0.1, 0.3 and 1 on a few members
+    of a few trajectories, and stops at the first that does not lower the CRPS. 0 for steady tasks."""
     std, least, best = simulator.codec.statistics_of(data.task).scale, math.inf, 0.0
-    for lasting in (0.0,) if data.task.steady else LASTING:
+    for lasting in (0.0,) if data.task.steady else CONSTANT:
         scores = []
         for window in _windows(data, starts, TRIED, TRIED):
             window = window.to(device)
@@ -294,10 +293,10 @@ class Powers:
         stretch = np.array(factors)[:, None]
         fine = np.array(EDGES)[:, None] >= STRETCHED
         part = np.where(fine, np.minimum(stretch, 1.0), stretch)
-        found = own + 2 * part * both + part**2 * drawn
+        power = own + 2 * part * both + part**2 * drawn
         logs = np.zeros_like(truth)
         for first, last in pairwise(np.cumsum([0, *(len(f.channels) for f in task.fields)]).tolist()):
-            want, have = (x[..., first:last].sum(-1, keepdims=True) for x in (truth, found))
+            want, have = (x[..., first:last].sum(-1, keepdims=True) for x in (truth, power))
             ratio = np.divide(want, have, out=np.ones_like(want), where=(want > 0) & (have > 0))
             logs[..., first:last] = 0.5 * np.log(ratio)
         rows = _smoothed(logs).clip(1 / LIMIT, 1.0)

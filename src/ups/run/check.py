@@ -288,13 +288,13 @@ def _makeable(folder: Path) -> None:
 
 
 def _mirrored_right(config: RunConfig, sets: Sequence[Outline]) -> None:
-    """No mirror images are asked for that would be of other cells. Every n-th cell from the first on, of a number that
-    n divides, never ends with the last: between walls the cells of the image lie elsewhere. Where an axis wraps they
-    are the same cells, moved."""
-    asked = {f"{name}.symmetries": getattr(config.stage(name), "symmetries", False) for name in config.plan}
-    asked["model.simulator.images"] = config.model.simulator.images
+    """ConfigError where mirror images would lie on other cells than those in use. Every n-th cell from the first on, of
+    a number that n divides, leaves out the last one, so between walls the image lies on other cells. Where an axis
+    wraps, it lies on the same ones, moved."""
+    images_of = {f"{name}.symmetries": getattr(config.stage(name), "symmetries", False) for name in config.plan}
+    images_of["model.simulator.images"] = config.model.simulator.images
     for data in (data for data in sets if data.one_sided and mirrors_of(data.task) is not None):
-        for key in (key for key, which in asked.items() if which is True):
+        for key in (key for key, images in images_of.items() if images is True):
             stage = config.stages.get(key.partition(".")[0])
             if not stage.learns(data.task) if stage is not None else data.task.inputs and not data.task.steady:
                 continue

@@ -33,8 +33,8 @@ THERE = "what it left is there, to the byte"
 
 @dataclass(frozen=True)
 class Finish:
-    """How a run that did all it was asked for ended: why, the table to show and what to say of it. `report` is there
-    where the simulator was judged now."""
+    """How a run ended that did all it was to do: why, the table to show and remarks on it. `report` is there where the
+    simulator was judged now."""
 
     ending: Ending
     cause: str = "done."
@@ -57,7 +57,7 @@ class Judged:
     @classmethod
     def of(cls, report: Report) -> Judged:
         headline = report.headline() if report.tasks else ()
-        return cls(report.numbers, report.per_trajectory(), headline, report.said(), report)
+        return cls(report.numbers, report.per_trajectory(), headline, report.remarks(), report)
 
     @property
     def simulator(self) -> str:
@@ -102,7 +102,7 @@ class Conclusion:
             report = self._report(judged, gates)
         elif not cause:
             return paused(self.span)
-        remarks = report.said() if report is not None else judged.remarks
+        remarks = report.remarks() if report is not None else judged.remarks
         ending = Ending.GATE_MISSED if cause else Ending.SUCCESS
         return Finish(ending, cause or "done.", judged.headline, (*remarks, *map(_line, gates)), report)
 
@@ -239,7 +239,7 @@ def trained(folder: RunDir, journal: Journal) -> bool:
 
 
 def require_inputs(span: Span, folder: RunDir) -> None:
-    """DataError where a phase is to come first whose inputs are missing."""
+    """DataError where the inputs of the first phase are missing."""
     first, needs = span.first, dict[str, Any]()
     if first in ("doctor", "estimate", "dry-run", "train"):
         needs = {"data": [folder.data]}

@@ -196,9 +196,9 @@ class RunConfig(Config):
 
     @property
     def definitions(self) -> list[dict[str, Any]]:
-        """What is said of the files of each entry of `data`, as a simulator keeps it; once where it is the same."""
-        said = [data.definition.plain() for data in self.data.values()]
-        return [definition for i, definition in enumerate(said) if definition not in said[:i]]
+        """The definition of the files of each entry of `data`, as a simulator keeps it; equal ones once."""
+        definitions = [data.definition.plain() for data in self.data.values()]
+        return [definition for i, definition in enumerate(definitions) if definition not in definitions[:i]]
 
     @property
     def parts(self) -> tuple[str, ...]:

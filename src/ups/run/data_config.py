@@ -213,7 +213,7 @@ class DataConfig(GenerateConfig):
 
     @property
     def definition(self) -> Definition:
-        """What is said of the task of the files; `params` hold for every sample of them."""
+        """The definition of the task of the files; `params` hold for every sample of them."""
         definition = Definition.of(self.task)
         params = {**definition.parameters, **single(self.params)} if self.there else definition.parameters
         return dataclasses.replace(definition, parameters=params)

@@ -197,7 +197,7 @@ class Identity:
 
 
 class IdentifiedStore:
-    """A store whose checkpoints say what the data hold that they were trained on, and that gives none of other data.
+    """A store whose checkpoints hold the digests of their data; it loads none that was trained on other data.
 
     `require_unchanged` raises where the data are no longer those: what was learnt since the last checkpoint is not
     saved.

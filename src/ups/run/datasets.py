@@ -46,7 +46,7 @@ class Screen:
 
     @classmethod
     def silent(cls) -> Screen:
-        """For ranks whose words nobody reads."""
+        """A screen that shows nothing."""
         return cls(_nothing, _nothing, _nothing)
 
 
@@ -233,9 +233,9 @@ def as_known(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[Dat
 
 
 def aligned(sets: Sequence[DataSet], known: Mapping[str, TaskSpec]) -> list[DataSet]:
-    """Data sets whose words mean what they mean to a simulator that knows such tasks: it is told a word as its place
-    among the choices, so those it knows come first, in its order, and so do parameters. What goes on from it knows
-    fields and inputs by their names (`models.inherit`): their order is that of the data."""
+    """Data sets with parameters, and the words that these may be, in the order of a simulator that knows the tasks; new
+    ones come last. A network gets a word as its place among the choices, so the order matters. Fields and inputs keep
+    the order of the data, for `models.inherit` matches them by name."""
     return [_aligned(data, known[data.task.name]) if data.task.name in known else data for data in sets]
 
 
@@ -269,7 +269,7 @@ def open_sets(
     say: Say = _nothing,
     data_from: str | None = None,
 ) -> list[DataSet]:
-    """The data sets of a config, one for each task, open until `stack` closes; `say` is told what readers noticed. What
+    """The data sets of a config, one for each task, open until `stack` closes; `say` gets what readers noticed. What
     the run in the folder `data_from` has made is not made again."""
     known = None if data_from is None else RunDir(Path(data_from)).cache("data")
     entries = []

@@ -91,12 +91,12 @@ def doubts_of(source: Source) -> list[str]:
 
 
 def doubts(sets: Iterable[DataSet]) -> list[str]:
-    """What is doubtful of the data of a run, all of a task that is said twice once; data that it makes are not."""
-    found = [
+    """What is doubtful of the data of a run, each sentence once; data that the run makes itself are not doubted."""
+    sentences = [
         f"{data.task.name}: {words}"
         for data in sets
         for entry in data.entries
         if entry.config.there
         for words in doubts_of(entry.source)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sentences))

@@ -78,7 +78,7 @@ def _short(train: TrainConfig) -> bool:
 
 
 def no_dry_run(journal: Journal, span: Span, stages: Sequence[str], key: Sequence[Any]) -> str:
-    """Why none is made, in words; empty where one is. `key` is what its steps depend on."""
+    """Why no dry run is made, in words; empty where one is. `key` is what its steps depend on."""
     if not span.wants("dry-run"):
         return f"--from {span.first}"
     if not stages:

@@ -63,13 +63,13 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
     """
     name, steady = parts[0].task.name, parts[0].task.steady
     notes: list[str] = []
-    found: list[tuple[int, Exam]] = []
+    counted_exams: list[tuple[int, Exam]] = []
     for shape in dict.fromkeys(part.shape for part in parts):
         first, *more = (part for part in parts if part.shape == shape)
         lengths, label = np.concatenate([part.lengths for part in (first, *more)]), f"{split}, {cells_of(shape)}"
         exam = Exam(label, first, more=tuple(more))
         if steady:
-            found.append((len(lengths), exam))
+            counted_exams.append((len(lengths), exam))
             continue
         long = lengths[lengths > context]
         if short := len(lengths) - len(long):
@@ -83,15 +83,17 @@ def by_length(parts: Sequence[Trajectories], split: str, context: int) -> tuple[
             notes.append(
                 f"{name}: trajectories ({split}) have {len(counts)} lengths; all are judged over {least} frames."
             )
-            found.append(
+            counted_exams.append(
                 (len(long), dataclasses.replace(exam, split=f"{label}, {least} frames", frames=least, cut=True))
             )
             continue
         for length, count in counts.items():
-            found.append((int(count), dataclasses.replace(exam, split=f"{label}, {length} frames", frames=int(length))))
-    if not found:
+            counted_exams.append(
+                (int(count), dataclasses.replace(exam, split=f"{label}, {length} frames", frames=int(length)))
+            )
+    if not counted_exams:
         raise DataError(f"{name}: no trajectory ({split}) is longer than its context; give it longer ones.")
-    (most, main), *rest = sorted(found, key=lambda pair: -pair[0])
+    (most, main), *rest = sorted(counted_exams, key=lambda pair: -pair[0])
     others = [exam for _, exam in rest]
     if others:
         alike, *apart = (exam.split.removeprefix(f"{split}, ") for exam in (main, *others))
@@ -116,8 +118,8 @@ def outside_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]
     steps = [] if task.steady else [dt for part in parts for dt in part.clock.range]
     # Times that are stored in float32 make steps of their own, which nobody has to hear of.
     strange = [dt for dt in steps if not low - UNEVEN * low <= dt <= high + UNEVEN * high]
-    said = [simulator.outside(params, task.name, dt) for dt in (None, *strange)]
-    return list(dict.fromkeys(sentence for sentences in said for sentence in sentences))
+    outside = [simulator.outside(params, task.name, dt) for dt in (None, *strange)]
+    return list(dict.fromkeys(sentence for sentences in outside for sentence in sentences))
 
 
 def exams(
@@ -149,7 +151,7 @@ def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
     """The test trajectories of each set of parameters by themselves, apart on each grid; none where all have the same
     parameters. A set in which no frame follows the `context` is a sentence."""
     named: dict[Key, Params] = {}  # in the order in which the first has them
-    found: dict[Key, dict[tuple[int, ...], list[Trajectories]]] = {}
+    by_params: dict[Key, dict[tuple[int, ...], list[Trajectories]]] = {}
     for entry in data.entries:
         rows = {name: row for row, name in enumerate(entry.source.ids)}
         sets: dict[Key, list[str]] = {}
@@ -159,10 +161,10 @@ def by_parameters(data: DataSet, context: int) -> Iterator[Exam | str]:
             named.setdefault(key, params)
         for key, ids in sets.items():
             for part in alike(entry.source, ids, entry.config.reduce):
-                found.setdefault(key, {}).setdefault(part.shape, []).append(part)
-    if len(found) < 2:
+                by_params.setdefault(key, {}).setdefault(part.shape, []).append(part)
+    if len(by_params) < 2:
         return
-    for label, grids in zip(labels_of([named[key] for key in found]), found.values(), strict=True):
+    for label, grids in zip(labels_of([named[key] for key in by_params]), by_params.values(), strict=True):
         for shape, parts in grids.items():
             split = label if len(grids) == 1 else f"{label}, {cells_of(shape)}"
             if not data.task.steady and max(int(part.lengths.max()) for part in parts) <= context:
@@ -254,10 +256,10 @@ class Maker:
             "batch": None,
         }
         made = load(GenerateConfig, overrides=wanted)
-        found = tuple(n // (thin * every) for n in equation_of(made).domain(made.resolution or cells[0]).shape)
-        if found != cells:
+        solved_on = tuple(n // (thin * every) for n in equation_of(made).domain(made.resolution or cells[0]).shape)
+        if solved_on != cells:
             raise ConfigError(
-                f"{name} is solved on {cells_of(found)}, not on {cells_of(cells)}; choose such a resolution."
+                f"{name} is solved on {cells_of(solved_on)}, not on {cells_of(cells)}; choose such a resolution."
             )
         (path,) = generate(made, self.place / fingerprint(made), self.screen.following)
         fresh = renamed(self.stack.enter_context(open_source(path, TASKS, name)), spec)

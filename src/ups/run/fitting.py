@@ -25,32 +25,32 @@ ARRAYS = "arrays"  # the kind of storage of a file that does not say what it hol
 
 
 def _nothing(_: str) -> None:
-    """Nobody is told."""
+    """Drops the sentence."""
 
 
 def definitions_of(run: Path, simulator: Simulator) -> tuple[Definition, ...]:
-    """What training was told of its files, each definition under the name of its task: as the simulator keeps it, or as
-    the config of the run folder does, where an older program left it."""
+    """The definitions of the files of training, each under the name of its task: from the simulator, or from the config
+    of the run folder where an older program left it."""
     held = simulator.provenance.get("definitions", ())
     if not held and (run / "config.yaml").is_file():
         with suppress(UpsError):  # a config that this program does not read says nothing
             held = load_config(run_config(), run / "config.yaml").definitions
     try:
-        said = [Definition.from_plain(content) for content in held]
+        definitions = [Definition.from_plain(content) for content in held]
     except (TypeError, ValueError, AttributeError):
         raise DataError(f"{run}: what its simulator says of the files of training is damaged; save it again.") from None
-    left = [name for name in simulator.codec.tasks if name not in {definition.name for definition in said}]
+    left = [name for name in simulator.codec.tasks if name not in {definition.name for definition in definitions}]
     named = [
         definition if definition.name else dataclasses.replace(definition, name=left[0])
-        for definition in said
+        for definition in definitions
         if definition.name in simulator.codec.tasks or (not definition.name and len(left) == 1)
     ]
     return tuple(map(partial(_agreed, named), named))
 
 
-def _agreed(said: Sequence[Definition], definition: Definition) -> Definition:
+def _agreed(definitions: Sequence[Definition], definition: Definition) -> Definition:
     """A definition with the parameters that hold for all files of its task, and not for one of several entries."""
-    others = [other.parameters for other in said if other.name == definition.name]
+    others = [other.parameters for other in definitions if other.name == definition.name]
     common = {k: v for k, v in definition.parameters.items() if all(each.get(k) == v for each in others)}
     return dataclasses.replace(definition, parameters=common)
 
@@ -79,24 +79,24 @@ def open_for(
     if tasks := dict.fromkeys(reading.source.task.name for reading in readings):
         if len(tasks) > 1:
             raise ConfigError(f"{path}: could hold {' or '.join(tasks)}; say which with --task.")
-        source, said = readings[0].source, readings[0].said
+        source, remarks = readings[0].source, readings[0].remarks
     else:
-        said = [_misfit(path, fault) for fault in faults[:1]]
+        remarks = [_misfit(path, fault) for fault in faults[:1]]
         try:
-            source = _plainly(simulator, path, Definition(name=task or ""), said.append, own)
+            source = _plainly(simulator, path, Definition(name=task or ""), remarks.append, own)
         except UpsError as error:
             raise (faults or [error])[0] from None
-    for sentence in said:
-        say(sentence)
+    for remark in remarks:
+        say(remark)
     return source
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A file by a definition of training, and what there is to say of it; `sure` that its arrays are those meant."""
+    """A file read by a definition of training, with remarks; `sure` where its arrays are certainly those meant."""
 
     source: Source
-    said: list[str]
+    remarks: list[str]
     sure: bool
 
 
@@ -113,7 +113,7 @@ def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading],
                 faults.append(error)
                 continue
             before = [_misfit(path, faults[-1])] if i else []
-            readings.append(dataclasses.replace(reading, said=before + reading.said, sure=reading.sure and not i))
+            readings.append(dataclasses.replace(reading, remarks=before + reading.remarks, sure=reading.sure and not i))
             break
     sure = [reading for reading in readings if reading.sure]
     return sure or readings, faults
@@ -123,7 +123,7 @@ def _as_trained(path: Path, definition: Definition) -> Reading:
     """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
     source = open_source(path, TASKS, dataclasses.replace(definition, parameters={}))
     stated = source.params_of(0)
-    said = [
+    remarks = [
         f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}."
         for name, value in definition.parameters.items()
         if name in stated and stated[name] != value
@@ -134,11 +134,11 @@ def _as_trained(path: Path, definition: Definition) -> Reading:
         source.close()
         source = open_source(path, TASKS, dataclasses.replace(definition, parameters=missing, bounds=bounds))
     taken = [f"{path}: {note}." for note in source.notes if TAKEN in note]
-    return Reading(source, said + taken, not taken)
+    return Reading(source, remarks + taken, not taken)
 
 
 def _within(source: Source, axis: str) -> bool:
-    """Whether the coordinates of an axis reach to the ends that it is said to have, to a cell."""
+    """Whether the coordinates of an axis reach to the ends that its definition gives it, to a cell."""
     at = source.task.axes.index(axis)
     cells, (low, high) = source.domain.coordinates[at], source.domain.bounds[at]
     return max(abs(float(cells[0]) - low), abs(float(cells[-1]) - high)) <= (high - low) / len(cells)

@@ -12,7 +12,7 @@ CHAMPION = "champion"
 
 
 def gates_from(values: Any) -> dict[str, str | dict[str, float]]:
-    """The section as it is kept; ConfigError for what is no bound and no run."""
+    """The section `gates` as a config keeps it; ConfigError for a value that is neither a bound nor a run."""
     if not isinstance(values, Mapping):
         raise ConfigError(
             f"gates is {values!r}, but must be bounds by task, for example {{burgers1d: {{nrmse: 0.1}}}}."

@@ -153,10 +153,10 @@ class Telling:
         self.report(Progress(done, self.total, self.name, note, self.writer.done))
 
     def interrupted(self) -> None:
-        """Say what is kept."""
-        kept = self.writer.done
-        note = f"stopped; {kept} of {self.total} trajectories are kept, and the same command goes on from there"
-        self.report(Progress(kept, self.total, self.name, note, kept))
+        """Say how many trajectories are kept."""
+        done = self.writer.done
+        note = f"stopped; {done} of {self.total} trajectories are kept, and the same command goes on from there"
+        self.report(Progress(done, self.total, self.name, note, done))
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ def file_spec(config: GenerateConfig, params: FileParams, domain: Domain, scheme
     if config.store != Reduction():  # files that are whole are those they were before this could be asked for
         identity["store"] = asdict(config.store)
     varying = params.drawn(config.seed, range(config.samples))
-    kept, left = times[config.store.frames], config.store.domain(domain)
-    return FileSpec(equation.spec(), shared, left, kept, config.samples, identity, varying)
+    times_kept, stored_on = times[config.store.frames], config.store.domain(domain)
+    return FileSpec(equation.spec(), shared, stored_on, times_kept, config.samples, identity, varying)
 
 
 def _identities(path: Path, plan: FileSpec) -> tuple[dict[str, object], dict[str, object]]:

@@ -47,7 +47,7 @@ from ups.run.generate import Progress
 from ups.run.law_watch import LawWatch
 from ups.run.load import load
 from ups.run.long_rollouts import long_rollouts
-from ups.run.order import told, windows_of
+from ups.run.order import drawn_in, windows_of
 from ups.run.training_mean import training_mean
 from ups.rundir import RunDir
 from ups.stages import STAGES
@@ -65,7 +65,7 @@ def predictor_of(simulator: Simulator, device: torch.device, name: str = OURS) -
 
 @dataclass
 class Judge:
-    """Asks a simulator, beside persistence and the baselines, the same of every set of trajectories."""
+    """Judges a simulator, persistence and the baselines alike, on every set of trajectories."""
 
     config: RunConfig
     simulator: Simulator
@@ -82,7 +82,8 @@ class Judge:
         self.ours = dataclasses.replace(plain, function=self.watch)
 
     @property
-    def asked(self) -> EvalProtocol:
+    def protocol(self) -> EvalProtocol:
+        """How the trajectories are judged: the frames given, and how many follow them."""
         return protocol(self.config.evaluation.protocol, self.config.evaluation.given_to(self.simulator.context))
 
     @property
@@ -101,7 +102,7 @@ class Judge:
         laws = self.watch.taken()
         mean = None if data is None else training_mean(data.parts("train"), exam.part.shape)
         self._show(exam, ROLLOUTS)
-        coded = reconstruct(self._coded, self.device, self._windows(exam), self.asked, exam.split)
+        coded = reconstruct(self._coded, self.device, self._windows(exam), self.protocol, exam.split)
         ensemble, errors = self._trust(exam)
         self._show(exam, TRUST)
         search, refinement = self._search(exam), self._refinement(exam)
@@ -116,7 +117,7 @@ class Judge:
         return TaskResult(
             ours=main,
             persistence=others[-1],
-            mean=None if mean is None else Entry(evaluate(mean, self._windows(exam), self.asked, exam.split, 0)),
+            mean=None if mean is None else Entry(evaluate(mean, self._windows(exam), self.protocol, exam.split, 0)),
             baselines=tuple(others[:-1]),
             reconstruction=Entry(coded, self.cost),
             beyond=tuple(further),
@@ -135,8 +136,8 @@ class Judge:
         """The results with all that a reader needs to judge them."""
         c = self.config
         notes = notes_on(self.baselines, self.seconds, self.cost.seconds, len(self.simulator.tasks))
-        said = (tuple(self.warnings), notes, on)
-        return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *said)
+        remarks = (tuple(self.warnings), notes, on)
+        return Report(title, tuple(results), dump(c), fingerprint(c), c.seed, tuple(facts), *remarks)
 
     def _show(self, exam: Exam, done: float) -> None:
         """How far the judging of one task is, in percent."""
@@ -154,7 +155,7 @@ class Judge:
         for window in (part.to(self.device) for many in self._windows(exam, cells) for part in many.split(rows)):
             self._show(exam, CODEC + (TRUST - CODEC) * done / len(exam.part))
             done += len(window)
-            steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
+            steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
             truth, members = window.targets[:, :steps], None
             with torch.no_grad():
                 if scores is not None:
@@ -178,7 +179,7 @@ class Judge:
         if task.steady or "critic" not in sim.parts or drawing_part(sim, task) is None or not budgets:
             return None
         window = next(iter(self._windows(exam))).rows(0, AT_ONCE[self.device.type == "cuda"]).to(self.device)
-        steps = min(self.asked.steps or window.targets.shape[1], window.targets.shape[1])
+        steps = min(self.protocol.steps or window.targets.shape[1], window.targets.shape[1])
 
         def watch(step: int, looks: Tensor, frames: Tensor) -> None:
             scores.watch(looks, frames, window.targets[:, step], window.mask)
@@ -186,8 +187,8 @@ class Judge:
         with torch.no_grad():
             for budget in budgets:
                 watched = watch if budget is budgets[-1] and budget.candidates > 1 else None
-                found = searched(sim, window, steps, budget, watched)
-                scores.add(calls_of(sim, budget, window), found, window.targets[:, :steps], window.mask)
+                rollout = searched(sim, window, steps, budget, watched)
+                scores.add(calls_of(sim, budget, window), rollout, window.targets[:, :steps], window.mask)
         return scores
 
     def _add(self, scores: EnsembleScores, window: Window, truth: Tensor, members: Tensor, plain: Tensor) -> None:
@@ -239,14 +240,16 @@ class Judge:
         parts, frames, cut = (exam.part, *exam.more), exam.frames, exam.cut
         lengths = {int(length) for part in parts for length in part.lengths}
         if frames is None and not exam.part.task.steady and len(lengths) > 1:
-            frames, cut = min((length for length in lengths if length > self.asked.context), default=None), True
-        return whole(parts, self.asked.context, cells=cells, frames=frames, cut=cut)
+            frames, cut = min((length for length in lengths if length > self.protocol.context), default=None), True
+        return whole(parts, self.protocol.context, cells=cells, frames=frames, cut=cut)
 
     def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
         return [
-            Entry(evaluate(who, self._windows(exam), self.asked, exam.split, examples if who is self.ours else 0), cost)
+            Entry(
+                evaluate(who, self._windows(exam), self.protocol, exam.split, examples if who is self.ours else 0), cost
+            )
             for who, cost in judged
         ]
 
@@ -263,15 +266,15 @@ class Judge:
         if self.champion is None or self.champion.was_judged_on(task.name, ours.evaluation.marks):
             return None
         other = load(self.champion.folder)
-        if not _knows(other, task) or other.context > self.asked.context:
+        if not _knows(other, task) or other.context > self.protocol.context:
             return None
         who = predictor_of(other, self.device, CHAMPION)
-        asked = dataclasses.replace(self.asked, context=self.config.evaluation.given_to(other.context))
-        return Entry(evaluate(who, self._windows(exam), asked, exam.split, 0), Cost())
+        own = dataclasses.replace(self.protocol, context=self.config.evaluation.given_to(other.context))
+        return Entry(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
-        given = self.asked.context  # all true frames that there are before a rollout, though ours may look at fewer
+        given = self.protocol.context  # all true frames that there are before a rollout, though ours may look at fewer
         network = BASELINES[kind].untrained(data.task, given, self.cost.params, self.config.seed)
         alone, settings = Dist(device=self.device), self.config.forecasting
         batches = windows_of(self.config, [data], settings, alone, context=given)
@@ -296,31 +299,33 @@ def judge(
 ) -> Report:
     """Whole rollouts on one part of every task, and what the config asks beyond it."""
     cost = cost_of(simulator, {name: (o.steps, o.seconds) for name, o in budget.items()}, str(device))
-    asked = Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion)
-    return judged(asked, sets, RunDir(Path(config.out) / config.name), split)
+    folder = RunDir(Path(config.out) / config.name)
+    return judged(
+        Judge(config, simulator, cost, device, screen, config.evaluation.baselines, champion), sets, folder, split
+    )
 
 
-def judged(asked: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
+def judged(judge: Judge, sets: Sequence[DataSet], folder: RunDir, split: str) -> Report:
     """The report on one part of the run's own data, and what its config asks beyond it."""
-    config, results = asked.config, []
+    config, results = judge.config, []
     known = {data.task.name for data in sets}
     for name in config.evaluation.unseen:
         if name not in known:
-            asked.warnings.append(f"evaluation.unseen names {name}, of which this run has no data; it was left out.")
+            judge.warnings.append(f"evaluation.unseen names {name}, of which this run has no data; it was left out.")
     with ExitStack() as stack:
         for data in sets:
-            beyond = exams(config, data, asked.simulator, folder.cache("beyond"), asked.screen, stack)
-            (main, *others), notes = by_length(data.parts(split), split, asked.asked.context)
-            main = dataclasses.replace(main, outside=tuple(outside_of(asked.simulator, data.parts(split))))
-            asked.warnings += notes
-            results.append(asked.task(main, data, chain(others, beyond if split == "test" else ())))
-    on, seen = seen_before(config, sets, split, asked.screen.following)
-    asked.warnings += seen
-    digests = Identity(folder, asked.screen.say).by_path()
-    report = asked.report(config.name, results, [data.fact(digests) for data in sets], on=on)
-    simulators = {OURS: digest_of(folder), CHAMPION: asked.champion.simulator if asked.champion is not None else ""}
+            beyond = exams(config, data, judge.simulator, folder.cache("beyond"), judge.screen, stack)
+            (main, *others), notes = by_length(data.parts(split), split, judge.protocol.context)
+            main = dataclasses.replace(main, outside=tuple(outside_of(judge.simulator, data.parts(split))))
+            judge.warnings += notes
+            results.append(judge.task(main, data, chain(others, beyond if split == "test" else ())))
+    on, seen = seen_before(config, sets, split, judge.screen.following)
+    judge.warnings += seen
+    digests = Identity(folder, judge.screen.say).by_path()
+    report = judge.report(config.name, results, [data.fact(digests) for data in sets], on=on)
+    simulators = {OURS: digest_of(folder), CHAMPION: judge.champion.simulator if judge.champion is not None else ""}
     learning = tuple(curves_of(folder.metrics))
-    return dataclasses.replace(report, drawn=told(folder, known), learning=learning, simulators=simulators)
+    return dataclasses.replace(report, drawn=drawn_in(folder, known), learning=learning, simulators=simulators)
 
 
 def _knows(simulator: Simulator, task: TaskSpec) -> bool:

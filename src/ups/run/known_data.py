@@ -35,15 +35,15 @@ class KnownData:
         self.file, self.identity = file, identity
 
     def get(self, data: DataSet) -> Values | None:
-        """The statistics of a data set, as `keep` was told them; None where nobody has read just these data."""
+        """The statistics of a data set, as `keep` was given them; None where nobody has read just these data."""
         row = read_json(self.file).get(self._key(data))
         values = row.get("values") if isinstance(row, dict) and has_its_sum(row) else None
         return values if isinstance(values, dict) else None
 
-    def keep(self, found: Mapping[str, Values], sets: Mapping[str, DataSet]) -> None:
+    def keep(self, statistics: Mapping[str, Values], sets: Mapping[str, DataSet]) -> None:
         """Remember the statistics of data sets, by the name of their task."""
         rows = read_json(self.file)
-        keyed = {self._key(data): {"values": found[name]} for name, data in sets.items()}
+        keyed = {self._key(data): {"values": statistics[name]} for name, data in sets.items()}
         fresh = {key: {**row, "sum": sum_of(row)} for key, row in keyed.items() if key}
         if any(rows.get(key) != row for key, row in fresh.items()):
             latest = list({**{k: v for k, v in rows.items() if k not in fresh}, **fresh}.items())[-MOST:]
@@ -75,7 +75,7 @@ class KnownData:
 
 
 def _read_by_us(source: Source | Store) -> bool:
-    """Whether no class of somebody else's has a part in reading a source."""
+    """Whether only classes of this package read a source."""
     values = [each for value in vars(source).values() for each in (value if isinstance(value, tuple) else (value,))]
     inside = (each for each in values if isinstance(each, Source | Store))
     return _ours(type(source)) and all(map(_read_by_us, inside))

@@ -38,7 +38,7 @@ def leaks(data: DataSet, judged: Collection[str] = ("valid", "test")) -> list[st
             if part_of[one] in judged and PARTS.index(part_of[other]) < PARTS.index(part_of[one])
         ]
 
-    def told(pairs: Pairs, what: str) -> str:
+    def in_words(pairs: Pairs, what: str) -> str:
         ours, theirs = ({part_of[each] for each in side} for side in zip(*pairs, strict=True))
         one, other = pairs[0]
         whole = sum(part in ours for part in part_of.values())
@@ -47,16 +47,16 @@ def leaks(data: DataSet, judged: Collection[str] = ("valid", "test")) -> list[st
             f"for {_words(theirs)} (such as {name(one)} and {name(other)})"
         )
 
-    found = []
+    sentences = []
     groups = [sorted(group, key=lambda each: PARTS.index(part_of[each])) for group in copies(known)]
     if same := known_before([(each, group[0]) for group in groups for each in group[1:]]):
-        found.append(f"{told(same, 'are copies of those')}, and NOT unseen; take the copies out of the files.")
+        sentences.append(f"{in_words(same, 'are copies of those')}, and NOT unseen; take the copies out of the files.")
     if torn := known_before([] if data.task.steady else links(known)):
-        found.append(
-            f"{told(torn, 'end with the first frame of one')}: they are pieces of one simulation, which this split "
+        sentences.append(
+            f"{in_words(torn, 'end with the first frame of one')}: they are pieces of one simulation, which this split "
             f"puts on both sides, and NOT unseen; {REMEDY}."
         )
-    return found
+    return sentences
 
 
 def _words(parts: Iterable[str]) -> str:

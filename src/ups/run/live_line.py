@@ -16,15 +16,16 @@ EVERY = 1.0  # seconds of silence before it is drawn, and between two drawings
 
 
 class LiveLine:
-    """It has no thread, for ranks are forked from the process that shows it: whoever waits calls `draw` again and
-    again, and `clear` before anything else is printed. Without a terminal both do nothing."""
+    """One line of a terminal that is drawn over and over. The caller calls `draw` while it waits, and `clear` before it
+    prints anything else; without a terminal both do nothing. There is no thread, for ranks are forked from this
+    process."""
 
     def __init__(self, words: Callable[[], str]) -> None:
         self._words, self._drawn, self._next = words, False, time.monotonic() + EVERY
         self._terminal = sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def draw(self) -> None:
-        """Show the words of this moment, if nothing was said for a second."""
+        """Show the current words, at most once in `EVERY` seconds."""
         if self._terminal and time.monotonic() >= self._next:
             words = self._words()[: shutil.get_terminal_size().columns - 1]
             self._write(f"\r\x1b[2K{words}")

@@ -24,21 +24,21 @@ def long_rollouts(
     ours: Predictor,
     rivals: Iterable[tuple[Predictor, object]],
     windows: Iterable[Window],
-    asked: EvalConfig,
+    settings: EvalConfig,
     count: int,
 ) -> dict[str, dict[str, Array]]:
-    """By predictor and name of the number, a value for each of about `asked.samples` of the `count` trajectories.
+    """By predictor and name of the number, a value for each of about `settings.samples` of the `count` trajectories.
 
-    A rollout is `asked.horizon` times as long as what is known of the truth. `size` is the largest root mean square of
-    any field in any frame, over the largest that the truth has of it; `bounded` is 1 where that is at most BOUND, else
-    0; `law NAME` is how much the rollout breaks a law. Nothing is asked of steady tasks, and of trajectories whose
-    frames lie unevenly, so that nobody knows when the next one would come.
+    A rollout is `settings.horizon` times as long as what is known of the truth. `size` is the largest root mean square
+    of any field in any frame, over the largest that the truth has of it; `bounded` is 1 where that is at most BOUND,
+    else 0; `law NAME` is how much the rollout breaks a law. Left out are steady tasks, and trajectories with uneven
+    time steps, for which the time of the next frame is not known.
     """
-    found: dict[str, dict[str, list[Array]]] = {}
-    if (factor := asked.horizon) is None:
+    numbers: dict[str, dict[str, list[Array]]] = {}
+    if (factor := settings.horizon) is None:
         return {}
     predictors = (ours, *(rival for rival, _ in rivals))
-    for window in _some(windows, max(1, count // asked.samples)):
+    for window in _some(windows, max(1, count // settings.samples)):
         if window.task.steady:
             break
         if window.dt.ndim > 1:
@@ -52,10 +52,10 @@ def long_rollouts(
             size = np.nan_to_num(ratio(sizes, largest).max(-1), nan=np.inf, posinf=np.inf)
             values = {"size": size, "bounded": (size <= BOUND).astype(np.float64)}
             values |= {f"law {name}": residual for name, residual in watch.taken().items()}
-            rows = found.setdefault(who.name, {})
+            rows = numbers.setdefault(who.name, {})
             for name, value in values.items():
                 rows.setdefault(f"{factor}x {name}", []).append(value)
-    return {who: {name: np.concatenate(parts) for name, parts in rows.items()} for who, rows in found.items()}
+    return {who: {name: np.concatenate(parts) for name, parts in rows.items()} for who, rows in numbers.items()}
 
 
 def _some(windows: Iterable[Window], every: int) -> Iterator[Window]:

@@ -1,4 +1,4 @@
-"""The windows of a training and their order: told per epoch, and led by validation where the mix asks for it."""
+"""The windows of a training and their order: logged per epoch, and led by validation where the mix asks for it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Order:
 
     def __init__(self, sampler: Sampler, stage: str, tracker: Tracker) -> None:
         self.sampler, self.stage, self.tracker = sampler, stage, tracker
-        self.told: tuple[int, ...] = ()
+        self.ended: tuple[int, ...] = ()
 
     def log(self, step: int, values: Mapping[str, float | str]) -> None:  # noqa: ARG002
         s = self.sampler
         ended, turns = s.epochs(step), s.turns(step)
-        before = self.told or ended  # what ended before this process began was told by the one before it
-        self.told = ended
+        before = self.ended or ended  # the process before this one logged what had ended before this one began
+        self.ended = ended
         rows: dict[str, float | str] = {}
         for i, name in enumerate(s.names):
             if ended[i] > before[i]:
@@ -93,26 +93,26 @@ class Proven:
                 "happens again."
             )
         if step > first:
-            said: dict[str, float | str] = {"order/proven_steps": step - first, "order/digest": f"{self.sum:016x}"}
+            values: dict[str, float | str] = {"order/proven_steps": step - first, "order/digest": f"{self.sum:016x}"}
             for tracker in self.trackers:
-                tracker.log(step, {f"{self.stage}/{name}": value for name, value in said.items()})
+                tracker.log(step, {f"{self.stage}/{name}": value for name, value in values.items()})
 
 
 def drawn(sampler: Sampler, stage: str, steps: int) -> list[Drawn]:
     """How often each task was drawn by the `steps` of a stage."""
-    turns, asked = sampler.turns(steps), sampler.wanted_shares(steps)
+    turns, wanted_shares = sampler.turns(steps), sampler.wanted_shares(steps)
     totals: dict[str, tuple[int, float, int]] = {}
-    for name, n, wanted, count in zip(sampler.tasks, turns, asked, sampler.counts, strict=True):
+    for name, n, wanted, count in zip(sampler.tasks, turns, wanted_shares, sampler.counts, strict=True):
         before = totals.get(name, (0, 0.0, 0))
         totals[name] = (before[0] + n, before[1] + wanted, before[2] + count)
     sizes = dict(zip(sampler.tasks, sampler.sizes, strict=True))
     return [Drawn(stage, name, n, steps, part, n * sizes[name], count) for name, (n, part, count) in totals.items()]
 
 
-def told(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
-    """What the stages of a run drew of some tasks, as it was kept when each ended; nothing where nothing was kept."""
-    kept = folder.read(folder.stages) if folder.stages.is_file() else {}
-    rows = [Drawn(**row) for facts in kept.values() for row in facts.get("drawn", ())]
+def drawn_in(folder: RunDir, tasks: Collection[str]) -> tuple[Drawn, ...]:
+    """How often the stages of a run drew some tasks, as its folder says since each ended; nothing where it does not."""
+    stages = folder.read(folder.stages) if folder.stages.is_file() else {}
+    rows = [Drawn(**row) for facts in stages.values() for row in facts.get("drawn", ())]
     return tuple(row for row in rows if row.task in tasks)
 
 
@@ -129,8 +129,8 @@ def validations_of(state: TrainingState, names: Sequence[str], mix: Mix, ahead: 
 
 def _by_task(row: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float]:
     """The error of each task: the first number named after it."""
-    found = {name: next((v for key, v in row.items() if key.startswith(f"{name} ")), None) for name in names}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    errors = {name: next((v for key, v in row.items() if key.startswith(f"{name} ")), None) for name in names}
+    return {name: float(value) for name, value in errors.items() if value is not None}
 
 
 def fit_stage(

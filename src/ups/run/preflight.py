@@ -17,20 +17,21 @@ from ups.run.statistics import read_before
 from ups.rundir import RunDir
 
 
-def _unasked(*about: object) -> Sequence[str]:  # noqa: ARG001
+def _no_check(*about: object) -> Sequence[str]:  # noqa: ARG001
     return ()
 
 
 @dataclass(frozen=True)
 class Preflight:
     """Each gives sentences worth a remark, and raises ConfigError where the run could not come to its end. They are
-    made above this room, and told the config, the folder and the open data sets; by default nothing is looked at."""
+    made above this room, and given the config, the folder and the open data sets; by default nothing is looked at."""
 
-    doctor: Callable[[RunConfig, Path], Sequence[str]] = _unasked
-    estimate: Callable[[RunConfig, Path, Sequence[DataSet]], Sequence[str]] = _unasked
+    doctor: Callable[[RunConfig, Path], Sequence[str]] = _no_check
+    estimate: Callable[[RunConfig, Path, Sequence[DataSet]], Sequence[str]] = _no_check
 
-    def asked(self, phase: str) -> bool:
-        return getattr(self, phase) is not _unasked
+    def has(self, phase: str) -> bool:
+        """Whether there is a check for the phase."""
+        return getattr(self, phase) is not _no_check
 
 
 def prepare_data(
@@ -75,7 +76,7 @@ def look_ahead(
         with journal(phase) as mark:
             if not span.wants(phase):
                 mark.skip(f"--from {span.first}")
-            elif not sets or not preflight.asked(phase):
+            elif not sets or not preflight.has(phase):
                 mark.skip("nobody asked for it" if sets else "the simulator is trained")
             else:
                 about = (config, folder.folder)

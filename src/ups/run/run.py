@@ -117,8 +117,8 @@ class Run:
         self._opened.close()
 
     def carry_out(self, seat: Seat, *, always: bool = False) -> Finish | None:
-        """This process's part of the whole; how it ended, for the one that concludes it. `always`: the simulator is
-        judged also where that was done before."""
+        """This process's part of the run. Returns how the run ended on the rank that concludes it, None on others.
+        `always`: the simulator is judged also where that was done before."""
         if seat.rank:
             self.journal = Journal(None)
         if not self.span.ends_before("data"):
@@ -180,8 +180,8 @@ class Run:
                 with self.phases("statistics"):
                     keep_statistics(self.folder, self.sets, self.identity)
         with self.phases("checks"):
-            asked, sets = (self.preflight, self.config, self.folder), [] if done else self.sets
-            look_ahead(self.journal, self.span, *asked, self.screen.say, sets)
+            sets = [] if done else self.sets
+            look_ahead(self.journal, self.span, self.preflight, self.config, self.folder, self.screen.say, sets)
 
     def dry_run(self, dist: Dist, pulse: Pulse | None = None) -> None:
         """A few real steps of every stage, unless they were taken before or training has begun."""
@@ -262,8 +262,7 @@ class Run:
         with self.phases("evaluation"), Dist.alone(self.config.device) as dist:
             simulator = self.simulator or load_simulator(self.folder.folder)
             outcomes = {name: row.outcome for name, row in learnt.items()}
-            asked = (self.config, simulator, self.sets, outcomes, dist.device, self.screen)
-            report = judge(*asked, champion=champion)
+            report = judge(self.config, simulator, self.sets, outcomes, dist.device, self.screen, champion=champion)
         self.identity.settle_exams()
         return dataclasses.replace(report, stages=self._stages(simulator, outcomes))
 
@@ -321,7 +320,7 @@ def run_alone(
     overwrite: bool = False,
     before: tuple[str, float] = ("data", 0.0),
 ) -> tuple[RunDir, Report]:
-    """The whole of a run in this process; its folder and its report. `before` it something took so many seconds."""
+    """Carry out a whole run in this process; its folder and its report. `before`: a phase and its seconds so far."""
     folder, finish = finish_alone(config, screen, resume=resume, overwrite=overwrite, before=before)
     assert finish.report is not None
     return folder, finish.report

@@ -27,20 +27,20 @@ def statistics_of(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -
     for data in sets:
         row = rows.get(data.task.name)
         values = row.get("values", {}) if isinstance(row, dict) else {}
-        found = values if row == _row(data, values, identity) else known.get(data)
-        statistics[data.task.name] = measured(data) if found is None else _unpacked(found)
+        known_values = values if row == _row(data, values, identity) else known.get(data)
+        statistics[data.task.name] = measured(data) if known_values is None else _unpacked(known_values)
     return statistics
 
 
 def keep_statistics(folder: RunDir, sets: Sequence[DataSet], identity: Identity) -> dict[str, TaskStatistics]:
     """The statistics of each task, measured where the folder does not hold them yet, and written there."""
     statistics = statistics_of(folder, sets, identity)
-    found = {name: _packed(values) for name, values in statistics.items()}
-    rows = {data.task.name: _row(data, found[data.task.name], identity) for data in sets}
+    packed = {name: _packed(values) for name, values in statistics.items()}
+    rows = {data.task.name: _row(data, packed[data.task.name], identity) for data in sets}
     before = read_json(folder.statistics)
-    # What the folder held may have been measured by other code than the one that others are told of.
+    # Rows that the folder held before may have been measured by other code, so only new ones are shared.
     fresh = {data.task.name: data for data in sets if before.get(data.task.name) != rows[data.task.name]}
-    KnownData(folder.known_data, identity).keep(found, fresh)
+    KnownData(folder.known_data, identity).keep(packed, fresh)
     if rows != before:
         folder.write(folder.statistics, rows)
     return statistics

@@ -41,8 +41,8 @@ def say(sentence: str) -> None:
         print(f"ups: {sentence}", file=sys.stderr, flush=True)
 
 
-def told(say: Callable[[str], None]) -> Report:
-    """Progress as sentences: what is noted at once, how far it is now and then."""
+def reporter(say: Callable[[str], None]) -> Report:
+    """Reports progress in sentences to `say`: notes at once, how far it is every `EVERY` seconds."""
     last: dict[str, float] = {}
 
     def report(progress: Progress) -> None:
@@ -85,10 +85,10 @@ def supervise(
     starter = launcher or _launcher(job, config)  # what cannot be started is refused before a folder is made
     try:
         if node:
-            fetch_data(config.data, told(say))  # each machine for itself, unless they share the folder
+            fetch_data(config.data, reporter(say))  # each machine for itself, unless they share the folder
             folder = join(config, node, rendezvous)
         else:
-            screen = replace(Screen.silent(), say=say, following=told(say))
+            screen = replace(Screen.silent(), say=say, following=reporter(say))
             folder = Run.open(config, screen, resume=resume, overwrite=overwrite, force=force, span=span).folder
     except UpsError as error:
         return refused(RunDir(home), error, say)

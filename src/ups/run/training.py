@@ -37,12 +37,12 @@ class Learnt:
     drawn: tuple[Drawn, ...]
 
     def facts(self) -> dict[str, Any]:
-        """All of it as JSON can say it."""
+        """All of it, fit for JSON."""
         return {**self.outcome.facts(), "drawn": [asdict(row) for row in self.drawn]}
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Learnt:
-        """What `facts` has said."""
+        """The inverse of `facts`."""
         outcome = {key: value for key, value in facts.items() if key != "drawn"}
         return cls(Outcome(**outcome), tuple(Drawn(**row) for row in facts.get("drawn", ())))
 

@@ -14,7 +14,7 @@ from ups.run.check import check
 from ups.run.config import RunConfig, run_config
 from ups.run.data_config import DataConfig
 from ups.run.datasets import fetch_data
-from ups.run.supervised import told
+from ups.run.supervised import reporter
 from ups.sweep import study
 from ups.sweep.axes import Axis, Point, axes_of, drawn, grid, points_of
 from ups.sweep.devices import slots_of
@@ -49,10 +49,10 @@ def sweep(
     command: Sequence[str],
     checking: AbstractContextManager[object] | None = None,
 ) -> tuple[int, Path, list[Settings]]:
-    """Carry a sweep out; its exit code, its folder, and what it has found. `checking` is held while its points are
-    checked."""
+    """Carry a sweep out; its exit code, its folder, and its settings with their runs. `checking` is held while its
+    points are checked."""
     with checking or nullcontext():
-        base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, told(say)))
+        base, folder, axes, seeds, listed = _laid_out(request, lambda data: fetch_data(data, reporter(say)))
         slots = slots_of(request.devices, request.jobs, base.device, _gpus())
     folder.mkdir(parents=True, exist_ok=True)
     queue: Queue = (

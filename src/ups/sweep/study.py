@@ -109,7 +109,7 @@ class Study:
             self.study.tell(number_of, state=self.states.FAIL)
 
     def _require_validation(self, begun: bool, folder: Path) -> None:
-        """A DataError where earlier trials were told errors on test trajectories, which are to choose nothing."""
+        """DataError where earlier trials were chosen by errors on test trajectories."""
         if begun and self.study.user_attrs.get(VALUE) != VALIDATION:
             raise DataError(
                 f"{folder / FILE}: its trials hold errors on test trajectories, by an earlier version; settings are "

@@ -255,7 +255,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _never_begun(state: RunState, log: Path) -> RunState:
-    """A run that has left no folder has said why on its console."""
+    """The state of a run that left no folder: failed, for the reason in the last line of its console."""
     try:
         lines = log.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
     except OSError:
