@@ -188,6 +188,6 @@ def test_how_long_it_takes_is_said_once_and_about_right(tmp_path: Path, monkeypa
     generate(config, tmp_path, lambda progress: notes.append(progress.note))
     # One second per report: about 200 saved intervals in each of two batches.
     (note,) = filter(None, notes)
-    minutes = int(note.removeprefix("about ").split()[0])
+    minutes = float(note.removeprefix("about ").split()[0])
     assert note.endswith("min for 4 trajectories")
     assert 6 <= minutes <= 7
