@@ -195,7 +195,10 @@ class Codec(Part):
         begins at `corner`."""
         own = self.corners.get(task.name, ())
         begins = corner or (own if not cells or cells == self.grids[task.name] else ())
-        return points - points.new_tensor(begins) if own and any(begins) else points
+        if not own or not any(begins):
+            return points
+        # By numbers, not by a tensor of them: that could not be copied to a GPU while a graph is captured.
+        return torch.stack([x - at for x, at in zip(points.unbind(-1), begins, strict=True)], -1)
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""
