@@ -134,14 +134,15 @@ class Domain:
     def corner(self, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
         """Where its box begins, in boxes from the lower ends of `bounds`: not at 0 where every n-th cell was picked.
 
-        A box of another length, or one that lies more than a cell away, is another box, and begins at 0.
+        Nothing, `()`, where it is another box: of another length, or more than a cell away.
         """
         begins = []
         for (low, high), (start, end), n in zip(self.bounds, bounds, self.shape, strict=False):
             length = end - start
             off = (low - start) / length
-            beside = abs(high - low - length) < 1e-6 * length and 1e-3 < abs(off) * n < 1
-            begins.append(round(off, 9) if beside else 0.0)
+            if abs(high - low - length) > 1e-6 * length or abs(off) * n >= 1:
+                return ()
+            begins.append(round(off, 9) if abs(off) * n > 1e-3 else 0.0)
         return tuple(begins)
 
     def refined(self, factor: int) -> Domain:

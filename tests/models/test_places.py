@@ -10,8 +10,10 @@ import pytest
 import torch
 from small_simulators import condition, simulator, window
 
+from ups.data.reduction import Reduction
 from ups.models import Simulator
 from ups.models.grids import resample
+from ups.models.inherit import rebuilt
 from ups.models.interleave import put_together, strides_of, taken_apart
 from ups.types import Domain
 
@@ -38,15 +40,16 @@ def picked() -> Simulator:
 def test_where_a_grid_begins_tells_picked_cells_from_whole_ones_and_from_another_box() -> None:
     whole, box = centres(8).numpy(), ((0.0, 1.0),)
 
-    def beginning(cells: np.ndarray) -> float:
+    def domain(cells: np.ndarray) -> Domain:
         wide = float(cells[1] - cells[0])
-        bounds = ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),)
-        return Domain((cells,), (False,), bounds).corner(box)[0]
+        return Domain((cells,), (False,), ((float(cells[0]) - wide / 2, float(cells[-1]) + wide / 2),))
 
-    assert beginning(whole) == 0
-    assert beginning(whole[::2]) == pytest.approx(-0.5 / 8)
-    assert beginning(whole[1::2]) == pytest.approx(0.5 / 8)
-    assert beginning(2 * whole) == beginning(whole + 5) == 0, "which lies elsewhere, or is longer"
+    assert domain(whole).corner(box) == (0,)
+    assert domain(whole[::2]).corner(box) == pytest.approx((-0.5 / 8,))
+    assert domain(whole[1::2]).corner(box) == pytest.approx((0.5 / 8,))
+    for other in (domain(2 * whole), domain(whole + 5)):
+        assert other.corner(box) == Reduction().corner(other, box) == (), "which lies elsewhere, or is longer"
+        assert Reduction(space=2).corner(other, box) == pytest.approx((-0.5 / 8,)), "picked as in any box"
 
 
 @pytest.mark.parametrize("cells", [16, 32, 96])
@@ -72,6 +75,26 @@ def test_values_at_points_are_those_of_the_places_that_were_asked_for(picked: Si
         for given in (cubic(centres(32, HALF)), cubic(centres(FINE))):
             there = again.rollout(given, 1, points=points)
             assert torch.allclose(torch.as_tensor(there).reshape(-1), cubic(points).reshape(-1), atol=2e-3)
+
+
+@pytest.mark.parametrize("cells", [32, 48, 128])
+def test_values_at_points_of_an_axis_that_wraps_are_where_they_are_on_any_grid(cells: int) -> None:
+    simulated = simulator("burgers1d", grids={"burgers1d": (32,)})
+    simulated.learn_corners({"burgers1d": (-1.5 / 128,)})
+
+    def wave(x: torch.Tensor) -> torch.Tensor:
+        return torch.sin(2 * torch.pi * 3 * x).reshape(1, -1, 1)
+
+    points = torch.tensor([0.001, 0.3, 0.999])
+    given = wave(centres(cells, -1.5 / 128 if cells == 32 else 0.0))
+    there = torch.as_tensor(simulated.rollout(given, 1, {"nu": 1.0}, points=points))
+    assert torch.allclose(there.reshape(-1), wave(points).reshape(-1), atol=1e-4)
+
+
+def test_a_part_in_the_place_of_another_knows_where_the_grid_begins(picked: Simulator) -> None:
+    picked.replace("codec", rebuilt(picked, "codec", picked.codec.state_dict()))
+    assert picked.codec.corners == {"diffsorp1d": (HALF,)}
+    assert picked.operator.inputs.corners == picked.codec.corners
 
 
 def test_finer_grids_along_axes_that_wrap_are_simulated_as_the_picked_ones_that_lie_in_them() -> None:

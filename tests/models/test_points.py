@@ -54,4 +54,6 @@ def test_holes_hold_the_nearest_value_and_points_know_whether_they_lie_in_one() 
     assert full[0, :, 0, 0].tolist() == [0, 1, 1, 4, 4, 5]
     assert torch.equal(full[1], x[1])
     at = torch.tensor([[0.0, 0.0], [0.5, 0.1], [0.99, 1.0]])
-    assert cells_at(mask, at).tolist() == [[True, False, True], [True, True, True]]
+    walls = (False,) * at.shape[-1]
+    assert cells_at(mask, at, walls).tolist() == [[True, False, True], [True, True, True]]
+    assert torch.equal(cells_at(mask, at + 1, (True,) * at.shape[-1]), cells_at(mask, at, walls)), "once around"

@@ -33,6 +33,14 @@ class Reduction:
                 raise DataError(f"{where}: axis {axis} has {counted(n, 'cell')}, which {self.space} does not divide.")
         return tuple(n // self.space for n in domain.shape)
 
+    def corner(self, domain: Domain, bounds: tuple[tuple[float, float], ...]) -> tuple[float, ...]:
+        """Where the cells that are left of a domain begin, in boxes from the lower ends of `bounds`, as `Domain.corner`
+        says. In another box than that, where they begin there; nothing where it is whole."""
+        picked, own = self.domain(domain).corner(domain.bounds), domain.corner(bounds)
+        if own:
+            return tuple(round(a + b, 9) for a, b in zip(picked, own, strict=True))
+        return picked if any(picked) else ()
+
     def domain(self, domain: Domain) -> Domain:
         """The cells that are left of a domain, each as wide as those it stands for."""
         if self.space == 1:

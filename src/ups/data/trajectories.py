@@ -80,7 +80,7 @@ class Trajectories:
         if len(grids) > 1:
             raise DataError(f"{source.path}: its samples are on {len(grids)} grids; look at those of one grid alone.")
         self.shape = reduction.cells(self.domain, str(source.path))
-        self.corner = reduction.domain(self.domain).corner(source.task.bounds)
+        self.corner = reduction.corner(self.domain, source.task.bounds)
         times = _reduced([source.times_of(row) for row in self.rows], reduction)
         if not all(map(len, times)):
             raise DataError(f"{source.path}: a sample has no frame {reduction.start} to begin at; lower reduce.start.")

@@ -18,7 +18,7 @@ from ups.models.config import SimulatorConfig
 from ups.models.ensembles import Draws, check_ensemble, stacked
 from ups.models.operator import LatentOperator
 from ups.models.part import Part
-from ups.models.points import cells_at
+from ups.models.points import cells_at, seen_from
 from ups.models.questions import GUESS, START, outside, places_of, strange, warn_lost, window_of
 from ups.models.search import Search, check_search, searched
 from ups.models.solving import (
@@ -220,10 +220,11 @@ class Answers(nn.Module):
         if window.mask is None:
             warn_lost(answer.isfinite(), over, window.task)
             return answer
+        cells = window.mask
         if places is not None:
-            places = self.codec.places(places, window.task, tuple(window.mask.shape[1:]), window.corner)
-        cells = window.mask.unsqueeze(1) if places is None else cells_at(window.mask, places).unsqueeze(1)
-        nothing = ~cells.unsqueeze(-1)
+            begins = self.codec.beginning(window.task, tuple(window.mask.shape[1:]), window.corner)
+            cells = cells_at(window.mask, seen_from(begins, places), window.periodic)
+        nothing = ~cells.unsqueeze(1).unsqueeze(-1)
         warn_lost(answer.isfinite() | nothing, over, window.task)
         return answer.masked_fill(nothing, torch.nan)
 

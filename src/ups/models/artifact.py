@@ -134,6 +134,8 @@ def replace_part(path: str | Path, name: str, source: str | Path, out: str | Pat
     parts = {**header["parts"], name: other["parts"][name]}
     # What validation data said of the whole was said with the part that was there before.
     header = {key: value for key, value in header.items() if key != "trust"}
+    if name == "codec":
+        header["corners"] = other.get("corners", {})
     return write(Path(out or path), {**header, "parts": parts}, {**others, **taken})
 
 

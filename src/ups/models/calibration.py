@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ups.models.ensembles import members_of
 from ups.models.grids import resample
-from ups.models.points import frames_at
+from ups.models.points import frames_at, seen_from
 from ups.models.stepping import Stepping
 from ups.physics.laws import repaired
 from ups.tensors import Window
@@ -171,4 +171,6 @@ def ensemble_of(
         drawn = members_of(simulate, window, steps, count, seed, points, lasting=lasting)
         return calibrated(simulator, window, drawn)
     members = calibrated(simulator, window, members_of(simulate, window, steps, count, seed, lasting=lasting))
-    return torch.stack([frames_at(member, points, window.periodic, window.mask) for member in members])
+    begins = simulator.codec.beginning(window.task, tuple(members.shape[3:-1]), window.corner)
+    places = seen_from(begins, points)
+    return torch.stack([frames_at(member, places, window.periodic, window.mask) for member in members])

@@ -14,7 +14,7 @@ from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Patch, Space, check_grid, cropped, in_patches, padded, resample, shift_of
 from ups.models.part import Blueprint, NamedAxis, Part
-from ups.models.points import interpolate
+from ups.models.points import interpolate, seen_from
 from ups.tensors import LatentState, TaskStatistics
 from ups.types import ConfigError, TaskSpec, check_known, counted
 
@@ -123,7 +123,14 @@ class Codec(Part):
             wanted = f"{counted(spec.ndim, 'axis')} and the channels {', '.join(spec.channels)}"
             raise ConfigError(f"{spec.name} has {wanted}; frames of shape {tuple(frames.shape)} do not fit (B, *S, C).")
         x = self._on_own_grid(self.statistics_of(spec)(frames), spec, periodic, corner)
-        return LatentState(self.encoder(x, spec, periodic), periodic, corner)
+        begins = self.beginning(spec, tuple(frames.shape[1:-1]), corner)
+        return LatentState(self.encoder(x, spec, periodic), periodic, begins)
+
+    def beginning(self, task: TaskSpec, cells: tuple[int, ...], corner: tuple[float, ...]) -> tuple[float, ...]:
+        """Where a grid of `cells` begins: at `corner`; where nobody says it, with the task's own if it has as many
+        cells, and with the box if not."""
+        own = self.corners.get(task.name, ())
+        return corner or (own if cells == self.grids[task.name] else tuple(0.0 for _ in own))
 
     def _on_own_grid(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...], corner: tuple[float, ...]) -> Tensor:
         grid, cells = self.grids[task.name], tuple(x.shape[1:-1])
@@ -185,20 +192,17 @@ class Codec(Part):
         """
         spec = self.task(task)
         statistics = self.statistics_of(spec)
-        values = interpolate(self._frames(state, spec), self.places(points, spec), state.periodic)
+        values = interpolate(self._frames(state, spec), self.places(points, spec, state), state.periodic)
         return values * statistics.std + statistics.mean
 
-    def places(
-        self, points: Tensor, task: TaskSpec, cells: tuple[int, ...] = (), corner: tuple[float, ...] = ()
-    ) -> Tensor:
-        """Points `(…, n)` in units of the task's box as seen from where the task's grid begins, or one of `cells` that
-        begins at `corner`."""
-        own = self.corners.get(task.name, ())
-        begins = corner or (own if not cells or cells == self.grids[task.name] else ())
-        if not own or not any(begins):
+    def places(self, points: Tensor, task: TaskSpec, state: LatentState) -> Tensor:
+        """Points `(…, n)` in units of the task's box as seen from where the decoded frame of tokens begins: between
+        walls with the task's grid, along axes that wrap with the frames that were encoded, not moved there."""
+        own = self.corners.get(task.name)
+        if own is None:
             return points
-        # By numbers, not by a tensor of them: that could not be copied to a GPU while a graph is captured.
-        return torch.stack([x - at for x, at in zip(points.unbind(-1), begins, strict=True)], -1)
+        both = zip(own, state.corner or own, state.periodic, strict=True)
+        return seen_from(tuple(there if wraps else here for here, there, wraps in both), points)
 
     def _frames(self, state: LatentState, task: TaskSpec) -> Tensor:
         """The normalised frames that tokens stand for, on the task's grid."""

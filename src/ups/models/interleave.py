@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ups.models.codec import Codec
+from ups.models.copies import CELLS
 from ups.tensors import TENSORS, Window
 
 Strides = tuple[int, ...]
@@ -41,6 +43,11 @@ def taken_apart(window: Window, strides: Strides) -> Window:
 
     held: dict[str, Any] = {name: change(name, getattr(window, name)) for name in TENSORS if name != "tokens"}
     return dataclasses.replace(window, **held, tokens=None, ids=window.ids * count)
+
+
+def in_pieces(window: Window) -> Iterator[Window]:
+    """The grids that are stepped together, few at a time, for they are many."""
+    return window.split(max(1, CELLS // math.prod(window.context.shape[2:-1])))
 
 
 def put_together(frames: Tensor, strides: Strides) -> Tensor:

@@ -81,9 +81,18 @@ def _lagrange(x: Tensor, first: Tensor, width: int) -> Tensor:
     return torch.stack(columns, -1)
 
 
-def cells_at(mask: Tensor, points: Tensor) -> Tensor:
+def seen_from(corner: tuple[float, ...], points: Tensor) -> Tensor:
+    """Points `(…, n)` in units of a box, counted from the corner of a grid in it; as they are where it is not known."""
+    if not any(corner):
+        return points
+    # By numbers, not by a tensor of them: that could not be copied to a GPU while a graph is captured.
+    return torch.stack([x - at for x, at in zip(points.unbind(-1), corner, strict=True)], -1)
+
+
+def cells_at(mask: Tensor, points: Tensor, periodic: tuple[bool, ...]) -> Tensor:
     """Whether the cell that each of `points (P, n)` lies in counts, `(B, P)`, by `mask (B, *S)`."""
     sizes = torch.tensor(mask.shape[1:], device=points.device)
+    points = torch.where(torch.tensor(periodic, device=points.device), points % 1.0, points)
     cell = (points * sizes).floor().long().clamp_min(0).minimum(sizes - 1)
     strides = torch.tensor([math.prod(mask.shape[axis + 2 :]) for axis in range(mask.ndim - 1)], device=points.device)
     return mask.flatten(1)[:, (cell * strides).sum(-1)]

@@ -62,8 +62,8 @@ def key_of(simulator: Module, window: Window, points: Tensor | None, drawn: bool
     weights = tuple(t.data_ptr() for tensors in (simulator.parameters(), simulator.buffers()) for t in tensors)
     mixed = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
     matmul = torch.get_float32_matmul_precision()
-    shape = None if points is None else tuple(points.shape)
-    return signature(window), shape, drawn, repr(simulator.config), *awake, weights, mixed, matmul
+    shape, corner = None if points is None else tuple(points.shape), simulator.codec.corners.get(window.task.name)
+    return signature(window), shape, corner, drawn, repr(simulator.config), *awake, weights, mixed, matmul
 
 
 class Replays:

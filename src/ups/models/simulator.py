@@ -16,10 +16,10 @@ from ups.models.bounds import check_shapes, no_larger_than
 from ups.models.codec import Codec
 from ups.models.config import CodecConfig, OperatorConfig, SimulatorConfig
 from ups.models.ensembles import Draws
-from ups.models.interleave import put_together, strides_of, taken_apart
+from ups.models.interleave import in_pieces, put_together, strides_of, taken_apart
 from ups.models.operator import LatentOperator
 from ups.models.part import Part, drawn_parts
-from ups.models.points import frames_at
+from ups.models.points import frames_at, seen_from
 from ups.models.questions import trained_ranges
 from ups.models.replay import Replays
 from ups.models.trust import Trust, read_trust
@@ -103,11 +103,10 @@ class Simulator(Answers):
     def replace(self, name: str, part: Part) -> None:
         """Put another network in the place of a part; the others stay as they are. What validation data have said of
         the old one is no longer known."""
-        self.trust = {}
+        self.trust, corners = {}, self.codec.corners
         self.parts[name] = part
         self.add_module(name, part)
-        for each in self.parts.values():
-            each.connect(self.parts)
+        self.learn_corners(corners)
 
     @property
     def tasks(self) -> tuple[TaskSpec, ...]:
@@ -141,7 +140,7 @@ class Simulator(Answers):
     def learn_corners(self, corners: Mapping[str, tuple[float, ...]]) -> None:
         """Record where the grid of each task begins (see `Domain.corner`): frames on other grids, and points, then lie
         where they truly are beside it."""
-        self.codec.corners = dict(corners)
+        self.codec.corners = {task: corner for task, corner in corners.items() if corner}
         for part in self.parts.values():
             part.connect(self.parts)
 
@@ -155,15 +154,18 @@ class Simulator(Answers):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        if points is None and draw is None and (strides := strides_of(window, self.codec)) is not None:
-            return put_together(self.simulate(taken_apart(window, strides), steps), strides)
+        if points is None and not any(part.draws for part in self.awake(window.task)):  # which would not fit together
+            strides = strides_of(window, self.codec)
+            if strides is not None:
+                pieces = in_pieces(taken_apart(window, strides))
+                return put_together(torch.cat([self.simulate(piece, steps) for piece in pieces]), strides)
         which = self.config.images
         if window.task.steady and draw is None and turns(window, which) is not None:
             frames = images_undone(self.replays.frames(self, images(window, which), steps), window, which).mean(0)
             if points is None:
                 return frames
-            places = self.codec.places(points, window.task, tuple(frames.shape[2:-1]), window.corner)
-            return frames_at(frames, places, window.periodic, window.mask)
+            begins = self.codec.beginning(window.task, tuple(frames.shape[2:-1]), window.corner)
+            return frames_at(frames, seen_from(begins, points), window.periodic, window.mask)
         return self.replays.frames(self, window, steps, points, draw)
 
     def awake(self, task: TaskSpec) -> list[Part]:

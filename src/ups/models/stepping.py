@@ -11,7 +11,7 @@ from torch import Tensor
 from ups.models.copies import Networks, advanced
 from ups.models.ensembles import Draws
 from ups.models.part import Part
-from ups.models.points import Holes, interpolate
+from ups.models.points import Holes, interpolate, seen_from
 from ups.physics.laws import aims_of, guarding, repaired
 from ups.physics.solver import watcher
 from ups.tensors import Condition, LatentState, Window
@@ -34,6 +34,7 @@ class Stepping:
         self.task, self.periodic = simulator.codec.task(window.task), window.periodic
         self.grid, self.reference = tuple(window.context.shape[2:-1]), window.state
         self.domain = Domain.box(tuple((0.0, length) for length in window.box), self.grid, self.periodic)
+        self.corner = simulator.codec.beginning(self.task, self.grid, window.corner)
         self.reencode = simulator.config.reencode
         self.laws = guarding(self.task, self.periodic, simulator.config.guard)
         self.aims = aims_of(self.laws, self.reference, self.domain, window.mask)
@@ -79,17 +80,17 @@ class Stepping:
     def settle(self, z: Tensor, after: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """What `step` gives, where `after` are the tokens of the next frame: it is decoded and repaired."""
         condition = self.condition(step)
-        state = LatentState(after, self.periodic, self.window.corner)
+        state = LatentState(after, self.periodic, self.corner)
         own = self.simulator.codec.decode(state, self.task)
         if self.points is not None and not (self.reencode or self.laws or self.holes is not None):
-            return self._next(z, after), self._at_points(self.points, own, condition)
+            return self._next(z, after), self._at_points(self.points, own, state, condition)
         self.unrepaired = raw = self.refined(
             self.simulator.codec.brought_to(own, self.task, state, self.grid), condition
         )
         frame = repaired(raw, self.laws, self.reference, self.domain, self.window.mask, self.aims)
         if self.holes is not None:
             raw, frame = self.holes.filled(raw), self.holes.filled(frame)
-        values = frame if self.points is None else self._at_points(self.points, own, condition, raw, frame)
+        values = frame if self.points is None else self._at_points(self.points, own, state, condition, raw, frame)
         return self._next(z, self._carried(after, raw, frame)), values
 
     def _next(self, z: Tensor, after: Tensor) -> Tensor:
@@ -108,6 +109,7 @@ class Stepping:
         self,
         points: Tensor,
         own: Tensor,
+        state: LatentState,
         condition: Condition,
         raw: Tensor | None = None,
         frame: Tensor | None = None,
@@ -115,12 +117,12 @@ class Stepping:
         """Values at points: of a field without holes those between the cells of the codec's `own` grid, moved by what
         the repair moved there; else those between the cells of the repaired `frame`."""
         places = points.expand(len(own), *points.shape)
-        there = self.simulator.codec.places(places, self.task, self.grid, self.window.corner)
+        there = seen_from(self.corner, places)
         if self.holes is not None:
             assert frame is not None
             values = interpolate(frame, there, self.periodic, local=True)
         else:
-            values = interpolate(own, self.simulator.codec.places(places, self.task), self.periodic)
+            values = interpolate(own, self.simulator.codec.places(places, self.task, state), self.periodic)
             values = self.refined(values, condition)
             if raw is not None and frame is not None:
                 values = values + interpolate(frame - raw, there, self.periodic)

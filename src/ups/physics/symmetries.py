@@ -97,7 +97,9 @@ def winds_of(task: TaskSpec) -> tuple[str, ...]:
 
 
 def turns(window: Window, which: Which = True) -> Turns | None:
-    """The moves of the samples of a window."""
+    """The moves of the samples of a window. Between walls picked cells have no mirror images: those are other cells."""
+    if which is True and any(at and not wraps for at, wraps in zip(window.corner, window.periodic, strict=False)):
+        which = "exchange"
     return turns_of(window.task, tuple(window.context.shape[2:-1]), window.box, window.periodic, which)
 
 
