@@ -45,10 +45,22 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
 def with_images(source: Source, split: Split) -> tuple[Source, Split]:
     """A source and its split with mirror images of all that is for training, which are for training too."""
     odd, training = odd_channels(source.task), set(split.train)
-    both = Mirrored(source, [row for row, name in enumerate(source.ids) if name in training], odd)
+    rows = [row for row, name in enumerate(source.ids) if name in training]
+    domains = {id(domain): domain for domain in map(source.domain_of, rows)}
+    check_mirrored(source.task.name, any(domain.one_sided(source.task.bounds) for domain in domains.values()))
+    both = Mirrored(source, rows, odd)
     where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
     used = [name for name in both.ids if name in where]
     return both, given_split(used, where, split.convention, split.fractions, split.seed)
+
+
+def check_mirrored(task: str, one_sided: bool) -> None:
+    """ConfigError for images of files that have only every n-th cell between walls."""
+    if one_sided:
+        raise ConfigError(
+            f"{task}: the data hold only every n-th cell between walls (store.space), and the mirror image of those is "
+            "other cells; leave `mirrored` out, or have whole grids stored and thinned by `reduce: {space: …}`."
+        )
 
 
 def strata_of(source: Source) -> list[object]:
