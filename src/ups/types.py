@@ -145,6 +145,11 @@ class Domain:
             begins.append(round(off, 9) if abs(off) * n > 1e-3 else 0.0)
         return tuple(begins)
 
+    def one_sided(self, bounds: tuple[tuple[float, float], ...]) -> bool:
+        """Whether every n-th cell between the walls of `bounds` was picked: the mirror image of those is other cells.
+        Where an axis wraps, it is the same ones, moved."""
+        return any(at and not wraps for at, wraps in zip(self.corner(bounds), self.periodic, strict=False))
+
     def refined(self, factor: int) -> Domain:
         """`factor` times as many cells per axis in the same box (centres of the small cells)."""
         if factor == 1:

@@ -123,6 +123,16 @@ def test_one_simulator_for_many_is_held_against_the_budget_nearest_to_what_was_d
     assert re.search(r"\*\*5.00e-01\*\* \(4.50e-01 – 5.50e-01\) \| [-.e0-9]+ \| not measured \| – \|", text)
 
 
+def test_of_a_steady_task_no_other_frames_are_given(table: dict[str, Row], further: dict[str, Row]) -> None:
+    steady = [score("nrmse", 0.01, "test, beta = 1", task="darcy2d")]
+    many = measured("beyond/many-1d2d", "beyond", steady, minutes=16.0, stages=drawing(darcy2d=1 / 16, cfd2d=15 / 16))
+    kind = {"minutes": 1.0, "protocol": "A (steady state)"}
+    darcy = measured("darcy2d/beta1", "full", [score("nrmse", 0.02, task="darcy2d")], **kind)
+    text = tables_beyond(table, further, [many, darcy])["many"]
+    assert "1 row, they have 0.50 times the error.\n" in text
+    assert "(other frames given)" not in text
+
+
 def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
     table: dict[str, Row], further: dict[str, Row]
 ) -> None:
@@ -145,6 +155,10 @@ def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
     assert tables["many"].startswith(words)
     assert tables["claims"] == words
     assert tables["many"].count("**") == 2, "one misses the published error"
+    others = measured("burgers1d/nu0.1", "full", [score("nrmse", 0.002)], minutes=1.0, protocol="A (5 given)")
+    mixed = tables_beyond(table, further, [many, *alone[:2], others])["many"]
+    assert "(other frames given)" in mixed
+    assert "1 row, they have 0.75 times the error.\n" in mixed, "rows that are given other frames say nothing"
     one = tables_beyond(table, further, [many, alone[0]])["many"]
     assert "at or below the published FNO.\n" in one, "what was trained four times as long says nothing"
     assert "at or below the published FNO.\n" in tables_beyond(table, further, [many])["many"]

@@ -218,6 +218,15 @@ def test_no_start_is_trained_on_at_one_value_and_tested_at_a_value_that_is_held_
         held_out(ids, out, "seeded", (0.9, 0.1, 0.0), 0, starts)
 
 
+def test_too_few_samples_beside_values_that_are_held_out_are_blamed_on_hold_out() -> None:
+    ways = ([False] * 2 + [True] * 2, "seeded", (0.8, 0.1, 0.1), 0)
+    words = r"split\.hold_out: the initial states that values to hold out share with the others are 2, too few"
+    with pytest.raises(DataError, match=words):
+        held_out(["a/0", "a/1", "b/0", "b/1"], *ways, ["0", "1", "0", "1"])
+    with pytest.raises(DataError, match=r"split\.hold_out: the samples with other values are 1, too few"):
+        held_out(["0", "1", "2", "3"], [False, True, True, True], *ways[1:])
+
+
 def test_a_split_in_time_puts_no_frame_in_two_parts_and_loses_none() -> None:
     mask = np.ones(4, bool)
     values = np.arange(20)[:, None, None] + np.zeros((20, 4, 2))

@@ -9,6 +9,7 @@ import torch
 
 from ups.eval.baselines import BASELINES
 from ups.eval.linear import LinearBaseline, neighbours
+from ups.eval.nrmse import LOST
 from ups.physics import TASKS
 from ups.tensors import Window
 from ups.types import Field, TaskSpec
@@ -34,6 +35,22 @@ def test_what_is_linear_and_local_is_foretold_exactly_also_beside_a_large_mean(n
     with torch.no_grad():
         off = model.predict(test, 8) - test.targets
     assert off.abs().max() < 1e-3 * test.targets.std()
+
+
+def test_a_field_that_is_zero_throughout_is_compared_with_its_usual_size() -> None:
+    task = TASKS["burgers1d"]
+    model, trained = LinearBaseline(task, 1), heat(task, 6, 5)
+    model.fit([trained])
+    assert model.usual.item() == pytest.approx(trained.context.std().item(), rel=0.5)
+    still = replace(trained, context=torch.zeros_like(trained.context), targets=torch.zeros_like(trained.targets))
+    with torch.no_grad():
+        model.weight.zero_()
+        model.weight[-1] = 1.0  # a rate of 1: an error of 0.1, 0.2, 0.3, 0.4 after each step of 0.1
+        (errors,) = model.evaluate(still).values()
+        model.weight[-1] = torch.nan
+        (lost,) = model.evaluate(still).values()
+    assert errors.tolist() == pytest.approx([0.25 / model.usual.item()] * 6, rel=1e-5)
+    assert lost.tolist() == [LOST] * 6
 
 
 def test_cells_that_do_not_count_are_not_fitted_to() -> None:

@@ -53,10 +53,9 @@ def test_mirror_images_of_thinned_cells_between_walls_are_refused_and_no_others(
 
     asked = ({"model__simulator__images": True}, {"operator__symmetries": True})
     for keys in asked:
-        for thin in ("reduce", "store"):
-            with pytest.raises(
-                ConfigError, match=r"(images|symmetries) is true, but of darcy2d .* write .*: exchange, and"
-            ):
+        for thin, advice in (("reduce", ", and `mirrored: true` in its data"), ("store", r"\.$")):
+            words = rf"(images|symmetries) is true, but of darcy2d .*\({thin}\.space\).* write .*: exchange{advice}"
+            with pytest.raises(ConfigError, match=words):
                 check(config("darcy2d", **keys, **{f"data__b__{thin}__space": 2}))
         check(config("darcy2d", **keys))
         check(config("darcy2d", **dict.fromkeys(keys, "exchange"), data__b__reduce__space=2))
@@ -64,6 +63,19 @@ def test_mirror_images_of_thinned_cells_between_walls_are_refused_and_no_others(
     check(config("diffsorp1d", **asked[0], data__b__reduce__space=2))  # it knows a direction, and has no images
     with pytest.raises(ConfigError, match=r"steady\.symmetries is true"):
         check(config("darcy2d", plan=["codec", "operator", "steady"], data__b__reduce__space=2))
+
+
+def test_files_that_hold_picked_cells_between_walls_have_no_mirror_images(tmp_path: Path) -> None:
+    thin = {"task": "darcy2d", "samples": 12, "resolution": 16, "device": "cpu", "store": {"space": 2}}
+    made = GenerateConfig.model_validate({**thin, "scheme": "accurate"})
+    (file,) = generate(made, tmp_path / "made", Screen.silent().following)
+    for data in ({"file": str(file)}, thin):
+        with pytest.raises(ConfigError, match=r"images is true, but .* stored \(store\.space\).*images: exchange\.$"):
+            check(load(run_config(), None, {"data.b": data, "device": "cpu", "model.simulator.images": True}))
+        with pytest.raises(
+            ConfigError, match=r"data\.b: darcy2d: the data hold only every n-th .*leave `mirrored` out"
+        ):
+            check(load(run_config(), None, {"data.b": {**data, "mirrored": True}, "device": "cpu"}))
 
 
 def test_a_task_has_a_batch_of_its_own_which_all_ranks_must_share(tmp_path: Path) -> None:

@@ -297,16 +297,38 @@ def test_several_entries_may_hold_one_task_and_its_values_are_held_out(tmp_path:
         sets_of(config(tmp_path, {"a": {**data["a"], "split": {"hold_out": {"mass": [1.0]}}}}), tmp_path)
 
 
-def test_files_that_begin_otherwise_under_the_same_names_are_held_out_whole() -> None:
-    def source(seeds: dict[str, int]) -> Any:
-        rng = {file: np.random.default_rng(seed).random((4, 1, 8, 1)) for file, seed in seeds.items()}
-        ids = [f"{file}/{n}" for file in seeds for n in range(4)]
-        task = SimpleNamespace(steady=False)
-        return SimpleNamespace(ids=ids, task=task, read=lambda row, _: rng[ids[row][0]][row % 4])
+def files_of_seeds(seeds: dict[str, int], forces: dict[str, int] | None = None, steady: bool = False) -> Any:
+    """Four samples a file, whose first frames and forces are drawn from seeds; the last cell does not count."""
+    drawn = [
+        {file: np.random.default_rng(seed).random((4, 1, 8, 1)) for file, seed in these.items()}
+        for these in (seeds, forces or {})
+    ]
+    drawn[0] = {file: np.where(np.arange(8)[:, None] == 7, np.nan, values) for file, values in drawn[0].items()}
+    ids = [f"{file}/{n}" for file in seeds for n in range(4)]
+    first, given = (lambda row, *_, of=of: of[ids[row][0]][row % 4] for of in drawn)
+    task = SimpleNamespace(steady=steady, given=("force",) if forces else ())
+    return SimpleNamespace(ids=ids, task=task, read=first, inputs=given)
 
-    out = [False] * 4 + [True] * 4
-    assert starts_of(source({"a": 1, "b": 1}), out) == ["0", "1", "2", "3"] * 2
-    assert starts_of(source({"a": 1, "b": 2}), out) == ["a/0", "a/1", "a/2", "a/3", "b/0", "b/1", "b/2", "b/3"]
+
+def test_files_that_begin_otherwise_under_the_same_names_are_held_out_whole() -> None:
+    out, same = [False] * 4 + [True] * 4, {"a": 1, "b": 1}
+    own, shared = ["a/0", "a/1", "a/2", "a/3", "b/0", "b/1", "b/2", "b/3"], ["0", "1", "2", "3"] * 2
+    assert starts_of(files_of_seeds(same), out) == shared, "also where cells hold no number"
+    assert starts_of(files_of_seeds({"a": 1, "b": 2}), out) == own
+    assert starts_of(files_of_seeds(same, {"a": 1, "b": 2}), out) == own, "at rest, and driven otherwise"
+    assert starts_of(files_of_seeds(same, same), out) == shared
+    assert starts_of(files_of_seeds({"a": 1, "b": 2}, same, steady=True), out) == shared, "the same problem"
+
+
+def test_a_run_says_how_many_samples_share_their_initial_states_with_training(tmp_path: Path) -> None:
+    for speed in (0.2, 0.4):
+        npz(tmp_path / f"{speed}.npz", np.full(10, speed))
+    files = {"file": str(tmp_path / "*.npz"), "task": WAVES, "split": {"hold_out": {"speed": [0.4]}}}
+    with ExitStack() as stack:
+        said: list[str] = []
+        open_sets(config(tmp_path, {"w": files}).data, tmp_path, SCREEN.following, stack, said.append)
+    words = "data.w: 9 of the 10 samples that split.hold_out names are not tested, because other values are trained "
+    assert f"{words}or validated from the same initial states." in said
 
 
 def test_values_are_held_out_of_data_that_bring_a_split_and_shown_as_unseen(tmp_path: Path) -> None:

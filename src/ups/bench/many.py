@@ -29,6 +29,7 @@ class Part:
     known: list[Entry]  # the runs of that row
     drawn: float  # the part of the steps that drew it
     minutes: float  # the same part of the minutes
+    other_frames: bool = False  # whether the runs alone are given another number of true frames
     remark: str = ""  # on the runs alone
 
     @property
@@ -68,7 +69,9 @@ def parts_of(rows: Mapping[str, Row], row: Row, runs: Sequence[Entry], entries: 
         name, known = alone(rows, entries, solved, minutes)
         where, best = (f"`{name}`", rows[name].published.best) if name else (f"`{task}`, {split}", None)
         remark = older(rows[name], known) if known else ""
-        parts.append(Part(where, scores_of(runs, task, split, "nrmse"), best, known, drawn, minutes, remark))
+        # Of a steady task no frame is given, whatever the other tasks of the run are.
+        others = bool(known) and known[0].protocol != runs[0].protocol and not solved.task.steady
+        parts.append(Part(where, scores_of(runs, task, split, "nrmse"), best, known, drawn, minutes, others, remark))
     return parts
 
 
@@ -99,8 +102,7 @@ def many_table(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequ
         for part in parts_of(rows, row, runs, entries):
             known, ratio = part.known, "–"
             if part.over_alone:
-                given = known[0].protocol != runs[0].protocol
-                ratio = score_cell(part.over_alone, ".2f") + (" (other frames given)" if given else "")
+                ratio = score_cell(part.over_alone, ".2f") + " (other frames given)" * part.other_frames
             spent = f"{100 * part.drawn:.2g} % of the steps, {part.minutes:.2g} min" if part.drawn else "–"
             spent += f"; alone {known[0].minutes:g} min" if known else ""
             words = score_cell(part.scores, bar=part.best or math.inf), "–" if part.best is None else f"{part.best:.2e}"
@@ -129,8 +131,9 @@ def sentences(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Seque
 
 def _ratios_to_rows_alone(parts: Sequence[Part]) -> str:
     """The end of a sentence: the least and the greatest ratio to the errors of rows alone, of the parts whose row alone
-    was trained for the same minutes. Empty where there is none."""
-    ratios = [mean_of(part.over_alone) for part in parts if part.same_minutes and part.over_alone]
+    was trained for the same minutes and is given the same frames. Empty where there is none."""
+    like = [part for part in parts if part.same_minutes and part.over_alone and not part.other_frames]
+    ratios = [mean_of(part.over_alone) for part in like]
     of = f"; beside rows alone that were trained as long as their part of the steps, {counted(len(ratios), 'row')},"
     return f"{of} they have {_ends(ratios)} times the error" if ratios else ""
 

@@ -185,15 +185,33 @@ def held_out(
     shared = [start for start in sides[0] if start in sides[1]]
     if shared and not test:
         raise ConfigError("split.fractions leave nothing for testing of starts that all values share; give test some.")
-    tested = set(make_split(shared, convention, fractions, seed).test) if shared else set[str]()
-    rest = [start for start in sides[1] if start not in tested]
-    inner = make_split(rest, convention, (train / whole, valid / whole, 0.0), seed) if whole else None
-    if inner is None:
+    if not whole:
         raise ConfigError("split.fractions leave nothing for training; give train and valid a share.")
+    tested = set[str]()
+    if shared:
+        why = "initial states that values to hold out share with the others"
+        tested = set(_cut_starts(shared, convention, fractions, seed, why).test)
+    rest = [start for start in sides[1] if start not in tested]
+    why = "initial states left for training and validation" if shared else "samples with other values"
+    inner = _cut_starts(rest, convention, (train / whole, valid / whole, 0.0), seed, why)
     where = {name: "test" for name, held, start in rows if held and (start in tested or start not in sides[1])}
     part = dict.fromkeys(inner.train, "train") | dict.fromkeys(inner.valid, "valid")
     where |= {name: part[start] for name, held, start in rows if not held and start in part}
     return given_split([name for name in ids if name in where], where, f"{convention}, held out", fractions, seed)
+
+
+def _cut_starts(
+    starts: Sequence[str], convention: str, fractions: tuple[float, float, float], seed: int, what: str
+) -> Split:
+    """The split of what samples begin from; DataError that says `what` they are where they are too few."""
+    try:
+        return make_split(starts, convention, fractions, seed)
+    except DataError:
+        parts = " and ".join(part for part, share in zip(PARTS, fractions, strict=True) if share > 0)
+        raise DataError(
+            f"split.hold_out: the {what} are {len(starts)}, too few to be divided into {parts} by split.fractions; "
+            "hold out other values, or make more samples."
+        ) from None
 
 
 def _stratified(

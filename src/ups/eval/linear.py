@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import validation_nrmse
 from ups.tensors import Losses, Window
 from ups.types import DataError, TaskSpec
 
@@ -16,7 +16,7 @@ REACH = {1: 8, 2: 3, 3: 2}  # cells to either side along each axis that are look
 ROWS = 2**13  # cells of a trajectory, drawn from all of its frames, that are fitted to: unknowns are hundreds at most
 RIDGES = (1e-8, 1e-5, 1e-3)  # of the variance of each feature: of smooth fields the least explode
 LOOKED_AT = 8  # trained trajectories whose rollouts choose one of them
-FAR = 1e6  # what counts for an error that is not a finite number
+ROUNDING = 1e-7  # of its mean: a deviation that what never varied may seem to have
 
 
 class LinearBaseline(nn.Module):
@@ -29,6 +29,8 @@ class LinearBaseline(nn.Module):
         looked_at = context * len(task.channels) * (1 + 2 * REACH[task.ndim] * task.ndim)
         shape = (looked_at + len(task.given) + 1, len(task.channels))
         self.weight = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+        self.usual: Tensor
+        self.register_buffer("usual", torch.ones(len(task.channels)))  # the size that each channel has in training
 
     @property
     def module(self) -> nn.Module:
@@ -57,6 +59,7 @@ class LinearBaseline(nn.Module):
         mean = sums / count
         covariance = squares / count - torch.outer(mean, mean)
         deviation = covariance.diagonal()[:size].clamp_min(0).sqrt()
+        self._learn_sizes(mean[:size], deviation)
         scale = torch.where(deviation > 0, 1 / deviation, 0.0)  # what never changes tells nothing
         system, rates = covariance[:size, :size] * torch.outer(scale, scale), covariance[:size, size:] * scale[:, None]
         solved: list[tuple[float, Tensor]] = []
@@ -67,6 +70,13 @@ class LinearBaseline(nn.Module):
                 solved.append((self.score(_means(self.evaluate(few[0]))), self.weight.clone()))
         with torch.no_grad():
             self.weight.copy_(min(solved, key=lambda pair: pair[0])[1])
+
+    def _learn_sizes(self, mean: Tensor, deviation: Tensor) -> None:
+        """The usual size of each channel, from the features: a cell's own values in the first frame come first. As of a
+        simulator: for a channel that never varied, something of its size."""
+        own = slice(len(self.task.channels))
+        size = mean[own].abs()
+        self.usual.copy_(torch.where(deviation[own] > ROUNDING * size, deviation[own], 1 + size))
 
     def _drawn(self, window: Window, rng: torch.Generator) -> Tensor:
         """Features and rates of change of cells that are drawn and count, `(rows, features + C)`."""
@@ -113,8 +123,9 @@ class LinearBaseline(nn.Module):
 
     def evaluate(self, window: Window) -> dict[str, Tensor]:
         """nRMSE of the rollout per sample, `(B,)`."""
-        error = nrmse(self.predict(window, window.targets.shape[1]), window.targets, mask=window.mask)
-        return {f"{self.task.name} nRMSE": error.nan_to_num(FAR, FAR, FAR).mean((1, 2))}
+        rollout = self.predict(window, window.targets.shape[1])
+        usual = self.usual.to(rollout.device)
+        return {f"{self.task.name} nRMSE": validation_nrmse(rollout, window.targets, usual, window.mask)}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The nRMSE of whole rollouts."""

@@ -27,7 +27,7 @@ from ups.physics.symmetries import mirrors_of
 from ups.run.config import RunConfig
 from ups.run.data_config import Between, DataConfig
 from ups.run.datasets import DataSet, open_sets
-from ups.run.divide import check_held
+from ups.run.divide import check_held, check_mirrored
 from ups.run.gates_check import champion_folder, require_measurable
 from ups.run.generate import equations_of
 from ups.run.load import load, part_kinds
@@ -49,6 +49,7 @@ class Outline:
     disk: int  # bytes of its file
     made: bool  # by the run itself
     one_sided: bool = False  # whether cells were left out between walls: no such grid is its own mirror image
+    stored_so: bool = False  # whether files have no other cells
 
     def with_more(self, other: Outline) -> Outline:
         """This data set and another of the same task."""
@@ -56,7 +57,8 @@ class Outline:
         grid = max(self.grid, other.grid, key=math.prod)
         made, disk = self.made or other.made, self.disk + other.disk
         frames, one = min(self.frames, other.frames), self.one_sided or other.one_sided
-        return dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made, one_sided=one)
+        both = dataclasses.replace(self, grid=grid, frames=frames, counts=counts, disk=disk, made=made)
+        return dataclasses.replace(both, one_sided=one, stored_so=self.stored_so or other.stored_so)
 
     @property
     def frame(self) -> int:
@@ -126,15 +128,18 @@ def outlines(configs: Mapping[str, DataConfig], opened: Sequence[DataSet] = ()) 
 def _of_files(data: DataSet) -> Outline:
     """A data set whose files are there."""
     parts = {part: data.parts(part) for part in PARTS}
+    every = [p for part in parts.values() for p in part]
+    stored_so = any(p.domain.one_sided(data.task.bounds) for p in every)
     return Outline(
         task=data.task,
         grid=data.grid,
-        frames=min(int(p.lengths.max()) for part in parts.values() for p in part),
+        frames=min(int(p.lengths.max()) for p in every),
         counts={part: sum(map(len, trajectories)) for part, trajectories in parts.items()},
         periodic=parts["train"][0].domain.periodic,
         disk=sum(path.stat().st_size for entry in data.entries for path in entry.source.files()),
         made=False,
-        one_sided=any(p.reduction.space > 1 and not all(p.domain.periodic) for part in parts.values() for p in part),
+        one_sided=stored_so or any(p.reduction.space > 1 and not all(p.domain.periodic) for p in every),
+        stored_so=stored_so,
     )
 
 
@@ -152,6 +157,7 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         for key, wanted in split.hold_out.items():
             if not isinstance(wanted, Between) and not isinstance(data.params.get(key), Range):
                 check_held(key, wanted, [equation.params()[key] for equation in equations])
+        check_mirrored(task.name, data.mirrored and domain.one_sided(task.bounds))
         grid = data.reduce.cells(domain, task.name)
         ids = [f"{i}/{n}" for i in range(len(equations)) for n in range(data.samples)]
         cut = make_split(ids, split.convention, split.fractions, data.seed, [i.split("/")[0] for i in ids])
@@ -165,8 +171,10 @@ def _to_be_made(name: str, data: DataConfig) -> Outline:
         counts = {part: n * len(ids) for part, n in pieces.items()}
     counts["train"] *= 2**task.ndim if data.mirrored else 1
     disk = LAYOUTS[spec.storage.kind](file).nbytes() * len(equations)
-    one_sided = data.store.space * data.reduce.space > 1 and not all(domain.periodic)
-    return Outline(task, grid, frames, counts, domain.periodic, disk, True, one_sided)
+    one_sided, stored_so = (
+        space > 1 and not all(domain.periodic) for space in (data.store.space * data.reduce.space, data.store.space)
+    )
+    return Outline(task, grid, frames, counts, domain.periodic, disk, True, one_sided, stored_so)
 
 
 def parts_of(config: RunConfig, parent: Simulator | None) -> list[str]:
@@ -299,10 +307,11 @@ def _mirrored_right(config: RunConfig, sets: Sequence[Outline]) -> None:
             if not stage.learns(data.task) if stage is not None else data.task.inputs and not data.task.steady:
                 continue
             instead = "exchange" if data.task.ndim == 2 else "false"
+            does = "stored (store.space)" if data.stored_so else "used (reduce.space)"
+            images = "" if data.stored_so else ", and `mirrored: true` in its data to train on images of all cells"
             raise ConfigError(
-                f"{key} is true, but of {data.task.name} only every n-th cell between walls is used (reduce.space, "
-                f"store.space), and the mirror image of those is other cells; write {key}: {instead}, and "
-                "`mirrored: true` in its data to train on images of all cells."
+                f"{key} is true, but of {data.task.name} only every n-th cell between walls is {does}, and the mirror "
+                f"image of those is other cells; write {key}: {instead}{images}."
             )
 
 

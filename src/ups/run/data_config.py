@@ -184,7 +184,7 @@ class DataConfig(GenerateConfig):
     """Every n-th frame from `start` on, and every n-th cell of each axis."""
     mirrored: bool = False
     """Train on mirror images of the trajectories too, taken before `reduce`: behind walls, every n-th cell of a grid
-    has no mirror image of its own. For equations that know no direction."""
+    has no mirror image of its own, so not with `store.space`. For equations that know no direction."""
     split: SplitConfig = Field(default_factory=SplitConfig)
     """Train, valid and test."""
 

@@ -24,7 +24,7 @@ from ups.fetch.downloads import provide, there
 from ups.fetch.fetch import is_elsewhere
 from ups.physics import TASKS
 from ups.run.data_config import DataConfig
-from ups.run.divide import divided
+from ups.run.divide import divided, left_out
 from ups.run.generate import Report as Following
 from ups.run.generate import generate
 from ups.rundir import RunDir
@@ -281,6 +281,8 @@ def open_sets(
                 remarks = [*(f"PROBLEM: {problem}" for problem in entry.source.problems), *entry.source.notes]
                 for remark in remarks[:REMARKS]:
                     say(f"data.{name}: {remark}")
+            if shared := left_out(data, entry.source, entry.split):
+                say(f"data.{name}: {shared}")
         except UpsError as error:
             text = str(error)
             raise type(error)(text if text.startswith(("/", "data.")) else f"data.{name}: {text}") from None

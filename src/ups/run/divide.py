@@ -12,7 +12,7 @@ from ups.data import Source
 from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
 from ups.run.data_config import Between, DataConfig, SplitConfig, odd_channels
-from ups.types import ConfigError, check_known, same_value
+from ups.types import Array, ConfigError, check_known, counted, same_value
 
 # Parameter sets up to which each of them is in every part of a split.
 STRATA = 64
@@ -45,10 +45,22 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
 def with_images(source: Source, split: Split) -> tuple[Source, Split]:
     """A source and its split with mirror images of all that is for training, which are for training too."""
     odd, training = odd_channels(source.task), set(split.train)
-    both = Mirrored(source, [row for row, name in enumerate(source.ids) if name in training], odd)
+    rows = [row for row, name in enumerate(source.ids) if name in training]
+    domains = {id(domain): domain for domain in map(source.domain_of, rows)}
+    check_mirrored(source.task.name, any(domain.one_sided(source.task.bounds) for domain in domains.values()))
+    both = Mirrored(source, rows, odd)
     where = {name: part for part in PARTS for name in getattr(split, part)} | dict.fromkeys(both.images, "train")
     used = [name for name in both.ids if name in where]
     return both, given_split(used, where, split.convention, split.fractions, split.seed)
+
+
+def check_mirrored(task: str, one_sided: bool) -> None:
+    """ConfigError for images of files that have only every n-th cell between walls."""
+    if one_sided:
+        raise ConfigError(
+            f"{task}: the data hold only every n-th cell between walls (store.space), and the mirror image of those is "
+            "other cells; leave `mirrored` out, or have whole grids stored and thinned by `reduce: {space: …}`."
+        )
 
 
 def strata_of(source: Source) -> list[object]:
@@ -77,10 +89,29 @@ def starts_of(source: Source, out: Sequence[bool]) -> list[str]:
 
 
 def _begin_alike(source: Source, one: int, other: int) -> bool:
-    """Whether two samples have the same first frame; of a steady task, which has none, the same inputs."""
-    if source.task.steady:
-        return np.array_equal(source.inputs(one), source.inputs(other))
-    return np.array_equal(source.read(one, slice(0, 1)), source.read(other, slice(0, 1)))
+    """Whether two samples have the same first frame, which a steady task does not have, and the same inputs, where
+    there are any: what is driven may begin from rest each time. Cells without a number are alike."""
+    pairs: list[tuple[Array, Array]] = []
+    if not source.task.steady:
+        pairs.append((source.read(one, slice(0, 1)), source.read(other, slice(0, 1))))
+    if source.task.given:
+        pairs.append((source.inputs(one), source.inputs(other)))
+    return bool(pairs) and all(np.array_equal(a, b, equal_nan=True) for a, b in pairs)
+
+
+def left_out(data: DataConfig, source: Source, split: Split) -> str | None:
+    """In a sentence, how many samples with held-out values are not tested, because training begins from the same."""
+    if not data.split.hold_out:
+        return None
+    aside = sum(held_aside(data.split, source))
+    few = aside - len(split.test)
+    if not few:
+        return None
+    are = "is" if few == 1 else "are"
+    return (
+        f"{few} of the {counted(aside, 'sample')} that split.hold_out names {are} not tested, because other values are "
+        "trained or validated from the same initial states."
+    )
 
 
 def held_aside(settings: SplitConfig, source: Source) -> list[bool]:
