@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ups.models.config import CodecConfig
 from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
-from ups.models.grids import Patch, Space, check_grid, cropped, in_patches, padded, resample, shift_of
+from ups.models.grids import Patch, Space, beginning, check_grid, cropped, in_patches, padded, resample, shift_of
 from ups.models.part import Blueprint, NamedAxis, Part
 from ups.models.points import interpolate, seen_from
 from ups.tensors import LatentState, TaskStatistics
@@ -127,10 +127,8 @@ class Codec(Part):
         return LatentState(self.encoder(x, spec, periodic), periodic, begins)
 
     def beginning(self, task: TaskSpec, cells: tuple[int, ...], corner: tuple[float, ...]) -> tuple[float, ...]:
-        """Where a grid of `cells` begins: at `corner`; where nobody says it, with the task's own if it has as many
-        cells, and with the box if not."""
-        own = self.corners.get(task.name, ())
-        return corner or (own if cells == self.grids[task.name] else tuple(0.0 for _ in own))
+        """Where a grid of `cells` begins beside the task's own, as `grids.beginning` says."""
+        return beginning(self.corners.get(task.name, ()), self.grids[task.name], cells, corner)
 
     def _on_own_grid(self, x: Tensor, task: TaskSpec, periodic: tuple[bool, ...], corner: tuple[float, ...]) -> Tensor:
         grid, cells = self.grids[task.name], tuple(x.shape[1:-1])

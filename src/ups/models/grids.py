@@ -182,16 +182,21 @@ def resample(x: Tensor, shape: tuple[int, ...], periodic: tuple[bool, ...], shif
     return x
 
 
+def beginning(
+    own: tuple[float, ...], grid: tuple[int, ...], cells: tuple[int, ...], corner: tuple[float, ...]
+) -> tuple[float, ...]:
+    """Where a grid of `cells` begins: at `corner`. Where nobody says it, it is `grid`, which begins at `own` (see
+    `Domain.corner`), if it has as many cells, and fills the box if not."""
+    return corner or (own if cells == grid else (0.0,) * len(own))
+
+
 def shift_of(
     own: tuple[float, ...] | None, grid: tuple[int, ...], cells: tuple[int, ...], corner: tuple[float, ...]
 ) -> tuple[float, ...]:
-    """How many boxes later `grid`, which begins at `own` (see `Domain.corner`), begins than one of `cells` at `corner`.
-
-    Where nobody says where the other begins, it is the same one if it has as many cells, and fills the box if not.
-    """
-    if own is None or (not corner and cells == grid):
+    """How many boxes later `grid`, which begins at `own`, begins than one of `cells`; () if `own` is unknown."""
+    if own is None:
         return ()
-    gaps = [a - b for a, b in zip(own, corner or (0.0,) * len(own), strict=True)]
+    gaps = [a - b for a, b in zip(own, beginning(own, grid, cells, corner), strict=True)]
     return tuple(gap if abs(gap) * n > 1e-3 else 0.0 for gap, n in zip(gaps, cells, strict=True))
 
 

@@ -154,7 +154,8 @@ class Simulator(Answers):
 
         Every rollout comes here, whoever asks for it. Gradients flow unless the caller stops them.
         """
-        if points is None and not any(part.draws for part in self.awake(window.task)):  # which would not fit together
+        # Members of an ensemble are not taken apart; nor then is the rollout without draws that they are held against.
+        if points is None and not any(part.draws for part in self.awake(window.task)):
             strides = strides_of(window, self.codec)
             if strides is not None:
                 pieces = in_pieces(taken_apart(window, strides))
