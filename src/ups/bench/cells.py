@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from ups.bench.ledger import Entry, Score
 from ups.bench.rows import Row
@@ -15,22 +14,18 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def newest(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
-    """The newest run of a row, of at least so many minutes, and the newest of each other seed under the same
-    conditions: recipe, minutes, hardware, and whether an FNO stands beside it. The program may have changed between
-    them, as it will have for whoever repeats one. The newest run is shown, not the best: who picks by the test error
-    deceives himself."""
+def chosen(entries: Sequence[Entry], row: Row, kind: str = "full", minutes: float = 0.0) -> list[Entry]:
+    """The runs of a row that tables show, of at least so many minutes, by seed. They are by the recipe and on the
+    hardware of the newest; of several budgets that with the most seeds, then the longest; of each seed the newest run.
+    The program may have changed between them, as it will have for whoever repeats one. Nothing is picked by its error:
+    who picks by the test error deceives himself."""
     known = [e for e in entries if (e.row, e.kind) == (row.name, kind) and e.minutes >= minutes]
-    if not known:
-        return []
-
-    def conditions(entry: Entry) -> tuple[Any, ...]:
-        """What runs of several seeds must have in common to be shown together."""
-        return entry.recipe, entry.minutes, entry.hardware, "fno" in entry.predictors
-
-    last = max(known, key=lambda entry: entry.started)
-    alike = sorted((entry for entry in known if conditions(entry) == conditions(last)), key=lambda entry: entry.started)
-    return sorted({entry.seed: entry for entry in alike}.values(), key=lambda entry: entry.seed)
+    alike = by_newest_recipe(sorted(known, key=lambda entry: entry.started))
+    budgets: dict[float, dict[int, Entry]] = {}
+    for entry in (entry for entry in alike if entry.hardware == alike[-1].hardware):
+        budgets.setdefault(entry.minutes, {})[entry.seed] = entry
+    runs = max(budgets.items(), key=lambda budget: (len(budget[1]), budget[0]), default=(0.0, {}))[1]
+    return [runs[seed] for seed in sorted(runs)]
 
 
 def program(entry: Entry) -> str | None:
@@ -91,7 +86,7 @@ def ratio_of(above: Score, below: Score) -> str:
 def command_of(row: Row, runs: Sequence[Entry]) -> str:
     """What measures a row again, for as long, with as many seeds and beside the same; and whether that is what was
     measured."""
-    baselines = [name for name in ("fno", "uno") if name in runs[0].predictors]
+    baselines = [name for name in ("fno", "uno") if all(name in run.predictors for run in runs)]
     precision = f" --precision {runs[0].precision}" if runs[0].precision is not None else ""
     return f"`{row.command(runs[0].minutes, len(runs), baselines)}{precision}`{older(row, runs)}"
 
@@ -119,11 +114,11 @@ def table_of(
     asks: Callable[[Row], object],
     lines_of: Callable[[Row, list[Entry]], Iterator[tuple[str, ...]]],
 ) -> str:
-    """Of the rows that ask for something: what their newest runs say, without the row and the command, which stand
+    """Of the rows that ask for something: what the chosen runs say, without the row and the command, which stand
     around each line; or how to measure it."""
     lines: list[tuple[str, ...]] = []
     for row in (row for row in rows.values() if asks(row)):
-        name, runs = f"`{row.name}`", newest(entries, row, "beyond")
+        name, runs = f"`{row.name}`", chosen(entries, row, "beyond")
         lines += [(name, *line, command_of(row, runs)) for line in (lines_of(row, runs) if runs else ())]
         if not runs:
             blank = ["–"] * (len(header) - 3)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ups.bench import ledger
 from ups.bench.beyond_tables import PICTURE, draw, tables_beyond
-from ups.bench.cells import circumstances, command_of, commits, markdown, newest, older, score_cell
+from ups.bench.cells import chosen, circumstances, command_of, commits, markdown, older, score_cell
 from ups.bench.rows import PUBLISHED, ROWS, Row, beyond, rows_in
 from ups.files import write_atomic
 from ups.parsing import read_record, read_text
@@ -90,8 +90,8 @@ def filled(path: Path, text: str, tables: Mapping[str, str]) -> str:
 
 
 def shown(entries: Sequence[ledger.Entry], row: Row) -> list[ledger.Entry]:
-    """The newest runs of a row of at least half its config's minutes; what less time buys is another table's."""
-    return newest(entries, row, minutes=row.minutes / 2)
+    """The chosen runs of a row of at least half its config's minutes; what less time buys is another table's."""
+    return chosen(entries, row, minutes=row.minutes / 2)
 
 
 def accuracy_table(rows: Mapping[str, Row], entries: Sequence[ledger.Entry]) -> str:
