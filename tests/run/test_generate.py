@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -16,6 +17,7 @@ import torch
 
 from ups.data import open_source
 from ups.physics import EQUATIONS, TASKS
+from ups.run import generate as module
 from ups.run.data_config import GenerateConfig
 from ups.run.generate import Progress, batch_of, generate
 from ups.types import ConfigError, DataError, PhysicsError
@@ -356,3 +358,13 @@ def test_provenance_holds_the_measured_laws(tmp_path: Path) -> None:
         laws = json.loads(file.attrs["ups_laws"])
         assert 0 <= laws["mass"] < 1e-6
         assert 0 <= file.attrs["ups_residual"] < 0.05
+
+
+def test_how_long_a_file_takes_is_said_once_something_was_done_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, lines = [0.0], list[Progress]()
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    writer: Any = SimpleNamespace(done=0)
+    tell = module.Telling(lines.append, "file", 200, writer)
+    for clock[0], done in ((0.0, 0.0), (1.0, 100.0), (4.0, 100.0), (5.0, 150.0)):
+        tell(done)
+    assert [line.note for line in lines] == ["", "", "", "about 9 s for 200 trajectories"]

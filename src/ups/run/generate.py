@@ -141,9 +141,9 @@ class Telling:
 
     def __call__(self, done: float) -> None:
         now, note = time.monotonic(), ""
-        if self.mark is None and done > self.first:
-            self.mark = (now, done)
-        elif self.mark is not None and not self.estimated and now - self.mark[0] >= JUDGED and done < self.total:
+        if self.mark is None:
+            self.mark = (now, done) if done > self.first else None
+        elif not self.estimated and now - self.mark[0] >= JUDGED and self.mark[1] < done < self.total:
             # The first interval is no measure of the others: it pays for all that is made once.
             when, start = self.mark
             seconds = when - self.began + (now - when) / (done - start) * (self.total - start)
