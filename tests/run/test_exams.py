@@ -5,29 +5,57 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
-from ups.models.questions import outside
+from ups.models.questions import beyond, outside
 from ups.physics import TASKS
 from ups.run.exams import outside_of
 
 
+def said(beta: float, dt: float = 0.1, trained: tuple[float, float] = (0.1, 1.0)) -> list[str]:
+    """What is said of a test part with one sample at the highest trained speed, and one at `beta`."""
+    ranges = {"beta": trained, "dt": (0.1, 0.1)}
+    simulator: Any = SimpleNamespace(
+        ranges=lambda: {"advection1d": ranges},
+        outside=lambda params, name, dt: outside(params, dt, ranges, TASKS[name]),
+    )
+    params, clock = torch.tensor([[trained[1]], [beta]]), SimpleNamespace(range=(0.1, dt))
+    part: Any = SimpleNamespace(task=TASKS["advection1d"], params=params, clock=clock)
+    return outside_of(simulator, [part])
+
+
 def test_parameters_and_steps_of_the_test_part_that_training_never_saw_are_said() -> None:
     """Not steps that differ by what float32 rounds."""
-    task, trained = TASKS["advection1d"], {"beta": (0.1, 1.0), "dt": (0.1, 0.1)}
-    simulator: Any = SimpleNamespace(
-        ranges=lambda: {"advection1d": trained},
-        outside=lambda params, name, dt: outside(params, dt, trained, TASKS[name]),
-    )
-
-    def said(beta: float, dt: float) -> list[str]:
-        part: Any = SimpleNamespace(
-            task=task, params=torch.tensor([[0.5], [beta]]), clock=SimpleNamespace(range=(0.1, dt))
-        )
-        return outside_of(simulator, [part])
-
     assert said(0.7, 0.100001) == []
     assert said(1.05, 0.1) == [], "a few of as many draws lie beside the range of the others"
     far, late = said(1e6, 0.3)
     assert "beta = 1e+06 lies outside the trained range 0.1 to 1" in far
     assert "dt = 0.3 lies outside" in late
+
+
+@pytest.mark.parametrize(
+    ("trained", "near", "far"),
+    [
+        ((0.001, 1.0), (0.0006, 1.9), (1e-5, 0.0, -0.05, 3.0)),
+        ((0.0, 1.0), (-0.09, 1.09), (-0.2, 1.2)),
+        ((-1.0, 1.0), (-1.1, 1.1), (-1.3, 1.3)),
+    ],
+)
+def test_a_tenth_of_a_positive_range_is_one_of_its_logarithm_and_of_any_other_of_itself(
+    trained: tuple[float, float], near: tuple[float, ...], far: tuple[float, ...]
+) -> None:
+    assert [beta for beta in near if said(beta, trained=trained)] == []
+    assert [beta for beta in far if not said(beta, trained=trained)] == []
+
+
+def test_a_value_leaves_a_range_by_more_than_the_rounding_of_the_end_it_leaves() -> None:
+    def is_said(value: float, low: float, high: float) -> bool:
+        return bool(beyond("nu", value, value, low, high, "t"))
+
+    assert is_said(1e-9, 1e-6, 1.0)
+    assert is_said(-5e-6, 1e-6, 1.0)
+    assert is_said(-5e-6, -1e-6, 1.0)
+    assert not is_said(1e-6 * (1 - 1e-6), 1e-6, 1.0)
+    assert not is_said(-1e-7, 0.0, 1.0), "an end at 0 is rounded as the range is"
+    assert not is_said(0.0, 0.0, 0.0)

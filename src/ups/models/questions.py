@@ -19,6 +19,7 @@ from ups.types import ConfigError, TaskSpec, counted
 
 # What is not to be trusted where a question lies outside the trained range, in an answer and in one that is refined.
 GUESS = "the answer is a guess"
+ROUNDING = 1e-5  # of an end of a trained range, by which a value may leave it unsaid
 FAR = 10.0  # deviations from the mean, root mean square over a sample: more than any state of most data has
 START = "only the prediction, from which refinement starts, is a guess"
 
@@ -228,13 +229,28 @@ def warn_lost(sound: Tensor, over: Tensor | None, task: TaskSpec) -> None:
 
 def beyond(name: str, least: float, most: float, low: float, high: float, task: str, guess: str = GUESS) -> str:
     """The sentence that says of values from `least` to `most` that they leave the trained range, or nothing."""
-    slack = 1e-5 * max(abs(low), abs(high))
     if not (math.isfinite(least) and math.isfinite(most)):
         raise ConfigError(f"{task}: {name} is not a finite number.")
-    if low - slack <= least and most <= high + slack:
+    first, last = reach(low, high)
+    if first <= least and most <= last:
         return ""
-    value = least if least < low - slack else most
+    value = least if least < first else most
     return f"{task}: {name} = {value:g} lies outside the trained range {low:g} to {high:g}; {guess}."
+
+
+def reach(low: float, high: float, part: float = 0.0) -> tuple[float, float]:
+    """The ends of a trained range, moved apart by `part` of it and by what may be rounding.
+
+    The part of a positive range is of its logarithm, by which `ParamRange` compares such parameters.
+    """
+    if low > 0:
+        factor = (high / low) ** part
+        low, high = low / factor, high * factor
+    else:
+        more = part * (high - low)
+        low, high = low - more, high + more
+    span = high - low  # what rounds a value that should be 0
+    return low - ROUNDING * (abs(low) or span), high + ROUNDING * (abs(high) or span)
 
 
 def trained_ranges(

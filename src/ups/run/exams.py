@@ -15,6 +15,7 @@ from ups.config import fingerprint, load
 from ups.data import open_source, renamed
 from ups.data.trajectories import Trajectories, alike
 from ups.models import Simulator
+from ups.models.questions import reach
 from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import GenerateConfig
@@ -27,7 +28,7 @@ from ups.types import ConfigError, DataError, Params, PhysicsError, counted
 Key = frozenset[tuple[str, float | str]]  # a set of parameters, whatever the order in which they are said
 # Lengths of trajectories up to which those of each are judged by themselves.
 LENGTHS = 4
-BESIDE = 0.1  # of the range of a parameter in training, by which those of the run's own parts may leave it
+BESIDE = 0.1  # of the range of a parameter of training (see `reach`), by which the run's own parts may leave it
 UNEVEN = 1e-3  # of a time step, by which it may differ from another that is meant to be the same
 # Added to the seed of the training data: what is made for judging shares no trajectory with it.
 APART = 1_000_003
@@ -112,7 +113,8 @@ def outside_of(simulator: Simulator, parts: Sequence[Trajectories]) -> list[str]
     task, params, ranges = parts[0].task, torch.cat([part.params for part in parts]), simulator.ranges()
     for column, name in zip(params.unbind(1), numbers_of(task), strict=True):
         low, high = ranges[task.name][name]
-        near = (column - column.clamp(low, high)).abs() <= BESIDE * (high - low)
+        first, last = reach(low, high, BESIDE)
+        near = (column >= first) & (column <= last)
         column.copy_(torch.where(near, column.clamp(low, high), column))
     low, high = ranges[task.name]["dt"]
     steps = [] if task.steady else [dt for part in parts for dt in part.clock.range]
