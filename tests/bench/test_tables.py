@@ -83,10 +83,13 @@ def test_the_headlines_count_the_rows_that_halve_and_quarter_the_published_error
     rows = rows_in(copy / ROWS, copy / PUBLISHED)
     (copy / LEDGER).unlink()
     append(copy / LEDGER, [measured(rows["darcy2d/beta1"], 1.3e-2), measured(rows["swe2d"], 1e-4)])
-    append(copy / LEDGER, [measured(rows["diffsorp1d"], 1.0)])
-    assert tables_of(copy)["headlines"].startswith(
-        "Of 3 rows 2 have at most half of the re-tuned FNO's error, 1 at most a quarter.\n\n| row "
+    append(copy / LEDGER, [measured(rows["diffsorp1d"], 1.0), measured(rows["darcy2d/beta100"], 6.4e-3)])
+    tables = tables_of(copy)
+    assert tables["headlines"].startswith(
+        "Of 4 rows 2 have at most half of the published FNO's error, 1 at most a quarter.\n\n| row "
     )
+    for name in ("headlines", "accuracy"):
+        assert "| 9.50e-03 (paper 6.40e-03) | 1.00 |" in tables[name], "the ratio is to the number in brackets"
 
 
 def test_an_fno_stays_beside_a_row_that_was_measured_again_without_one(copy: Path) -> None:
