@@ -25,10 +25,12 @@ VERSION_2: Names = ("memory.max", "memory.current", "memory.events", "inactive_f
 
 def available() -> tuple[int, int]:
     """Bytes that can still be taken, and bytes in all: of the tightest control group around us, or of the machine."""
-    free, total = _meminfo("MemAvailable"), _meminfo("MemTotal")
+    # Where the kernel does not say what can be had without swapping, all of it is taken to be free.
+    machine = total = _meminfo("MemTotal", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    free = _meminfo("MemAvailable", machine)
     for group, (limit_file, use_file, _, reclaimable) in _around(os.getpid()):
         limit, used = _number(group / limit_file), _number(group / use_file)
-        if limit is not None and used is not None and limit < _meminfo("MemTotal"):
+        if limit is not None and used is not None and limit < machine:
             left = limit - used + _fields(group / "memory.stat").get(reclaimable, 0)
             free, total = min(free, max(0, left)), min(total, limit)
     return free, total
@@ -212,8 +214,9 @@ def _count(group: Group | None) -> int:
     return _fields(Path("/proc/vmstat")).get("oom_kill", 0) if count is None else count
 
 
-def _meminfo(name: str) -> int:
-    return _fields(Path("/proc/meminfo")).get(f"{name}:", 0) * 1024
+def _meminfo(name: str, unknown: int = 0) -> int:
+    kilobytes = _fields(Path("/proc/meminfo")).get(f"{name}:")
+    return unknown if kilobytes is None else 1024 * kilobytes
 
 
 def _fields(path: Path) -> dict[str, int]:

@@ -18,11 +18,9 @@ from ups.bench.speed import BARS, PARTS, bench_speed
 from ups.bench.speed_case import SIZES, SpeedNumbers, large_case
 from ups.bench.speed_large import Demand, fitting
 from ups.bench.speed_steps import Reductions, ranks_rows, small
-from ups.bench.speed_validation import count_of
 from ups.bench.tables import kernels_table, speed_table
 from ups.bench.turns import Spread, in_turn, over
 from ups.cli import main
-from ups.engine.train import TrainConfig
 from ups.supervise.forked_functions import Result
 from ups.types import DataError
 
@@ -142,11 +140,6 @@ def test_on_a_gpu_the_batch_is_halved_until_it_fits(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, n=gigabytes: (n * 10**9, 0))  # noqa: ARG005
         fits[gigabytes] = fitting(case, stage, needs, torch.device("cuda"))
     assert fits == {1: 1, 3: 2, 9: 4}, "four are wanted, and a fifth of the memory is left alone"
-
-
-@pytest.mark.parametrize(("every", "count"), [(0.34, 3), (0.25, 4), (1.0, 1), (0.0, 1)])
-def test_validations_of_a_run_are_those_of_its_timetable_and_its_end(every: float, count: int) -> None:
-    assert count_of(TrainConfig(seconds=10, validate_every=every)) == count
 
 
 def test_without_a_gpu_a_small_step_is_timed_and_graphs_say_why_not() -> None:

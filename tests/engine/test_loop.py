@@ -20,6 +20,7 @@ from ups.engine.learner import matrix_products
 from ups.engine.loop import Trainer
 from ups.engine.ranks.dist import Dist
 from ups.engine.train import DivergenceError, Outcome, Progress, TrainConfig
+from ups.engine.validation import validations_of
 from ups.tensors import Losses, Window
 from ups.types import ConfigError, DataError
 from ups.verdict import Ending, StorageError, classify
@@ -267,10 +268,21 @@ def test_the_budget_used_up_first_ends_the_training(toy: SimpleNamespace) -> Non
     assert Trainer(config(steps=10**9, seconds=0.1), toy.Regression(), toy.Lines()).fit().steps < 10**6
 
 
-@pytest.mark.parametrize(("every", "expected"), [(0.25, [5, 10, 15, 20]), (8, [8, 16, 20]), (0, [20]), (0.0, [20])])
-def test_validation_comes_when_it_is_due(toy: SimpleNamespace, every: float, expected: list[int]) -> None:
-    outcome = Trainer(config(validate_every=every), toy.Regression(), toy.Lines()).fit()
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        *((0.25, [5, 10, 15, 20]), (8, [8, 16, 20]), (30, [20]), (0, [20]), (0.0, [20])),
+        *((0.3, [6, 12, 18, 20]), (0.34, [7, 14, 20]), (0.5, [10, 20]), (1.0, [20])),
+        (0.01, list(range(1, 21))),
+    ],
+)
+def test_validation_comes_when_it_is_due_as_often_as_is_foretold(
+    toy: SimpleNamespace, every: float, expected: list[int]
+) -> None:
+    settings = config(validate_every=every)
+    outcome = Trainer(settings, toy.Regression(), toy.Lines()).fit()
     assert [row["step"] for row in outcome.history] == expected
+    assert validations_of(settings, 20) == len(expected)
 
 
 @pytest.mark.parametrize(

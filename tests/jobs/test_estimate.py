@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from ups import host_memory
 from ups.cli import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
@@ -27,10 +29,10 @@ from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
 from ups.engine.train import TrainConfig
-from ups.jobs import contention, making
+from ups.jobs import contention, fits, making, propose
 from ups.jobs import forecast as module
 from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
-from ups.jobs.forecast import forecast, number, size
+from ups.jobs.forecast import forecast, free_memory, number, size
 from ups.jobs.timing import Invented, ceilings
 from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import RunConfig, run_config
@@ -456,3 +458,23 @@ def test_contention_is_read_from_this_system() -> None:
         pass
     assert 0.0 <= gauge.share() <= 1.0
     assert contention._scheduled()[0] > 0
+
+
+def test_the_limit_of_a_container_holds_for_estimates_and_for_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"memory.max": "1000000", "memory.current": "300000", "memory.stat": "inactive_file 100000\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host_memory, "_around", lambda pid: [(tmp_path, host_memory.VERSION_2)])  # noqa: ARG005
+    assert free_memory(torch.device("cpu")) == 800000
+    assert fits.free_memory is free_memory is propose.free_memory, "`ups run`, `ups estimate` and `ups init` agree"
+
+
+@pytest.mark.parametrize(("every", "count"), [(0.3, 4), (0.34, 3), (0.5, 2), (1.0, 1), (0, 1), (300, 4)])
+def test_a_budget_in_seconds_and_one_in_as_many_steps_have_as_many_validations(every: float, count: int) -> None:
+    stage, roof = SimpleNamespace(checking=None, work=SimpleNamespace(flops=1)), SimpleNamespace(seconds=lambda _: 100)
+    for budget in ({"seconds": 1000.0}, {"steps": 1000}, {"steps": 10**6, "seconds": 1000.0}):
+        train = TrainConfig(validate_every=every, **budget)  # type: ignore[arg-type]
+        time = module._by_the_clock(stage, train, 1.0, 1.0, roof)  # type: ignore[arg-type]
+        assert (time.steps, time.seconds) == (1000, 1000 + 100 * count)

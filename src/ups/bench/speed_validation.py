@@ -13,7 +13,7 @@ from ups.bench.engine import SameBatch
 from ups.bench.speed_case import Case, SpeedNumbers, small_case
 from ups.bench.turns import Spread, Work, in_turn, over
 from ups.engine.ranks.dist import Dist
-from ups.engine.train import TrainConfig
+from ups.engine.validation import validations_of
 from ups.models.ensembles import Draws
 from ups.models.replay import Module, Replays
 from ups.models.stepping import Stepping
@@ -40,14 +40,6 @@ class KernelByKernel(Replays):
         self, simulator: Module, window: Window, steps: int, points: Tensor | None = None, draw: Draws | None = None
     ) -> Tensor:
         return Stepping(simulator, window, points).frames(steps, draw)
-
-
-def count_of(train: TrainConfig) -> int:
-    """Validations of a run that has them at parts of its budget; the last is at its end."""
-    every = train.validate_every
-    if not isinstance(every, float) or not every:
-        return 1
-    return math.ceil(1 / every - 1e-9)
 
 
 def validation(device: str) -> SpeedNumbers:
@@ -81,7 +73,7 @@ def validation(device: str) -> SpeedNumbers:
         numbers.row(quicker, over(times["kernel by kernel"], times["replayed"]), batches.words)
     else:
         numbers.missing(quicker, "a rollout is replayed on a CUDA device alone")
-    count, budget = count_of(train), train.seconds or math.nan
+    count, budget = validations_of(train), train.seconds or math.nan
     best = times.get("replayed", times["kernel by kernel"])
     shares = Spread.of([count * s / (budget + count * s) for s in best])
     numbers.row("share of a run that its validations take", shares, f"{count} beside {budget:g} s of training")

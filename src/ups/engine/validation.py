@@ -17,6 +17,7 @@ from ups.heartbeat import Pulse
 from ups.tensors import Window
 
 FORWARD_OF_STEP = 3  # a training step costs about three times its forward pass
+MANY = 10**6  # steps, where nobody knows how many there will be
 
 
 class Timetable:
@@ -51,7 +52,7 @@ class Timetable:
         every = self.config.validate_every
         if isinstance(every, str):
             return int(progress * self._count() + 1e-9)
-        return int(progress / every + 1e-9) if every else 0
+        return _passed(every, progress)
 
     def _count(self) -> int:
         """How many validations there are in all."""
@@ -61,6 +62,20 @@ class Timetable:
         assert c.seconds is not None
         cost = state.validation_seconds or self.cost * state.seconds / max(state.step, 1)
         return affordable(c.seconds / (1 - VALIDATION_SHARE), cost)
+
+
+def validations_of(train: TrainConfig, steps: int = MANY) -> int:
+    """How many validations a training of so many steps has, the one at its end included; not for auto, of which the
+    number follows from what they cost."""
+    every, steps = train.validate_every, max(1, steps)
+    assert not isinstance(every, str)
+    before = (steps - 1) // every if isinstance(every, int) and every else _passed(every, 1 - 1 / steps)
+    return min(steps, 1 + before)
+
+
+def _passed(every: float, progress: float) -> int:
+    """How many multiples of a part of the budget lie behind."""
+    return int(progress / every + 1e-9) if every else 0
 
 
 @torch.no_grad()

@@ -10,9 +10,8 @@ import torch
 
 from ups.engine.memory import batches_memory, captures, held_memory
 from ups.engine.ranks.dist import device_of
-from ups.host_memory import available
 from ups.jobs.estimate import KEPT, costs
-from ups.jobs.forecast import size
+from ups.jobs.forecast import free_memory, size
 from ups.run.check import Outline, new_simulator, outlines, shares_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
@@ -32,7 +31,7 @@ def quick_estimate(config: RunConfig, folder: Path, opened: Sequence[DataSet] = 
     """
     device, sets = device_of(config.device), outlines(config.data, opened)
     memory, disk = certain_memory(config, sets, device.type), certain_disk(config, sets)
-    free, room = _free(device), shutil.disk_usage(folder).free
+    free, room = free_memory(device), shutil.disk_usage(folder).free
     if disk > room and not RunDir(folder).checkpoints().exists():
         raise StorageError(
             f"{folder}: the run writes about {size(disk)} of checkpoints, and {size(room)} are free; free some space, "
@@ -81,11 +80,6 @@ def certain_disk(config: RunConfig, sets: Sequence[Outline]) -> int:
             held = held_memory(stage.module, simulator, config.stage(name).train, "cpu", config.dist)
             total += (KEPT + 1) * (held.gradients + held.moments + 2 * held.best)
     return total
-
-
-def _free(device: torch.device) -> int:
-    """Bytes that can still be had."""
-    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available()[0]
 
 
 def _processes(config: RunConfig, device: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 
 from ups.engine.ranks.dist import device_of
 from ups.engine.train import VALIDATION_SHARE, TrainConfig, affordable
+from ups.engine.validation import validations_of
 from ups.files import write_named
-from ups.host_memory import resident
+from ups.host_memory import available, resident
 from ups.jobs.contention import BUSY, Contention
 from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.making import making_seconds
@@ -256,37 +256,22 @@ def _device(name: str) -> tuple[str, torch.device | None]:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of memory that can still be had."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:  # what can be had without swapping, caches of files included
-        rows = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return 1024 * int(rows["MemAvailable"].split()[0])
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    """Bytes of memory that can still be had: of a GPU, or of this machine and the container around us."""
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else available()[0]
 
 
 def _by_the_clock(stage: StageCost, train: TrainConfig, step: float, slower: float, roof: Ceilings) -> StageTime:
     """From the seconds of a step; a validation is as much slower than its ceilings as a step is."""
     checking = roof.seconds(stage.checking) * slower
-    every = train.validate_every
-    if train.steps is None:
-        assert train.seconds is not None
-        checks = 1
-        if isinstance(every, str):
-            checks = affordable(train.seconds / (1 - VALIDATION_SHARE), checking)
-        elif every and not isinstance(every, int):
-            checks = max(1, int(1 / every))
-        steps = max(1, int(train.seconds / step))
-        return StageTime(step, steps, float(steps * stage.work.flops), train.seconds + checks * checking)
-    if isinstance(every, str):
-        checks = affordable(train.steps * step / (1 - VALIDATION_SHARE), checking)
+    within = math.inf if train.seconds is None else max(1, int(train.seconds / step))
+    steps = int(within if train.steps is None else min(train.steps, within))
+    training = train.seconds if train.steps is None and train.seconds is not None else steps * step
+    if isinstance(train.validate_every, str):
+        budget = training if train.steps is None else train.steps * step
+        checks = affordable(budget / (1 - VALIDATION_SHARE), checking)
     else:
-        checks = max(1, math.ceil(train.steps / every if isinstance(every, int) else 1 / every)) if every else 1
-    steps = train.steps
-    if train.seconds is not None and steps * step > train.seconds:
-        steps = max(1, int(train.seconds / step))
-    return StageTime(step, steps, float(steps * stage.work.flops), steps * step + checks * checking)
+        checks = validations_of(train, steps)
+    return StageTime(step, steps, float(steps * stage.work.flops), training + checks * checking)
 
 
 def _largest(config: RunConfig, kind: str, free: int, estimated: Costs) -> int:
