@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from ups.data import open_source
+from ups.data import Source, open_source
 from ups.data.reduction import Reduction
 from ups.data.trajectories import Trajectories
 from ups.definition import Definition
+from ups.jobs import inspect
 from ups.jobs.inspect import describe, notes, problems, task_table
 from ups.models.grids import check_grid
 from ups.physics import EQUATIONS, TASKS
@@ -445,3 +446,14 @@ def test_the_task_table_names_every_task_and_parameter() -> None:
         assert name in text
         for p in kind.parameters():
             assert f"--{p.name}" in text
+
+
+def test_a_file_whose_values_cannot_be_read_is_closed_too(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut(source: Source) -> list[str]:
+        raise DataError(f"{source.path}: is cut")
+
+    closed: list[Path] = []
+    monkeypatch.setattr(inspect, "_file_problems", cut)
+    monkeypatch.setattr(Source, "__exit__", lambda self, *_: closed.append(self.path))
+    assert problems([sound]) == [(sound, "is cut")]
+    assert closed == [sound]

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from ups.config import load
-from ups.data import open_source
+from ups.data import Source, open_source
 from ups.data.write_well import write_file
 from ups.definition import Definition
 from ups.jobs.evaluate import _ends
@@ -282,3 +282,17 @@ def test_a_rollout_of_a_file_with_uneven_times_takes_its_steps_and_says_where_it
     truth = simulator.rollout(U[0, 0, :, None], 5, dt=np.diff(clock))
     with open_source(tmp_path / "5.h5", TASKS) as source:
         assert np.allclose(source[0].values[1:], truth, atol=1e-5)
+
+
+def test_nothing_that_was_opened_to_choose_a_reading_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, made, closed = renamed_file(tmp_path / "a.h5"), list[Any](), list[int]()
+    simulator = trained(path, REN, dataclasses.replace(REN, name="other"))
+    monkeypatch.setattr("ups.run.fitting.open_source", lambda *args: made.append(open_source(*args)) or made[-1])
+    monkeypatch.setattr(Source, "__exit__", lambda self, *_: closed.append(id(self)))
+    opened(simulator, path, "ren")
+    with pytest.raises(ConfigError, match="could hold ren or other"):
+        opened(simulator, path)
+    assert len(made) == 3, "by one definition, and by both"
+    assert {id(each) for each in made} == {*closed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,11 +82,17 @@ def notes(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
 
 def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]:
     """What is wrong with each file, a sentence each; nothing where nothing is."""
+    with ExitStack() as opened:
+        return _problems(paths, task, opened)
+
+
+def _problems(paths: Sequence[Path], task: Task, opened: ExitStack) -> list[tuple[Path, str]]:
+    """What is wrong with each file; all sources are closed with `opened`."""
     faults: list[tuple[Path, str]] = []
     sound: list[Source] = []
     for path in paths:
         try:
-            source = open_source(path, TASKS, task)
+            source = opened.enter_context(open_source(path, TASKS, task))
             faults += [(path, problem) for problem in _file_problems(source)]
             sound.append(source)
         except DataError as error:
@@ -99,8 +106,6 @@ def problems(paths: Sequence[Path], task: Task = None) -> list[tuple[Path, str]]
         check_units(sound)
     except DataError as error:
         faults.append((paths[-1], str(error).removeprefix(f"{paths[-1]}: ")))
-    for source in sound:
-        source.close()
     return faults
 
 

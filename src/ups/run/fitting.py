@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,8 +65,16 @@ def open_for(
     """
     if task and is_file_name(task):
         return _plainly(simulator, path, definition_from(task), say)
+    with ExitStack() as opened:  # all that is opened to choose; the source opens its file again when it is read
+        return _best_reading(simulator, path, task, trained, say, opened)
+
+
+def _best_reading(
+    simulator: Simulator, path: Path, task: str | None, trained: Sequence[Definition], say: Say, opened: ExitStack
+) -> Source:
+    """A file as `open_for` reads it where no definition is named. All sources are closed with `opened`."""
     try:
-        itself = open_source(path, TASKS, task)
+        itself = opened.enter_context(open_source(path, TASKS, task))
     except UpsError:
         itself = None
     described = itself if itself is not None and itself.task.storage.kind != ARRAYS else None
@@ -75,7 +83,7 @@ def open_for(
     kinds = {simulator.codec.task(definition.name).storage.kind for definition in own}
     if described is not None and described.task.storage.kind not in kinds:
         return described
-    readings, faults = _readings(path, own)
+    readings, faults = _readings(path, own, opened)
     if tasks := dict.fromkeys(reading.source.task.name for reading in readings):
         if len(tasks) > 1:
             raise ConfigError(f"{path}: could hold {' or '.join(tasks)}; say which with --task.")
@@ -100,7 +108,7 @@ class Reading:
     sure: bool
 
 
-def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading], list[UpsError]]:
+def _readings(path: Path, trained: Sequence[Definition], opened: ExitStack) -> tuple[list[Reading], list[UpsError]]:
     """A file by each of the definitions that fit it, those alone that are sure where there are such; and why others do
     not. Where arrays do not lie where `datasets` looks for them, they may have the names of the task."""
     readings, faults = [], []
@@ -108,7 +116,7 @@ def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading],
         variants = [definition, dataclasses.replace(definition, datasets={})]
         for i, variant in enumerate(variants[: 1 + bool(definition.datasets)]):
             try:
-                reading = _as_trained(path, variant)
+                reading = _as_trained(path, variant, opened)
             except UpsError as error:
                 faults.append(error)
                 continue
@@ -119,9 +127,9 @@ def _readings(path: Path, trained: Sequence[Definition]) -> tuple[list[Reading],
     return sure or readings, faults
 
 
-def _as_trained(path: Path, definition: Definition) -> Reading:
+def _as_trained(path: Path, definition: Definition, opened: ExitStack) -> Reading:
     """A file by the definition of the files of training. What it says itself of parameters and of its box holds."""
-    source = open_source(path, TASKS, dataclasses.replace(definition, parameters={}))
+    source = opened.enter_context(open_source(path, TASKS, dataclasses.replace(definition, parameters={})))
     stated = source.params_of(0)
     remarks = [
         f"{path}: its {name} is {stated[name]}, and the files of training were read with {value}."
@@ -131,8 +139,8 @@ def _as_trained(path: Path, definition: Definition) -> Reading:
     missing = {name: value for name, value in definition.parameters.items() if name not in stated}
     bounds = {axis: ends for axis, ends in definition.bounds.items() if _within(source, axis)}
     if missing or bounds != definition.bounds:
-        source.close()
-        source = open_source(path, TASKS, dataclasses.replace(definition, parameters=missing, bounds=bounds))
+        whole = dataclasses.replace(definition, parameters=missing, bounds=bounds)
+        source = opened.enter_context(open_source(path, TASKS, whole))
     taken = [f"{path}: {note}." for note in source.notes if TAKEN in note]
     return Reading(source, remarks + taken, not taken)
 
