@@ -76,6 +76,21 @@ def duration(seconds: float, digits: int = 3) -> str:
     return f"{value:.0f} {unit}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g} {unit}"
 
 
+def data_size(count: float) -> str:
+    """Bytes for people: 12 B, 12.3 MB."""
+    words = short_number(count)
+    return f"{words}B" if " " in words else f"{words} B"
+
+
+def short_number(count: float) -> str:
+    """A count for people: 12, 12.3 M."""
+    for unit in ("", " k", " M", " G", " T"):
+        if count < 999.5:
+            return f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g} P"
+
+
 def same_value(a: float | str | None, b: float | str | None) -> bool:
     """Whether two values of a parameter are equal words, or numbers that agree to about five digits."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str):

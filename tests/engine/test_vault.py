@@ -341,11 +341,11 @@ def test_the_need_for_disk_is_known_before_anything_is_written(small_disk: Path)
     vault.save(Snapshot(1, {"w": torch.ones(300_000)}))
     vault.wait()
     assert said == [
-        f"the disk of {small_disk} has 2.10 MB free and two checkpoints need 2.40 MB; free some space, or soon none "
+        f"the disk of {small_disk} has 2.1 MB free and two checkpoints need 2.4 MB; free some space, or soon none "
         "can be saved."
     ]
     vault.save(Snapshot(2, {"w": torch.ones(300_000)}))
-    with pytest.raises(OSError, match=r"it needs 1.20 MB and the disk has 0\.\d\d MB free"):
+    with pytest.raises(OSError, match=r"it needs 1.2 MB and the disk has \d+ kB free"):
         vault.wait()
     assert vault.newest().step == 1  # type: ignore[union-attr]
 

@@ -32,7 +32,7 @@ from ups.engine.train import TrainConfig
 from ups.jobs import contention, fits, making, propose
 from ups.jobs import forecast as module
 from ups.jobs.estimate import WORKSPACES, Costs, StageCost, costs
-from ups.jobs.forecast import forecast, free_memory, number, size
+from ups.jobs.forecast import forecast, free_memory
 from ups.jobs.timing import Invented, ceilings
 from ups.run.check import Outline, new_simulator, outlines
 from ups.run.config import RunConfig, run_config
@@ -40,7 +40,7 @@ from ups.run.data_config import GenerateConfig
 from ups.run.generate import generate
 from ups.stages import STAGES
 from ups.tensors import Window
-from ups.types import ConfigError, UpsError, duration
+from ups.types import ConfigError, UpsError, data_size, duration, short_number
 
 LINE = {"a": {"task": "advection1d", "samples": 20, "resolution": 64, "reduce": {"time": 40}}}
 PLANE = {"r": {"task": "reacdiff2d", "samples": 20, "resolution": 32, "reduce": {"time": 25}}}
@@ -404,8 +404,8 @@ def test_questions_that_have_no_answer_are_refused(capsys: pytest.CaptureFixture
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert [size(n) for n in (12, 1234, 5.6e6, 999.6e6, 7.8e9)] == ["12 B", "1.23 kB", "5.6 MB", "1 GB", "7.8 GB"]
-    assert number(350_608) == "351 k"
+    assert [data_size(n) for n in (12, 1234, 5.6e6, 999.6e6, 7.8e9)] == ["12 B", "1.23 kB", "5.6 MB", "1 GB", "7.8 GB"]
+    assert short_number(350_608) == "351 k"
     assert [duration(s) for s in (2e-5, 0.012, 45, 600, 9000, 3e6)] == [
         "20 µs", "12 ms", "45 s", "10 min", "2.5 h", "34.7 days",
     ]  # fmt: skip

@@ -14,11 +14,10 @@ from ups.cli import main
 from ups.engine.ranks.dist_config import DistConfig
 from ups.jobs import forecast as module
 from ups.jobs.estimate import costs
-from ups.jobs.forecast import forecast, size
+from ups.jobs.forecast import forecast
 from ups.jobs.scaling import VOTE, Link, Scaled, Scaling, Talk, bytes_of_weights, counts_up_to, scaling, talk_of
 from ups.jobs.timing import Ceilings
 from ups.run.config import RunConfig, run_config
-from ups.types import duration
 
 FAST = Link("fast", 1e9, 0.0)
 
@@ -104,7 +103,7 @@ def test_work_that_is_shared_out_takes_its_share_and_memory_falls() -> None:
         assert row.step == pytest.approx(more.rows[0].step / row.ranks, rel=0.05)
         assert row.whole == pytest.approx(more.rows[0].step, rel=0.05)
     assert more.rows[0].memory > more.rows[1].memory > more.rows[2].memory
-    assert len({len(row) for row in more.table(size, duration)}) == 1
+    assert len({len(row) for row in more.table()}) == 1
 
 
 def test_the_command_times_the_shares_and_says_whether_a_second_device_pays(

@@ -24,7 +24,7 @@ from ups.rundir import RunDir
 from ups.supervise.job import Job
 from ups.supervise.launchers.processes import Processes
 from ups.supervise.supervisor import Supervisor, with_remedy
-from ups.types import DataError
+from ups.types import DataError, data_size
 from ups.verdict import Ending, classify
 
 
@@ -36,24 +36,26 @@ def test_what_could_be_deleted_is_named_with_its_size_and_the_newest_checkpoint_
         vault.wait()
     assert "older checkpoints" in freeable(run)
     older, newest = (run.checkpoints("codec") / f"step-00000000{step}" for step in (1, 2))
-    assert f"{bytes_of(older) / 1e6:.2f} MB of older checkpoints" in freeable(run)
+    assert f"{data_size(bytes_of(older))} of older checkpoints" in freeable(run)
     older = older.rename(newest.with_name("step-000000001.damaged-0123abcd"))
-    assert f"{bytes_of(older) / 1e6:.2f} MB of damaged checkpoints set aside" in freeable(run)
+    assert f"{data_size(bytes_of(older))} of damaged checkpoints set aside" in freeable(run)
     for number in (1, 2):
         run.attempt_logs(number).mkdir(parents=True)
         (run.attempt_logs(number) / "rank-0.log").write_bytes(os.urandom(number * 50_000))
     run.cache("data").mkdir(parents=True)
     (run.cache("data") / "file").symlink_to(newest)
     words = freeable(run)
-    assert "0.05 MB of logs of earlier attempts" in words, "those of the last attempt are needed"
+    logs = data_size(bytes_of(run.attempt_logs(1)))
+    assert f"{logs} of logs of earlier attempts" in words, "those of the last attempt are needed"
     assert "cache/" not in words, "a link is worth nothing"
     (run.cache("data") / "other").write_bytes(bytes(200_000))
-    assert "0.20 MB of what is made again when it is needed (cache/)" in freeable(run)
+    assert f"{data_size(bytes_of(run.cache('')))} of what is made again when it is needed (cache/)" in freeable(run)
     assert "trackers" not in freeable(run)
     for name in ("csv", "tensorboard"):
         (run.folder / name).mkdir()
     (run.folder / "tensorboard" / "events").write_bytes(bytes(300_000))
-    assert "0.30 MB of what trackers wrote and `ups track` writes again (tensorboard/)" in freeable(run)
+    mirror = data_size(bytes_of(run.folder / "tensorboard"))
+    assert f"{mirror} of what trackers wrote and `ups track` writes again (tensorboard/)" in freeable(run)
 
 
 def test_a_folder_with_nothing_to_delete_promises_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from ups.cli.numbers import Whole
 from ups.screen import table, waiting
 from ups.streams import delivered
-from ups.types import ConfigError, duration
+from ups.types import ConfigError
 
 
 def estimate(
@@ -51,7 +51,7 @@ def estimate(
         from ups.run.config import run_config
 
         config = load(run_config(), file, overrides)
-        from ups.jobs.forecast import forecast, size
+        from ups.jobs.forecast import forecast
 
         outlook = forecast(config, device, measure, price, show_activity, ranks)
     print(f"{outlook.name} on {outlook.device}\n")
@@ -59,7 +59,7 @@ def estimate(
     if outlook.scaling:
         print(f"{outlook.scaling.stage} on more devices like this one: how many times as fast, one batch shared out;")
         print("in brackets, how many times the samples a second, a whole batch for each\n")
-        print(table(outlook.scaling.table(size, duration)) + "\n")
+        print(table(outlook.scaling.table()) + "\n")
     print("\n".join(outlook.lines()))
     if json_out:
         outlook.write(json_out)

@@ -14,6 +14,7 @@ from ups.engine.ranks.vote import Consensus
 from ups.engine.stage import Batches
 from ups.graphs import signature
 from ups.tensors import Window
+from ups.types import data_size
 
 LOOKED_AT = 32  # batches among which the kinds of windows are looked for
 SPARE = 0.1  # of the memory this rank can have, that must be left at the peak
@@ -56,8 +57,7 @@ def _keep_data(learner: Learner, batches: Batches, consensus: Consensus, peak: i
     except torch.OutOfMemoryError:  # somebody else took it meanwhile; windows come from the host as before
         torch.cuda.empty_cache()
     if stored:
-        size = f"{stored / 1e9:.1f} GB" if stored >= 1e9 else f"{stored / 1e6:.1f} MB"
-        consensus.say(f"{size} of data are kept on the GPU.")
+        consensus.say(f"{data_size(stored)} of data are kept on the GPU.")
 
 
 def _every_kind(learner: Learner, batches: Batches, consensus: Consensus, graph: Graphs | None) -> int:

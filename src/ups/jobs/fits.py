@@ -11,12 +11,12 @@ import torch
 from ups.engine.memory import batches_memory, captures, held_memory
 from ups.engine.ranks.dist import device_of
 from ups.jobs.estimate import KEPT, costs
-from ups.jobs.forecast import free_memory, size
+from ups.jobs.forecast import free_memory
 from ups.run.check import Outline, new_simulator, outlines, shares_of
 from ups.run.config import RunConfig
 from ups.run.datasets import DataSet
 from ups.rundir import RunDir
-from ups.types import ConfigError
+from ups.types import ConfigError, data_size
 from ups.verdict import StorageError
 
 MUCH = 50  # times what is certain, below which there is so much memory that activations are not counted
@@ -34,8 +34,8 @@ def quick_estimate(config: RunConfig, folder: Path, opened: Sequence[DataSet] = 
     free, room = free_memory(device), shutil.disk_usage(folder).free
     if disk > room and not RunDir(folder).checkpoints().exists():
         raise StorageError(
-            f"{folder}: the run writes about {size(disk)} of checkpoints, and {size(room)} are free; free some space, "
-            "or name another `out`."
+            f"{folder}: the run writes about {data_size(disk)} of checkpoints, and {data_size(room)} are free; free "
+            "some space, or name another `out`."
         )
     if memory > free:
         raise ConfigError(_lacks(memory, free, device.type, "use a smaller model, batch or data set"))
@@ -43,13 +43,13 @@ def quick_estimate(config: RunConfig, folder: Path, opened: Sequence[DataSet] = 
         return ()
     needed = costs(config, device.type).needed * _processes(config, device.type)
     if needed <= free:
-        return (f"estimate: {size(needed)} of tensors at the peak, and {size(free)} of memory are free.",)
+        return (f"estimate: {data_size(needed)} of tensors at the peak, and {data_size(free)} of memory are free.",)
     least = costs(config, device.type, 1).needed * _processes(config, device.type)
     if least > free:
         raise ConfigError(
             _lacks(least, free, device.type, "use a smaller model or grid, or train.activations recompute")
         )
-    words = f"estimate: {size(needed)} of tensors at the peak, and only {size(free)} of memory are free"
+    words = f"estimate: {data_size(needed)} of tensors at the peak, and only {data_size(free)} of memory are free"
     if device.type == "cuda":  # the probe finds the microbatch that fits
         return (f"{words}; the microbatch will be made smaller.",)
     raise ConfigError(f"{words}; set a smaller train.microbatch (`ups estimate` says which), or batch.")
@@ -89,4 +89,6 @@ def _processes(config: RunConfig, device: str) -> int:
 
 def _lacks(needed: int, free: int, device: str, remedy: str) -> str:
     whose = "the GPU" if device == "cuda" else "this machine"
-    return f"estimate: needs at least {size(needed)} of memory, and {size(free)} are free on {whose}; {remedy}."
+    return (
+        f"estimate: needs at least {data_size(needed)} of memory, and {data_size(free)} are free on {whose}; {remedy}."
+    )

@@ -24,7 +24,7 @@ from ups.jobs.timing import INTERVALS, Ceilings, Timed, ceilings, trial
 from ups.run.check import outlines
 from ups.run.config import RunConfig
 from ups.run.load import part_kinds
-from ups.types import ConfigError, duration
+from ups.types import ConfigError, data_size, duration, short_number
 
 PATIENCE = 15.0  # seconds a trial may take unasked
 SPREAD = 1.5  # times the quickest steps that the slowest may take on a machine that is idle
@@ -94,35 +94,35 @@ class Forecast:
         def row(title: str, values: list[str]) -> None:
             rows.append([title, *values])
 
-        row("parameters", [number(self.costs.parameters[s.part]) for s in stages])
+        row("parameters", [short_number(self.costs.parameters[s.part]) for s in stages])
         sizes = (", ".join(map(str, dict.fromkeys((s.batch, *s.batches.values())))) for s in stages)
         row("batch (microbatch)", [f"{each} ({s.microbatch})" for each, s in zip(sizes, stages, strict=True)])
-        row("FLOPs of a step", [number(s.work.flops) for s in stages])
+        row("FLOPs of a step", [short_number(s.work.flops) for s in stages])
         for part in dict.fromkeys(part for s in stages for part in s.memory):
-            row(part, [size(s.memory.get(part, 0)) for s in stages])
-        row("peak of a step", [size(sum(s.memory.values())) for s in stages])
-        row("peak of a validation", [size(s.validation) for s in stages])
+            row(part, [data_size(s.memory.get(part, 0)) for s in stages])
+        row("peak of a step", [data_size(sum(s.memory.values())) for s in stages])
+        row("peak of a validation", [data_size(s.validation) for s in stages])
         whose = "from the GPU" if self.costs.device == "cuda" else "by the process"
-        row(f"taken {whose} at most", [size(s.reserved) for s in stages])
+        row(f"taken {whose} at most", [data_size(s.reserved) for s in stages])
         if self.costs.device == "cuda" and self.taken:
-            row("  the trial's own peak", [size(self.taken[s.name].allocated) for s in stages])
+            row("  the trial's own peak", [data_size(self.taken[s.name].allocated) for s in stages])
         if self.times:
             row("time of a step", [duration(self.times[s.name].step) for s in stages])
             row("steps", [f"{self.times[s.name].steps:,}" for s in stages])
-            row("FLOPs in all", [number(self.times[s.name].flops) for s in stages])
+            row("FLOPs in all", [short_number(self.times[s.name].flops) for s in stages])
             row("time", [duration(self.times[s.name].seconds) for s in stages])
         return rows
 
     def lines(self) -> list[str]:
         """What the table does not say; the last line says whether it fits."""
         c = self.costs
-        parts = ", ".join(f"{name} {number(n)}" for name, n in c.parameters.items() if "." in name)
-        disk = ", ".join(f"{name} {size(n)}" for name, n in c.disk.items() if name != TOKENS)
+        parts = ", ".join(f"{name} {short_number(n)}" for name, n in c.parameters.items() if "." in name)
+        disk = ", ".join(f"{name} {data_size(n)}" for name, n in c.disk.items() if name != TOKENS)
         lines = [
-            f"parameters   {number(c.parameters['total'])} in all: {parts}",
-            f"evaluation   {size(c.evaluation)} at the peak",
-            f"host memory  {size(c.resident)} of data kept in it",
-            f"disk         {disk}; a cache of the tokens of all frames would be {size(c.disk[TOKENS])}",
+            f"parameters   {short_number(c.parameters['total'])} in all: {parts}",
+            f"evaluation   {data_size(c.evaluation)} at the peak",
+            f"host memory  {data_size(c.resident)} of data kept in it",
+            f"disk         {disk}; a cache of the tokens of all frames would be {data_size(c.disk[TOKENS])}",
         ]
         if self.seconds is not None and self.evaluation is not None:
             how = "real steps on random numbers" if self.measured else "FLOPs, bytes and what this device reaches"
@@ -148,17 +148,17 @@ class Forecast:
     @property
     def verdict(self) -> str:
         """Whether it fits, and what would."""
-        need = f"{size(self.costs.needed)} of GPU memory at the peak"
+        need = f"{data_size(self.costs.needed)} of GPU memory at the peak"
         if self.costs.device == "cpu":
             each = f" in each of {self.processes} processes" if self.processes > 1 else ""
-            whole = size(self.processes * (self.costs.needed + self.program))
-            tensors, program = size(self.costs.needed), size(self.program)
+            whole = data_size(self.processes * (self.costs.needed + self.program))
+            tensors, program = data_size(self.costs.needed), data_size(self.program)
             need = f"{whole} of memory: {tensors} of tensors at the peak and about {program} of program{each}"
         if self.free is None:
             return f"needs {need}; whether it fits cannot be said here, where there is no {self.costs.device} device."
         if self.fits:
-            return f"fits: {need}, {size(self.free)} are free on {self.device}."
-        lacks = f"does not fit: {need}, and only {size(self.free)} are free on {self.device};"
+            return f"fits: {need}, {data_size(self.free)} are free on {self.device}."
+        lacks = f"does not fit: {need}, and only {data_size(self.free)} are free on {self.device};"
         if self.microbatch:
             return f"{lacks} with train.microbatch {self.microbatch} it would."
         return (
@@ -195,7 +195,8 @@ def forecast(
     room = math.inf if free is None else free / processes - program  # for the tensors of one process
     fits = bill.needed <= room
     if measure and (here is None or not fits):
-        why = f"there is no {kind} device here" if here is None else f"it needs {size(bill.needed)} and would not fit"
+        lacking = f"it needs {data_size(bill.needed)} and would not fit"
+        why = f"there is no {kind} device here" if here is None else lacking
         raise ConfigError(f"--measure needs to run some steps, but {why}; leave it out.")
     largest = None if fits else _largest(config, kind, int(room), bill)
     if here is None:
@@ -286,21 +287,3 @@ def _largest(config: RunConfig, kind: str, free: int, estimated: Costs) -> int:
     while size > 1 and costs(config, kind, size, estimated).needed > free:
         size = max(1, int(size * 0.9))
     return size
-
-
-def size(count: float) -> str:
-    """Bytes for people: 12.3 MB."""
-    return f"{_scaled(count)}B"
-
-
-def number(count: float) -> str:
-    """A count for people: 12.3 M."""
-    return _scaled(count).strip()
-
-
-def _scaled(count: float) -> str:
-    for unit in ("", "k", "M", "G", "T"):
-        if count < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} P"

@@ -32,7 +32,7 @@ from ups.jobs.variety import (
 from ups.parsing import parse_json
 from ups.physics import EQUATIONS, TASKS
 from ups.run.doubts import close_ups, laws_in_words, lost_digits
-from ups.types import Array, DataError, counted, counted_from, few
+from ups.types import Array, DataError, counted, counted_from, data_size, few
 
 RECORDED = ("version", "scheme", "seed", "device", "batch")  # what a file that was made here says of its making
 NOT_FINITE = "NaN or infinity in"
@@ -187,7 +187,8 @@ def _counting(source: Source, index: int) -> Array | None:
 def _headline(source: Source) -> list[str]:
     task = source.task
     cells = " × ".join(map(str, source.domain.shape))
-    size, kind = _size(source), "steady" if task.steady else "transient"
+    size = data_size(sum(p.stat().st_size for p in source.files()))
+    kind = "steady" if task.steady else "transient"
     lines = [
         f"{source.path}",
         f"  {task.title} ({task.name}), {kind}, layout '{task.storage.kind}', {size}",
@@ -240,16 +241,6 @@ def _values(source: Source) -> list[str]:
         f"    {name:<12} min {low[c]:.4g}  max {high[c]:.4g}  mean {mean[c]:.4g}  std {std[c]:.4g}"
         for c, name in enumerate(source.task.channels)
     ]
-
-
-def _size(source: Source) -> str:
-    """The bytes of all files of a source, in words."""
-    total = float(sum(p.stat().st_size for p in source.files()))
-    for unit in ("bytes", "kB", "MB"):
-        if total < 1000:
-            return f"{total:.3g} {unit}"
-        total /= 1000
-    return f"{total:.3g} GB"
 
 
 def _listed(names: Sequence[str], noun: str = "sample") -> str:

@@ -13,11 +13,11 @@ from ups.config import load
 from ups.engine.ranks.dist import device_of
 from ups.files import write_named
 from ups.jobs.estimate import Costs, costs
-from ups.jobs.forecast import free_memory, number, size
+from ups.jobs.forecast import free_memory
 from ups.jobs.holdings import Holding, holdings, recipe
 from ups.jobs.timing import ceilings
 from ups.run.config import run_config
-from ups.types import ConfigError, counted, duration
+from ups.types import ConfigError, counted, data_size, duration, short_number
 
 STEPS = 400  # of the operator that the budget must have room for
 SLOWER = 2.0  # times what the ceilings of a device promise that a step takes
@@ -55,7 +55,8 @@ def propose(
             break
     head = _header(sets, bill, step, minutes, free, here.type, out)
     if bill.needed > free:
-        head.append(f"# It does NOT fit: {size(bill.needed)} are needed, and {size(free)} free; use a larger `reduce`.")
+        needed, left = data_size(bill.needed), data_size(free)
+        head.append(f"# It does NOT fit: {needed} are needed, and {left} free; use a larger `reduce`.")
     write_named(out, _text(head, settings, sets), "choose another --out")
     load(run_config(), out)
     remarks = [words.removeprefix("# ") for words in head[2:]]
@@ -87,7 +88,7 @@ def _header(
     sets: Sequence[Holding], bill: Costs, step: float, minutes: float, free: int, kind: str, out: Path
 ) -> list[str]:
     cores = counted(len(os.sched_getaffinity(0)), "core") if kind == "cpu" else "one GPU"
-    parameters = number(bill.parameters["total"])
+    parameters = short_number(bill.parameters["total"])
     return [
         f"# ups run {out}",
         f"# Before it: `ups estimate {out}` says what it takes, `ups config show {out}` every key with its default.",
@@ -97,8 +98,8 @@ def _header(
             for holding in sets
             for note in (*holding.left_out(kind), *holding.remarks)
         ),
-        f"# Hardware: {cores}, {size(free)} of memory free when this was written.",
-        f"# Memory: about {size(bill.needed)} of tensors at the peak, beside the program's own.",
+        f"# Hardware: {cores}, {data_size(free)} of memory free when this was written.",
+        f"# Memory: about {data_size(bill.needed)} of tensors at the peak, beside the program's own.",
         f"# Time: {duration(60 * minutes)} of training, about {duration(step)} a step, and judging.",
         f"# Model: {parameters} parameters.",
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +14,7 @@ from ups.jobs.estimate import Costs, StageCost, costs
 from ups.jobs.timing import Ceilings, timed_stage
 from ups.run.check import new_simulator, outlines
 from ups.run.config import RunConfig
+from ups.types import data_size, duration
 
 VOTE = 2e-4  # seconds of a vote of two processes of one machine, seen on several
 PAYS = 1.2  # times as fast, below which another device is better spent on another run
@@ -78,7 +78,7 @@ class Scaling:
     rows: tuple[Scaled, ...]  # the first is one device
     links: tuple[Link, ...] = LINKS
 
-    def table(self, size: Callable[[float], str], duration: Callable[[float], str]) -> list[list[str]]:
+    def table(self) -> list[list[str]]:
         head = ["devices", "samples each", "memory each", "a step computes", "each sends"]
         one = self.rows[0]
         rows = [[*head, *(link.name for link in self.links)]]
@@ -87,8 +87,8 @@ class Scaling:
                 f"{row.times(one, link):.2f} ({row.times_the_samples(one, link):.2f})" if row.ranks > 1 else "1 (1)"
                 for link in self.links
             ]
-            facts = [str(row.ranks), str(row.share), size(row.memory), duration(row.step)]
-            rows.append([*facts, size(row.talk.bytes) if row.talk.bytes else "–", *speeds])
+            facts = [str(row.ranks), str(row.share), data_size(row.memory), duration(row.step)]
+            rows.append([*facts, data_size(row.talk.bytes) if row.talk.bytes else "–", *speeds])
         return rows
 
     def sentence(self) -> str:

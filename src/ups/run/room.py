@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from ups.engine.checkpoint.manifest import NAME, listing, size_words
+from ups.engine.checkpoint.manifest import NAME, listing
 from ups.rundir import RunDir
 from ups.tracking import MIRRORS
+from ups.types import data_size
 
 WORTH = 10_000  # bytes below which nothing is named
 
@@ -31,7 +32,7 @@ def freeable(run: RunDir) -> str:
         f"traces ({run.profile.name}/)": [run.profile],
     }
     sizes = {words: sum(map(bytes_of, paths)) for words, paths in kinds.items()}
-    rows = [f"{size_words(size)} of {words}" for words, size in sizes.items() if size >= WORTH]
+    rows = [f"{data_size(size)} of {words}" for words, size in sizes.items() if size >= WORTH]
     return f"In {run.folder} could be deleted: {', '.join(rows)}." if rows else ""
 
 

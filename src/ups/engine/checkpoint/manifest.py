@@ -18,6 +18,7 @@ from typing import Any
 from ups.engine.checkpoint import index
 from ups.engine.checkpoint.index import Layout
 from ups.files import sha256, sum_of, sync
+from ups.types import data_size
 
 FORMAT = 3
 THREADS = min(8, os.cpu_count() or 1)  # that hash files
@@ -38,10 +39,6 @@ def step_name(step: int) -> str:
 def own_name(rank: int) -> str:
     """The file of what belongs to one rank alone."""
     return f"own-{rank}.json"
-
-
-def size_words(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB"
 
 
 def listing(folder: Path) -> list[Path]:
@@ -245,7 +242,7 @@ def copy(path: Path, folder: Path) -> Path:
         return final
     free = shutil.disk_usage(folder).free
     if free < size:
-        raise OSError(errno.ENOSPC, f"it needs {size_words(size)} and the disk has {size_words(free)} free")
+        raise OSError(errno.ENOSPC, f"it needs {data_size(size)} and the disk has {data_size(free)} free")
     beside = folder / f"{path.name}.tmp-{uuid.uuid4().hex}"
     try:
         beside.mkdir()

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from ups.engine.checkpoint import index, manifest
 from ups.engine.checkpoint.index import Kind, Region
-from ups.engine.checkpoint.manifest import FACTS, INDEX, Stamp, own_name, size_words, step_name, verify
+from ups.engine.checkpoint.manifest import FACTS, INDEX, Stamp, own_name, step_name, verify
 from ups.engine.checkpoint.second_copy import NoCopy, SecondCopy
 from ups.engine.checkpoint.shard_files import dtype_name, read_shards, region, write_shards
 from ups.engine.checkpoint.staging import Staging, pack, share, unpack
 from ups.engine.checkpoint.store import Checkpoint, CorruptError, Snapshot
 from ups.engine.checkpoint.together import Together, plain
 from ups.engine.randomness import derived_state
-from ups.types import ConfigError, counted
+from ups.types import ConfigError, counted, data_size
 from ups.verdict import StorageError
 
 
@@ -193,12 +193,12 @@ class Vault:
         """
         free = shutil.disk_usage(beside).free
         if free < need:
-            raise OSError(errno.ENOSPC, f"it needs {size_words(need)} and the disk has {size_words(free)} free")
+            raise OSError(errno.ENOSPC, f"it needs {data_size(need)} and the disk has {data_size(free)} free")
         if free < 2 * need and not self._warned and self.rank == 0:
             self._warned = True
             self._notes.append(
-                f"the disk of {self.folder} has {size_words(free)} free and two checkpoints need "
-                f"{size_words(2 * need)}; free some space, or soon none can be saved."
+                f"the disk of {self.folder} has {data_size(free)} free and two checkpoints need "
+                f"{data_size(2 * need)}; free some space, or soon none can be saved."
             )
         written = {own_name(self.rank): manifest.write(beside / own_name(self.rank), job.own)}
         if self.rank == 0:
