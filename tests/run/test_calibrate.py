@@ -183,9 +183,9 @@ def test_as_much_of_the_noise_lasts_as_errors_repeat_themselves(lasting: float, 
     simulator: Any = SimpleNamespace(simulate=walk, context=1, codec=SimpleNamespace(statistics_of=lambda _: one))
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [given])
     data: Any = SimpleNamespace(task=given.task)
-    assert calibrate._constant_noise(simulator, data, torch.device("cpu"), (1,)) == lasting
+    assert calibrate._lasting_noise(simulator, data, torch.device("cpu"), (1,)) == lasting
     monkeypatch.setattr(calibrate, "_windows", lambda *_: [])  # no trajectory is longer than what is given
-    assert calibrate._constant_noise(simulator, data, torch.device("cpu"), (1,)) == 0
+    assert calibrate._lasting_noise(simulator, data, torch.device("cpu"), (1,)) == 0
     noise = torch.stack([Draws(0, range(4000), lasting)(step, torch.zeros(4000, 1)) for step in (0, 9)])
     assert noise.std().item() == pytest.approx(1, abs=0.03)
     assert noise.prod(0).mean().item() == pytest.approx(lasting, abs=0.05)

@@ -28,7 +28,7 @@ LEVEL = 0.9  # the part of the truth that their intervals are to cover
 TRAJECTORIES = (16, 64)  # of the validation part of a task, on processors and on a GPU
 AT_ONCE = (8, 32)  # trajectories of which all members are held at a time, on processors and on a GPU
 FEW = 8  # trajectories, below which a calibration is a guess
-CONSTANT = (0.0, 0.1, 0.3, 1.0)  # parts of the noise of members that stay the same over all steps, tried in this order
+LASTING = (0.0, 0.1, 0.3, 1.0)  # parts of the noise of members that last over all steps, tried in this order
 TRIED = 8  # members, and trajectories, on which each of them is tried
 PLACES = 512  # of a frame, at most, at which members are compared with the truth
 HELD_BYTES = 2**30  # of members, at most, that are held for fitting again; where there are more, they are drawn again
@@ -81,7 +81,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
     starts = starts_of(simulator, task, given)
-    lasting = 0.0 if drawn_by is None else _constant_noise(simulator, data, device, starts)
+    lasting = 0.0 if drawn_by is None else _lasting_noise(simulator, data, device, starts)
 
     def windows() -> Iterator[Window]:
         return (window.to(device) for window in _windows(data, starts, TRAJECTORIES[on_gpu], AT_ONCE[on_gpu]))
@@ -174,11 +174,11 @@ def _members(simulator: Simulator, window: Window, count: int, lasting: float) -
     return members_of(simulator.simulate, window, steps, count, together=count, lasting=lasting)
 
 
-def _constant_noise(simulator: Simulator, data: DataSet, device: torch.device, starts: Sequence[int]) -> float:
-    """The best part of the noise of members to stay the same over all steps: tries 0, 0.1, 0.3 and 1 on a few members
+def _lasting_noise(simulator: Simulator, data: DataSet, device: torch.device, starts: Sequence[int]) -> float:
+    """The best part of the noise of members to last over all steps: tries 0, 0.1, 0.3 and 1 on a few members
     of a few trajectories, and stops at the first that does not lower the CRPS. 0 for steady tasks."""
     std, least, best = simulator.codec.statistics_of(data.task).scale, math.inf, 0.0
-    for lasting in (0.0,) if data.task.steady else CONSTANT:
+    for lasting in (0.0,) if data.task.steady else LASTING:
         scores = []
         for window in _windows(data, starts, TRIED, TRIED):
             window = window.to(device)

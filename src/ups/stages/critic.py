@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ups.models.critic import Critic
 
 FIRST = 4  # steps by which it is judged while it learns
-EXACT = 1e-3  # a square error, in its units, below which none is told from another
+GUESS_FLOOR = 1e-3  # a square error, in its units, below which none is told from another
 
 
 class CriticStageConfig(StageConfig):
@@ -78,7 +78,7 @@ class CriticStage(BehindOperator):
         """Mean square error of the guessed logarithms, `(B,)`."""
         total, scale = torch.zeros(len(window), device=window.context.device), self.module.scale_of(window.task.name)
         for drawn, z, last, truth, condition in self._drawn(window, same):
-            wanted = (((drawn - truth) / scale).float().square() + EXACT).log()
+            wanted = (((drawn - truth) / scale).float().square() + GUESS_FLOOR).log()
             total = total + square(self.module(drawn, z, last, condition) - wanted)
         return total / window.targets.shape[1]
 
