@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ranks import join_group, run_ranks, values
-from ups.engine.memory import Ledger
+from ups.engine.memory import MemoryCount
 from ups.engine.ranks import fsdp_internals, sharded
 from ups.engine.ranks.control import Control, DesyncError, PeerFailed, Word
 from ups.engine.ranks.gradient_norm import norm_of, square_sums
@@ -613,7 +613,7 @@ def test_a_module_on_meta_gets_the_first_ranks_weights_and_buffers(world: int, o
         assert names == list(expected), "no prefix reaches a name"
 
 
-class Held(Ledger):
+class Held(MemoryCount):
     """Counts what takes memory: no tensor on `meta`, and of a DTensor only the piece."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from ups.eval import metrics
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Entry, TaskResult, read_results
+from ups.eval.results import Cost, DataFact, Scored, TaskResult, read_results
 from ups.eval.rollout import EvalProtocol, ModulePredictor, evaluate, persistence
 from ups.physics import TASKS
 from ups.tensors import Window
@@ -34,7 +34,7 @@ def test_the_metric_of_the_page_is_in_the_results_and_in_the_report(
     window = Window(TASKS["burgers1d"], values[:, :2], values[:, 2:], *facts)
     double = ModulePredictor("ups", "cpu", lambda _, steps: 2 * values[:, 2 : 2 + steps])
     given = EvalProtocol("A", 2)
-    ours, still = (Entry(evaluate(who, [window], given), Cost(1, 1, 1.0)) for who in (double, persistence))
+    ours, still = (Scored(evaluate(who, [window], given), Cost(1, 1, 1.0)) for who in (double, persistence))
     data = (DataFact("burgers1d", "a.hdf5", "v1", "3", "16", 5, ""),)
     page, results = Report("run", (TaskResult(ours, still),), "a: 1\n", "f00d", 0, data).write(tmp_path)
     records = [r for r in read_results(results) if (r.metric, r.predictor) == (name, "ups")]

@@ -18,7 +18,7 @@ from ups.eval.intervals import number
 from ups.eval.learning import LearningCurve, curves_of
 from ups.eval.remarks import codec_complaints, losses_of_old, means_of_few
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Entry, TaskResult, points_of, read_results
+from ups.eval.results import Cost, DataFact, Scored, TaskResult, points_of, read_results
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.eval.sections import drawn_section, learning_section, spectrum_remark
 from ups.eval.training_facts import Drawn, StageFact
@@ -69,11 +69,11 @@ class Fixed:
 def result(task: str, error: float = 0.01, cost: Cost = TRAINED, codec: float = 0.001) -> TaskResult:
     w = window(TASKS[task])
     return TaskResult(
-        ours=Entry(evaluate(Oracle(w, error), [w], P), cost),
-        persistence=Entry(evaluate(persistence, [w], P)),
-        baselines=(Entry(evaluate(Oracle(w, 0.2, "fno"), [w], P), Cost(500_000, 900, 80.0, "cpu")),),
-        reconstruction=Entry(reconstruct(lambda window, _: window.targets * (1 + codec), "cpu", [w], P)),
-        beyond=(Entry(evaluate(Oracle(w, 0.03), [w], P, split="test, 32 cells (zero-shot)"), cost),),
+        ours=Scored(evaluate(Oracle(w, error), [w], P), cost),
+        persistence=Scored(evaluate(persistence, [w], P)),
+        baselines=(Scored(evaluate(Oracle(w, 0.2, "fno"), [w], P), Cost(500_000, 900, 80.0, "cpu")),),
+        reconstruction=Scored(reconstruct(lambda window, _: window.targets * (1 + codec), "cpu", [w], P)),
+        beyond=(Scored(evaluate(Oracle(w, 0.03), [w], P, split="test, 32 cells (zero-shot)"), cost),),
     )
 
 
@@ -164,7 +164,7 @@ def test_a_spectrum_that_departs_is_remarked_on_from_its_first_wavenumber() -> N
 
 def test_a_task_that_further_training_made_worse_is_named() -> None:
     w = window(TASKS["burgers1d"])
-    better, same = (Entry(evaluate(Oracle(w, error, "before"), [w], P)) for error in (0.001, 0.0101))
+    better, same = (Scored(evaluate(Oracle(w, error, "before"), [w], P)) for error in (0.001, 0.0101))
     worse = replace(result("burgers1d"), baselines=(better,))
     made = report(worse)
     (said,) = (sentence for sentence in made.remarks() if "burgers1d got WORSE: nRMSE" in sentence)
@@ -172,7 +172,7 @@ def test_a_task_that_further_training_made_worse_is_named() -> None:
     assert "got WORSE" in made.page().sections[0].verdict
     assert not any("got WORSE" in s for s in report(replace(worse, baselines=(same,))).remarks())
     one = window(TASKS["burgers1d"], samples=1)
-    ours, old = (Entry(evaluate(Oracle(one, error, "before"), [one], P)) for error in (0.1, 0.001))
+    ours, old = (Scored(evaluate(Oracle(one, error, "before"), [one], P)) for error in (0.1, 0.001))
     (few,) = losses_of_old(replace(worse, ours=ours, baselines=(old,)))
     assert "on the same trajectories (on 1 trajectory only); train" in few, "no confidence is claimed"
 
@@ -182,8 +182,8 @@ def test_a_steady_task_is_not_judged_to_the_end() -> None:
     made = result("burgers1d")
     steady = replace(
         made,
-        ours=Entry(evaluate(Oracle(w, 0.01), [w], P), TRAINED),
-        persistence=Entry(evaluate(persistence, [w], P)),
+        ours=Scored(evaluate(Oracle(w, 0.01), [w], P), TRAINED),
+        persistence=Scored(evaluate(persistence, [w], P)),
         baselines=(),
         reconstruction=None,
         beyond=(),
@@ -283,8 +283,8 @@ def test_results_of_another_version_are_refused(written: tuple[Report, Path, Pat
 def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_samples() -> None:
     near, far = window(TASKS["burgers1d"]), window(TASKS["burgers1d"], samples=4, cells=32)
     split = "new trajectories, 32 cells (zero-shot)"
-    beyond = tuple(Entry(evaluate(who, [far], P, split)) for who in (Oracle(far, 0.03), persistence))
-    ours, still = Entry(evaluate(Oracle(near, 0.01), [near], P), TRAINED), Entry(evaluate(persistence, [near], P))
+    beyond = tuple(Scored(evaluate(who, [far], P, split)) for who in (Oracle(far, 0.03), persistence))
+    ours, still = Scored(evaluate(Oracle(near, 0.01), [near], P), TRAINED), Scored(evaluate(persistence, [near], P))
     made = report(TaskResult(ours, still, beyond=beyond, unseen=("nu = 0.5 lies outside the trained range.",)))
     found = made.find("burgers1d", "ups", "nrmse-over-persistence", split=split)
     assert found.value == pytest.approx(beyond[0].evaluation.score / beyond[1].evaluation.score)
@@ -297,7 +297,7 @@ def test_beyond_training_each_forecast_is_held_against_persistence_on_the_same_s
 
 def test_a_linear_model_that_does_better_is_said_to() -> None:
     made, w = result("burgers1d"), window(TASKS["burgers1d"])
-    better, worse = (Entry(evaluate(Oracle(w, error, "linear"), [w], P)) for error in (0.001, 0.1))
+    better, worse = (Scored(evaluate(Oracle(w, error, "linear"), [w], P)) for error in (0.001, 0.1))
     words = "burgers1d: a linear model of neighbouring cells has 0.0"
     for linear, said in ((better, True), (worse, False)):
         page = report(replace(made, baselines=(linear,))).page()
@@ -361,7 +361,7 @@ def test_a_field_with_a_large_mean_is_learnt_only_if_more_than_the_mean_is(error
     forecasts = [Fixed(w.targets + size * error * noise, name) for size, name in ((30, "ups"), (90, "persistence"))]
     ours, worse = (evaluate(forecast, [w], P) for forecast in forecasts)
     assert ours.score < 5e-4
-    verdict, good = TaskResult(Entry(ours, TRAINED), Entry(worse)).verdict
+    verdict, good = TaskResult(Scored(ours, TRAINED), Scored(worse)).verdict
     assert good is learnt
     assert verdict == "learnt" if learnt else verdict.startswith("NOT LEARNT: u is no better than its mean after")
 
@@ -370,7 +370,7 @@ def test_a_field_that_is_not_learnt_is_named_wherever_a_verdict_stands(tmp_path:
     w = window(TASKS["reacdiff2d"])
     (bad, *_), error = (f.name for f in w.task.fields), torch.tensor([0.9, 0.01])
     ours, still = evaluate(Oracle(w, error), [w], P), evaluate(Oracle(w, torch.tensor([0.8, 4.0])), [w], P)
-    made = report(TaskResult(Entry(ours, TRAINED), Entry(replace(still, predictor="persistence"))))
+    made = report(TaskResult(Scored(ours, TRAINED), Scored(replace(still, predictor="persistence"))))
     words = f"learnt, but not {bad}: no better than persistence"
     assert made.headline()[1][-1] == words
     page = made.page()
@@ -390,7 +390,7 @@ def test_a_field_of_nothing_but_zeros_makes_a_mean_infinite_which_is_said_and_no
     w = replace(w, targets=nothing)
     ours, still = (evaluate(Fixed(w.targets + size, name), [w], P) for size, name in ((0.1, "ups"), (9, "persistence")))
     assert (ours.score, ours.diverged.any()) == (np.inf, False)
-    (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
+    (words,) = means_of_few(TaskResult(Scored(ours, TRAINED), Scored(still)))
     assert words.startswith(f"burgers1d: 1 of {len(ours)} trajectories (such as {ours.ids[2] if ours.ids else 2}) have")
 
 
@@ -404,7 +404,7 @@ def test_a_field_of_zeros_that_is_foretold_as_such_halves_no_error_and_is_said_t
     assert ours.against_time[0] == pytest.approx(alone.mean(0))
     assert ours.one_step.value == pytest.approx(alone[:, 0].mean())
     assert 0.8 < ours.per_sample("trajectory-l2").mean() / alone.mean() < 1.2
-    made, zero = report(TaskResult(Entry(ours, TRAINED), Entry(still))), TASKS["reacdiff2d"].channels[1]
+    made, zero = report(TaskResult(Scored(ours, TRAINED), Scored(still))), TASKS["reacdiff2d"].channels[1]
     assert [s for s in made.remarks() if f"{zero} is zero in all that is judged" in s]
     assert f"{zero} is zero in all that is judged" in made.page().sections[0].text
     assert evaluate(Fixed(w.targets + 1e-9, "ups"), [w], P).score == np.inf, "what is not there is predicted"
@@ -421,7 +421,7 @@ def test_a_mean_that_few_trajectories_make_is_said_to_be_theirs_and_no_fault_of_
         evaluate(Fixed(w.targets + size * noise, name), [w], P)
         for size, name in ((1, "ups"), (0.001, "codec"), (9, "persistence"))
     )
-    task = TaskResult(Entry(ours, TRAINED), Entry(still), reconstruction=Entry(codec))
+    task = TaskResult(Scored(ours, TRAINED), Scored(still), reconstruction=Scored(codec))
     assert ours.score > 1e20
     assert codec_complaints(task) == []
     (words,) = means_of_few(task)
@@ -437,7 +437,7 @@ def test_a_large_error_is_laid_to_a_small_field_only_where_the_field_is_small() 
     w, error = window(TASKS["burgers1d"]), torch.full((6, 1, 1, 1), 0.01)
     error[3] = 5.0
     ours, still = evaluate(Oracle(w, error), [w], P), evaluate(persistence, [w], P)
-    (words,) = means_of_few(TaskResult(Entry(ours, TRAINED), Entry(still)))
+    (words,) = means_of_few(TaskResult(Scored(ours, TRAINED), Scored(still)))
     assert "and 3 has" in words
     assert "next to nothing" not in words
 
@@ -453,6 +453,6 @@ def test_a_forecast_not_surely_better_than_zero_is_not_learnt_even_where_persist
     w = window(TASKS["burgers1d"])
     bad = evaluate(Oracle(w, torch.tensor(errors)[:, None, None, None]), [w], P)
     worse = evaluate(Oracle(w, 3.0, "persistence"), [w], P)
-    verdict, good = TaskResult(Entry(bad, TRAINED), Entry(worse)).verdict
+    verdict, good = TaskResult(Scored(bad, TRAINED), Scored(worse)).verdict
     assert verdict == f"NOT LEARNT: {how} better than predicting zero after 2000 training steps"
     assert not good

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ups.eval.report import Report
-from ups.eval.results import Entry, TaskResult
+from ups.eval.results import Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, evaluate, persistence
 from ups.eval.trajectories import PerTrajectory, mark_of, read, write
 from ups.physics import TASKS
@@ -42,7 +42,7 @@ def test_a_mark_says_which_trajectory_and_which_question() -> None:
 
 def test_a_report_leaves_the_error_of_every_trajectory(tmp_path: Path) -> None:
     ours = evaluate(dataclasses.replace(persistence, name="ups"), [window()], P)
-    entry, still = Entry(ours), Entry(evaluate(persistence, [window()], P))
+    entry, still = Scored(ours), Scored(evaluate(persistence, [window()], P))
     Report("A run", (TaskResult(entry, still),), "", "f", 0, ()).write(tmp_path)
     rows = {row.predictor: row for row in read(tmp_path)}
     assert rows.keys() == {"ups", "persistence"}

@@ -24,7 +24,7 @@ from ups import host_memory
 from ups.cli import main
 from ups.config import fingerprint, load
 from ups.engine.loop import Trainer
-from ups.engine.memory import Ledger, fake, gathered, held_memory, training_work
+from ups.engine.memory import MemoryCount, fake, gathered, held_memory, training_work
 from ups.engine.optim import Optimizer
 from ups.engine.ranks.dist import Dist
 from ups.engine.ranks.dist_config import DistConfig
@@ -210,25 +210,25 @@ def test_flops_of_two_linear_layers_are_those_of_the_textbook() -> None:
 
 def test_flops_of_attention_are_those_of_the_textbook() -> None:
     samples, heads, tokens, width = 2, 4, 64, 16
-    with Ledger("cpu") as ledger:
+    with MemoryCount("cpu") as count:
         q, k, v = (torch.randn(samples, heads, tokens, width, requires_grad=True) for _ in range(3))
         nn.functional.scaled_dot_product_attention(q, k, v).sum().backward()
     product = 2 * samples * heads * tokens**2 * width  # two in the forward, five in the backward, scores anew
-    assert ledger.flops == (2 + 5) * product
+    assert count.flops == (2 + 5) * product
 
 
 def test_a_ledger_counts_what_lives_and_only_what_is_new() -> None:
     old = torch.zeros(1024)
-    with Ledger("cpu") as ledger:
+    with MemoryCount("cpu") as count:
         a = old.view(2, 512) + 1
         b = a.t()
-        assert ledger.live == 4096
+        assert count.live == 4096
         del a
-        assert ledger.live == 4096
+        assert count.live == 4096
         del b
-        assert ledger.live == 0
+        assert count.live == 0
         old.add_(1)
-    assert ledger.peak == 4096
+    assert count.peak == 4096
 
 
 @pytest.mark.slow

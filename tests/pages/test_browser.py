@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ups.eval.report import Report
-from ups.eval.results import Cost, DataFact, Entry, TaskResult
+from ups.eval.results import Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, evaluate, persistence, reconstruct
 from ups.physics import TASKS
 from ups.tensors import Window
@@ -60,10 +60,10 @@ def result(name: str) -> TaskResult:
     w, cost = waves(name), Cost(170_000, 2000, 80.5, "cpu")
     far = "new trajectories, 48 cells (zero-shot)"
     return TaskResult(
-        ours=Entry(evaluate(Oracle(w), [w], GIVEN), cost),
-        persistence=Entry(evaluate(persistence, [w], GIVEN)),
-        reconstruction=Entry(reconstruct(lambda window, _: window.targets * 1.001, "cpu", [w], GIVEN)),
-        beyond=tuple(Entry(evaluate(who, [w], GIVEN, far, examples=0)) for who in (Oracle(w), persistence)),
+        ours=Scored(evaluate(Oracle(w), [w], GIVEN), cost),
+        persistence=Scored(evaluate(persistence, [w], GIVEN)),
+        reconstruction=Scored(reconstruct(lambda window, _: window.targets * 1.001, "cpu", [w], GIVEN)),
+        beyond=tuple(Scored(evaluate(who, [w], GIVEN, far, examples=0)) for who in (Oracle(w), persistence)),
     )
 
 

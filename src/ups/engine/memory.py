@@ -55,7 +55,7 @@ def _flops(operation: Any, args: Any, kwargs: Any, out: Any) -> int:
     return int(count(*args, **kwargs, out_val=out)) if count else 0
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class MemoryCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all storages made inside it for as long as they live, real or fake; knows the peak.
 
     Storages that were there before do not count. `moved` adds up what every operation reads and writes, views apart,
@@ -135,27 +135,27 @@ def training_work(
     parts = window.split(min(microbatch or len(window), len(window)))
     few = list(itertools.islice(parts, 2))  # later ones find gradients there as the second does
     saved = 0
-    with Ledger(device) as ledger:
+    with MemoryCount(device) as memory:
         for part in few:
-            before = ledger.live
+            before = memory.live
             with precision(config, device):
                 terms = loss(part)
             total = functools.reduce(torch.add, (value.float() for value in terms.values()))
             del terms
-            saved = max(saved, ledger.live - before)
+            saved = max(saved, memory.live - before)
             total.backward()  # type: ignore[no-untyped-call]
             del total
     share = len(window) / sum(len(part) for part in few)
-    counts = (round(share * n) for n in (ledger.flops, ledger.moved, ledger.operations))
-    return Work(ledger.peak, saved, *counts)
+    counts = (round(share * n) for n in (memory.flops, memory.moved, memory.operations))
+    return Work(memory.peak, saved, *counts)
 
 
 def forward_work(run: Callable[[], object], device: str) -> Work:
     """Anything without gradients."""
-    with torch.no_grad(), Ledger(device) as ledger:
+    with torch.no_grad(), MemoryCount(device) as memory:
         result = run()
         del result
-    return Work(ledger.peak, 0, ledger.flops, ledger.moved, ledger.operations)
+    return Work(memory.peak, 0, memory.flops, memory.moved, memory.operations)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ups.eval.gates import Gate, gates_section, records_of
 from ups.eval.intervals import number, strict
 from ups.eval.learning import LearningCurve
 from ups.eval.remarks import codec_complaints, empty_fields, losses_of_old, means_of_few, outdone
-from ups.eval.results import Cost, DataFact, Entry, Point, Record, TaskResult
+from ups.eval.results import Cost, DataFact, Point, Record, Scored, TaskResult
 from ups.eval.rollout import Evaluation
 from ups.eval.sections import Rows
 from ups.eval.training_facts import Drawn, StageFact
@@ -214,7 +214,7 @@ class Report:
         values = tuple(float(value) for value in e.per_sample())
         return PerTrajectory(*what, ids, e.marks, values, self.simulators.get(e.predictor, ""))
 
-    def _record(self, entry: Entry, p: Point) -> Record:
+    def _record(self, entry: Scored, p: Point) -> Record:
         e, c, m = entry.evaluation, entry.cost, p.number
         what = (e.task.name, e.split, m.name, m.mode, m.protocol, p.predictor, p.axis, p.at)
         values = (m.value, m.low, m.high, m.n, e.steps)

@@ -43,7 +43,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Scored:
     """An evaluation and what its predictor cost; a forecast that is not learnt costs nothing."""
 
     evaluation: Evaluation
@@ -84,12 +84,12 @@ class TaskResult:
     `long` is what becomes of rollouts far beyond the truth, by predictor and name.
     """
 
-    ours: Entry
-    persistence: Entry
-    baselines: tuple[Entry, ...] = ()
-    reconstruction: Entry | None = None
-    mean: Entry | None = None
-    beyond: tuple[Entry, ...] = ()
+    ours: Scored
+    persistence: Scored
+    baselines: tuple[Scored, ...] = ()
+    reconstruction: Scored | None = None
+    mean: Scored | None = None
+    beyond: tuple[Scored, ...] = ()
     unseen: tuple[str, ...] = ()
     trained: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     ensemble: EnsembleScores | None = None
@@ -97,7 +97,7 @@ class TaskResult:
     errors: ErrorScores | None = None
     search: SearchScores | None = None
     laws: Mapping[str, Array] = field(default_factory=dict)
-    champion: Entry | None = None
+    champion: Scored | None = None
     long: Mapping[str, Mapping[str, Array]] = field(default_factory=dict)
 
     def was_trained(self, name: str, values: Array) -> Array:
@@ -110,7 +110,7 @@ class TaskResult:
         gaps = np.abs(np.asarray(values)[:, None] - known)
         return np.asarray((gaps <= 1e-5 * np.maximum(np.abs(known), np.abs(values)[:, None])).any(1))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[Scored]:
         yield self.ours
         yield from self.baselines
         yield self.persistence
@@ -135,7 +135,7 @@ class TaskResult:
         return f"{words}{after}{tail}{how_few(len(mine))}", words == "learnt" and not lost
 
     @property
-    def before(self) -> Entry | None:
+    def before(self) -> Scored | None:
         """The simulator that training started from, where it knew the task."""
         return next((b for b in self.baselines if b.evaluation.predictor == BEFORE), None)
 
@@ -147,7 +147,7 @@ class TaskResult:
         mine, old = self.ours.evaluation, self.before.evaluation
         return mine.score > 1.05 * old.score and surely_lower(old.per_sample(), mine.per_sample())
 
-    def persistence_for(self, entry: Entry) -> Entry | None:
+    def persistence_for(self, entry: Scored) -> Scored | None:
         """The forecast that nothing changes on the very samples of `entry`; none for persistence and the codec."""
         e = entry.evaluation
         name = self.persistence.evaluation.predictor
@@ -215,7 +215,7 @@ class Point:
     at: float = 0.0
 
 
-def points_of(task: TaskResult, entry: Entry) -> list[Point]:
+def points_of(task: TaskResult, entry: Scored) -> list[Point]:
     """Every number of an entry: its metrics, its ratio to persistence, its error against time and parameters, its
     spectrum."""
     e, still = entry.evaluation, task.persistence_for(entry)

@@ -14,7 +14,7 @@ from ups.eval.learning import SCORE, LearningCurve
 from ups.eval.metrics import METRICS
 from ups.eval.refinement import MEANINGS
 from ups.eval.remarks import percent
-from ups.eval.results import DataFact, Entry, Record, TaskResult, times_of
+from ups.eval.results import DataFact, Record, Scored, TaskResult, times_of
 from ups.eval.rollout import Evaluation, Example
 from ups.eval.training_facts import Drawn, StageFact
 from ups.pages import Curve, Film, Section, chart, film_forecast_lines, film_forecast_maps
@@ -99,7 +99,7 @@ def _what(ours: Evaluation) -> str:
     return f"{count} ({ours.split}), {given}, {ours.steps} predicted."
 
 
-def _against_time(task: TaskResult, entries: Sequence[Entry]) -> tuple[str, str]:
+def _against_time(task: TaskResult, entries: Sequence[Scored]) -> tuple[str, str]:
     """A caption, and the error of each predictor against time."""
     curves, ours = [], task.ours.evaluation
     for entry in entries:
@@ -228,7 +228,7 @@ def _beyond(task: TaskResult, find: Callable[..., Record]) -> Rows:
     return tuple(rows)
 
 
-def _ours(task: TaskResult) -> list[Entry]:
+def _ours(task: TaskResult) -> list[Scored]:
     """All evaluations of our predictor: on the trained set-up, and beyond it."""
     who = task.ours.evaluation.predictor
     return [task.ours, *(entry for entry in task.beyond if entry.evaluation.predictor == who)]

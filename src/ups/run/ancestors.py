@@ -11,7 +11,7 @@ from ups.config import load
 from ups.data.duplicates import Ends, ends_of, pieces
 from ups.run.config import RunConfig, run_config
 from ups.run.data_identity import Identity
-from ups.run.datasets import DataSet, Entry, open_sets
+from ups.run.datasets import DataEntry, DataSet, open_sets
 from ups.run.doubts import doubts
 from ups.run.generate import Report as Following
 from ups.run.leaks import leaks
@@ -78,7 +78,7 @@ def _line(start: str | None) -> Iterator[tuple[Path, RunConfig | None]]:
         start = parent.start_from if parent is not None else None
 
 
-def _others(data: DataSet, place: Path, parent: RunConfig | None) -> list[Entry]:
+def _others(data: DataSet, place: Path, parent: RunConfig | None) -> list[DataEntry]:
     """The entries that the parent has not just so: the same entry, of the same files, is cut into the same parts."""
     if parent is None:
         return list(data.entries)
@@ -91,7 +91,7 @@ def _files(folder: RunDir) -> set[Path]:
     return {path.absolute() for path in Identity(folder, lambda _: None).by_path()}
 
 
-def _recorded(entries: Iterable[Entry], files: Collection[Path]) -> bool:
+def _recorded(entries: Iterable[DataEntry], files: Collection[Path]) -> bool:
     """Whether entries have no other files than those; such as are made are always the same."""
     there = (entry for entry in entries if entry.config.there)
     return all(path.absolute() in files for entry in there for path in entry.source.files())
@@ -110,7 +110,7 @@ def _used(folder: RunDir, config: RunConfig, following: Following, stack: ExitSt
     return [each for entry in entries for each in ends_of(entry.source, {*entry.split.train, *entry.split.valid})]
 
 
-def _seen(task: str, entries: Sequence[Entry], split: str, used: Sequence[Ends], place: Path) -> Iterator[Warned]:
+def _seen(task: str, entries: Sequence[DataEntry], split: str, used: Sequence[Ends], place: Path) -> Iterator[Warned]:
     """Warnings where a part of some entries is among what was used, whole or cut in time."""
     ours = [each for entry in entries for each in ends_of(entry.source, set(entry.split.part(split)))]
     known = {each.whole for each in used}

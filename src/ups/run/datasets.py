@@ -55,7 +55,7 @@ def _nothing(_: object) -> None:
 
 
 @dataclass(frozen=True)
-class Entry:
+class DataEntry:
     """The data of one entry of a config, cut in three."""
 
     config: DataConfig
@@ -72,11 +72,11 @@ class DataSet:
     """All trajectories of one task: of one or several entries of a config."""
 
     task: TaskSpec
-    entries: tuple[Entry, ...]
+    entries: tuple[DataEntry, ...]
     _parts: dict[str, list[Trajectories]] = field(default_factory=dict)
 
     @property
-    def first(self) -> Entry:
+    def first(self) -> DataEntry:
         return self.entries[0]
 
     @property
@@ -168,7 +168,7 @@ def _common(paths: Sequence[Path]) -> Path:
 
 
 @contextmanager
-def opened(data: DataConfig, folder: Path, following: Following, known: Path | None = None) -> Iterator[Entry]:
+def opened(data: DataConfig, folder: Path, following: Following, known: Path | None = None) -> Iterator[DataEntry]:
     """The data of one entry of a config, made first where it names no file and the folder `known` has none of it."""
     if data.split.files:
         parts = {part: open_files(data.split.files[part], data.definition) for part in PARTS}
@@ -182,7 +182,7 @@ def opened(data: DataConfig, folder: Path, following: Following, known: Path | N
         source = open_files([str(path) for path in paths], data.definition)
     with source:
         check_axes(source)
-        yield Entry(data, *divided(data, source))
+        yield DataEntry(data, *divided(data, source))
 
 
 def check_axes(source: Source) -> None:
@@ -204,16 +204,16 @@ def _check_apart(sources: Mapping[str, Source]) -> None:
             seen[path] = name
 
 
-def joined(entries: Sequence[Entry]) -> list[DataSet]:
+def joined(entries: Sequence[DataEntry]) -> list[DataSet]:
     """Entries of the same task as one data set each, in the order in which the tasks come first."""
-    by_task: dict[str, list[Entry]] = {}
+    by_task: dict[str, list[DataEntry]] = {}
     for entry in entries:
         by_task.setdefault(entry.source.task.name, []).append(entry)
     sets = []
     for members in by_task.values():
         _check_apart({f"entry {i + 1} of {entry.source.task.name}": entry.source for i, entry in enumerate(members)})
         task = same_task([entry.source for entry in members])
-        own = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in members]
+        own = [DataEntry(entry.config, renamed(entry.source, task), entry.split) for entry in members]
         sets.append(DataSet(task, tuple(own)))
     return sets
 
@@ -248,7 +248,7 @@ def _aligned(data: DataSet, known: TaskSpec) -> DataSet:
     order = [*old, *(p.name for p in params if p.name not in old)]
     params = tuple(sorted(params, key=lambda p: order.index(p.name)))
     task = dataclasses.replace(data.task, parameters=params)
-    entries = [Entry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
+    entries = [DataEntry(entry.config, renamed(entry.source, task), entry.split) for entry in data.entries]
     return DataSet(task, tuple(entries))
 
 

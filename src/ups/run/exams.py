@@ -19,7 +19,7 @@ from ups.models.questions import reach
 from ups.physics import TASKS
 from ups.run.config import RunConfig
 from ups.run.data_config import GenerateConfig
-from ups.run.datasets import DataSet, Entry, Screen
+from ups.run.datasets import DataEntry, DataSet, Screen
 from ups.run.fitting import spaced
 from ups.run.generate import equation_of, generate
 from ups.tensors import numbers_of
@@ -192,13 +192,13 @@ class Maker:
     screen: Screen
     stack: ExitStack
 
-    def by_fineness(self, cells: tuple[int, ...]) -> list[tuple[Entry, ...]]:
+    def by_fineness(self, cells: tuple[int, ...]) -> list[tuple[DataEntry, ...]]:
         """The entries of which a grid of `cells` can be picked, and those of which it cannot, where there are any."""
         fine = tuple(e for e in self.data.entries if thinning(e.source.domain.shape, cells) is not None)
         return [group for group in (fine, tuple(e for e in self.data.entries if e not in fine)) if group]
 
     def at_resolution(
-        self, cells: tuple[int, ...], split: str, entries: Sequence[Entry], samples: int | None = None
+        self, cells: tuple[int, ...], split: str, entries: Sequence[DataEntry], samples: int | None = None
     ) -> Exam:
         """Trajectories on a grid of `cells`, of each of `entries`: those of `split` where their files are fine enough,
         else new ones. `samples`: so many in all."""
@@ -231,7 +231,7 @@ class Maker:
         return Exam(f"new trajectories, {label} ({kind})", part, tuple(outside))
 
     def _made(
-        self, data: Entry, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int
+        self, data: DataEntry, params: Mapping[str, float | str], cells: tuple[int, ...], samples: int
     ) -> Trajectories:
         """New trajectories by the scheme of an entry's data, from a seed of their own."""
         source, spec, own = data.source, self.data.task, DataSet(self.data.task, (data,))

@@ -24,7 +24,7 @@ from ups.eval.learning import curves_of
 from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
-from ups.eval.results import BEFORE, Cost, DataFact, Entry, TaskResult
+from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
 from ups.eval.rollout import EvalProtocol, ModulePredictor, Predictor, evaluate, persistence, protocol, reconstruct
 from ups.eval.searches import SearchScores
 from ups.eval.trajectories import CHAMPION, OURS
@@ -107,7 +107,7 @@ class Judge:
         self._show(exam, TRUST)
         search, refinement = self._search(exam), self._refinement(exam)
         self._show(exam, ALL)
-        further, unseen = list[Entry](), list(exam.outside)
+        further, unseen = list[Scored](), list(exam.outside)
         for more in beyond:
             if isinstance(more, str):
                 self.warnings.append(more)
@@ -117,9 +117,9 @@ class Judge:
         return TaskResult(
             ours=main,
             persistence=others[-1],
-            mean=None if mean is None else Entry(evaluate(mean, self._windows(exam), self.protocol, exam.split, 0)),
+            mean=None if mean is None else Scored(evaluate(mean, self._windows(exam), self.protocol, exam.split, 0)),
             baselines=tuple(others[:-1]),
-            reconstruction=Entry(coded, self.cost),
+            reconstruction=Scored(coded, self.cost),
             beyond=tuple(further),
             unseen=tuple(dict.fromkeys(unseen)),
             trained={} if data is None else data.values(),
@@ -243,11 +243,11 @@ class Judge:
             frames, cut = min((length for length in lengths if length > self.protocol.context), default=None), True
         return whole(parts, self.protocol.context, cells=cells, frames=frames, cut=cut)
 
-    def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Entry]:
+    def _entries(self, exam: Exam, rivals: Sequence[tuple[Predictor, Cost]], examples: int = 1) -> list[Scored]:
         """Ours, the rivals, persistence."""
         judged: list[tuple[Predictor, Cost]] = [(self.ours, self.cost), *rivals, (persistence, Cost())]
         return [
-            Entry(
+            Scored(
                 evaluate(who, self._windows(exam), self.protocol, exam.split, examples if who is self.ours else 0), cost
             )
             for who, cost in judged
@@ -260,7 +260,7 @@ class Judge:
         old = load(self.config.start_from)
         return [(predictor_of(old, self.device, BEFORE), Cost())] if _knows(old, exam.part.task) else []
 
-    def _champion(self, exam: Exam, ours: Entry) -> Entry | None:
+    def _champion(self, exam: Exam, ours: Scored) -> Scored | None:
         """The champion's simulator on the same trajectories, where it was not judged on them and knows the task."""
         task = exam.part.task
         if self.champion is None or self.champion.was_judged_on(task.name, ours.evaluation.marks):
@@ -270,7 +270,7 @@ class Judge:
             return None
         who = predictor_of(other, self.device, CHAMPION)
         own = dataclasses.replace(self.protocol, context=self.config.evaluation.given_to(other.context))
-        return Entry(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
+        return Scored(evaluate(who, self._windows(exam), own, exam.split, 0), Cost())
 
     def _trained(self, kind: str, data: DataSet) -> tuple[Predictor, Cost]:
         """A baseline of as many parameters trained on one task, for as long and by its own recipe."""
