@@ -1,4 +1,4 @@
-"""Codec: nothing is lost, the fast path is the query, and other grids mean the same field."""
+"""Codec: nothing is lost, points are as good as cells, and other grids mean the same field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from small_simulators import GRIDS, awaken, frames, simulator
 from rounding import needs_alike
 from ups.models import Codec, CodecConfig
 from ups.models.codec import PIECES
-from ups.models.grids import Space, sub_cells
+from ups.models.grids import sub_cells
+from ups.models.points import interpolate
 from ups.physics import TASKS
 from ups.tensors import LatentState
 from ups.types import ConfigError
@@ -47,20 +48,6 @@ def test_a_grid_that_patches_do_not_divide_is_given_back_too(
     state = codec.encode(x, "cfd2d", periodic)
     assert state.z.shape == (2, *codec.tokens("cfd2d"), 64)
     assert (codec.decode(state, "cfd2d") - x).abs().max() < 1e-4
-    points = torch.as_tensor(sub_cells(cells) + 0.5, dtype=torch.float32).expand(2, -1, -1)
-    assert (codec.query(state, "cfd2d", points) - x.flatten(1, -2)).abs().max() < 1e-3
-
-
-@pytest.mark.parametrize("name", GRIDS)
-def test_the_full_grid_is_what_the_query_gives_at_cell_centres(name: str) -> None:
-    codec = simulator(name).codec
-    awaken(codec)
-    state = codec.encode(frames(name)[:, 0], name, TASKS[name].periodic)
-    points = torch.as_tensor(sub_cells(GRIDS[name]) + 0.5, dtype=torch.float32)
-    grid, there = codec.decode(state, name), points.expand(2, *points.shape)
-    space = Space(tuple(state.z.shape[1:-1]), state.periodic)
-    for asked in (codec.query(state, name, there), codec.decoder.query(state.z, TASKS[name], space, there)):
-        assert (asked - grid.flatten(1, -2)).abs().max() < 1e-5 * grid.abs().max()
 
 
 @pytest.mark.parametrize(
@@ -120,13 +107,6 @@ def test_a_field_at_twice_the_resolution_has_the_same_tokens_and_is_given_back_a
     assert (codec.decode(fine, "burgers1d", (64,)) - waves(64)).abs().max() < 1e-4
 
 
-def test_a_query_between_cells_follows_a_smooth_field() -> None:
-    codec = simulator("burgers1d", grids={"burgers1d": (32,)}).codec
-    state = codec.encode(waves(32), "burgers1d", (True,))
-    points = ((torch.arange(640) + 0.5) / 640).reshape(1, -1, 1).expand(8, -1, -1)
-    assert (codec.query(state, "burgers1d", points) - waves(640)).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize("periodic", [(True,), (False,), (True, True), (True, False)])
 def test_points_are_as_good_as_cells_after_seconds_of_training(periodic: tuple[bool, ...]) -> None:
     """Sums of waves, known everywhere, through a codec that cannot hold them all."""
@@ -149,8 +129,9 @@ def test_points_are_as_good_as_cells_after_seconds_of_training(periodic: tuple[b
         optimizer.step()
     with torch.no_grad():
         state, points = codec.encode(x, task, periodic), torch.rand(16, 400, ndim)
-        cells = (codec.decode(state, task) - x).square().mean().sqrt()
-        between = (codec.query(state, task, points) - field(points)).square().mean().sqrt()
+        decoded = codec.decode(state, task)
+        cells = (decoded - x).square().mean().sqrt()
+        between = (interpolate(decoded, points, periodic) - field(points)).square().mean().sqrt()
     assert 1e-3 < cells < 0.5
     assert between < 1.2 * cells
 

@@ -14,7 +14,7 @@ from ups.models.decoder import PointDecoder
 from ups.models.encoders import GridEncoder, Statistics
 from ups.models.grids import Patch, Space, beginning, check_grid, cropped, in_patches, padded, resample, shift_of
 from ups.models.part import Blueprint, NamedAxis, Part
-from ups.models.points import interpolate, seen_from
+from ups.models.points import seen_from
 from ups.tensors import LatentState, TaskStatistics
 from ups.types import ConfigError, TaskSpec, check_known, counted
 
@@ -35,7 +35,7 @@ class Codec(Part):
 
     Config: ClassVar[type] = CodecConfig
     # It has no `forward`: these are the methods through which it is run.
-    entries: ClassVar[tuple[str, ...]] = ("encode", "moved", "decode", "query")
+    entries: ClassVar[tuple[str, ...]] = ("encode", "moved", "decode")
 
     def __init__(
         self,
@@ -179,19 +179,6 @@ class Codec(Part):
         x, statistics = self._frames(state, spec), self.statistics_of(spec)
         x = x if shape is None else self.brought_to(x, spec, state, shape)
         return x * statistics.std + statistics.mean
-
-    def query(self, state: LatentState, task: TaskSpec | str, points: Tensor) -> Tensor:
-        """The values `(B, P, C)` at `points (B, P, n)`, in units of the box: [0, 1) along each axis.
-
-        They are interpolated between the cells of the decoded frame, and so as good as its cells at any time of
-        training: 0.96 to 1.01 times their error, measured in 1D and 2D. The decoder's own `query` has 2.2 to 3.4 times
-        that error; trained between cell centres too 1.1 to 1.4 times, at the cost of the cells and of up to thrice the
-        time of a step.
-        """
-        spec = self.task(task)
-        statistics = self.statistics_of(spec)
-        values = interpolate(self._frames(state, spec), self.places(points, spec, state), state.periodic)
-        return values * statistics.std + statistics.mean
 
     def places(self, points: Tensor, task: TaskSpec, state: LatentState) -> Tensor:
         """Points `(…, n)` in units of the task's box as seen from where the decoded frame of tokens begins: between

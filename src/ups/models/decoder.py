@@ -1,4 +1,4 @@
-"""Any-point decoder: a point reads the token it lies in, and attends to the tokens around it."""
+"""Decoder: a cell reads the token it lies in, and attends to the tokens around it."""
 
 from __future__ import annotations
 
@@ -56,19 +56,6 @@ def _offsets(ndim: int, device: torch.device) -> Tensor:
 
 
 @table
-def _sizes(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """(tokens per axis, tokens passed by a step along each axis of the flattened grid)."""
-    space = Space(shape, periodic)
-    strides = np.cumprod((1, *space.shape[:0:-1]))[::-1].copy()
-    return torch.as_tensor(space.shape, device=device), torch.as_tensor(strides, device=device)
-
-
-@table
-def _wraps(periodic: tuple[bool, ...], device: torch.device) -> Tensor:
-    return torch.as_tensor(periodic, device=device)
-
-
-@table
 def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.device) -> Tensor:
     """Which neighbours of each token lie beyond a wall, `(tokens, 3^n)`."""
     space = Space(shape, periodic)
@@ -79,13 +66,12 @@ def _outside(shape: tuple[int, ...], periodic: tuple[bool, ...], device: torch.d
 
 
 class PointDecoder(nn.Module):
-    """Tokens `(B, *G, D)` and points in [0, 1)^n to normalised values `(B, P, C)`.
+    """Tokens `(B, *G, D)` to the normalised values of the cells of their patches, `(B, *G·patch, C)`.
 
-    value(x) = Σ_i φ_i(rel) (W_i · token) + V · gelu(attended ⊙ g(rel)), rel being the place of x within its token. The
-    first term reads the token linearly: φ_i are the polynomials through the patch's own cell centres, so that at a
-    cell centre it is an exact linear read-out of that cell, and between them a smooth one. The second term, zero at the
-    start, attends to the 3^n tokens around x and corrects what is not linear. Smooth within a token; across the edge
-    between two tokens it is as continuous as it was trained to be.
+    value(x) = Σ_i φ_i(rel) (W_i · token) + V · gelu(attended ⊙ g(rel)), rel being the place of the cell x within its
+    token. The first term reads the token linearly: φ_i are the polynomials through the patch's own cell centres, so
+    that it is an exact linear read-out of that cell. The second term, zero at the start, attends to the 3^n tokens
+    around x and corrects what is not linear.
     """
 
     def __init__(
@@ -129,28 +115,8 @@ class PointDecoder(nn.Module):
         z, keys, values = self.prepare(z, space)
         near_keys, near_values = (self._neighbours(t, space) for t in (keys, values))
         rel = _places(patch, z.device)
-        out = self._read(z.flatten(1, -2), near_keys, near_values, rel, _outside(*space, z.device), task, shared=True)
+        out = self._read(z.flatten(1, -2), near_keys, near_values, rel, _outside(*space, z.device), task)
         return unpatch(torch.unflatten(out, 1, space.shape), patch)
-
-    def query(self, z: Tensor, task: TaskSpec, space: Space, points: Tensor) -> Tensor:
-        """Values at `points (B, P, n)` in units of the box, `(B, P, C)`: at cell centres those of `grid`, elsewhere as
-        good as it was trained to be (`Codec.query` interpolates between cells instead)."""
-        z, keys, values = self.prepare(z, space)
-        size, strides = _sizes(*space, z.device)
-        scaled = points.float() * size
-        cell = scaled.floor().long().clamp_min(0).minimum(size - 1)
-        rel = scaled - cell - 0.5
-        near = cell.unsqueeze(2) + _offsets(space.ndim, z.device).long()
-        inside = near.clamp_min(0).minimum(size - 1)
-        wrapped = torch.where(_wraps(space.periodic, z.device), near % size, inside)
-        own, index = (cell * strides).sum(-1), (wrapped * strides).sum(-1)
-        rows = torch.arange(len(z), device=z.device)
-        flat = [t.flatten(1, -2) for t in (z, keys, values)]
-        near_keys, near_values = (t[rows[:, None, None], index] for t in flat[1:])
-        outside = _outside(*space, z.device)[own]
-        return self._read(
-            flat[0][rows[:, None], own], near_keys, near_values, rel, outside, task, shared=False
-        ).squeeze(2)
 
     def _neighbours(self, x: Tensor, space: Space) -> Tensor:
         """`(B, *G, D)` to the 3^n tokens around each, `(B, tokens, 3^n, D)`."""
@@ -164,30 +130,25 @@ class PointDecoder(nn.Module):
             around.append(part)
         return torch.stack(around, -2).flatten(1, space.ndim)
 
-    def _read(
-        self, z: Tensor, keys: Tensor, values: Tensor, rel: Tensor, outside: Tensor, task: TaskSpec, *, shared: bool
-    ) -> Tensor:
-        """Values `(B, N, P, C)` from tokens `z (B, N, D)`, what lies around them `(B, N, J, ·)` and the places `rel`:
-        `(P, n)` where every token is asked for the same ones, otherwise `(B, N, n)` and P = 1."""
+    def _read(self, z: Tensor, keys: Tensor, values: Tensor, rel: Tensor, outside: Tensor, task: TaskSpec) -> Tensor:
+        """Values `(B, N, P, C)` from tokens `z (B, N, D)`, what lies around them `(B, N, J, ·)` and the places
+        `rel (P, n)` that every token is asked for."""
         ndim, channels = task.ndim, len(task.channels)
         gap = rel.unsqueeze(-2) - _offsets(ndim, rel.device)
         here, there = self._features(rel), self._features(gap / 3)
         ask = torch.unflatten(self.ask(here), -1, (self.heads, -1))
-        bias = self.bias(there).movedim(-1, 0)  # (heads, P, J) or (heads, B, N, J)
+        bias = self.bias(there).movedim(-1, 0)  # (heads, P, J)
         keys, values = (torch.unflatten(t, -1, (self.heads, -1)) for t in (keys, values))
-        if shared:
-            score = torch.einsum("bnjhd,phd->bnhpj", keys, ask) + bias
-        else:
-            score = (torch.einsum("bnjhd,bnhd->bnhj", keys, ask) + bias.movedim(0, 2)).unsqueeze(3)
+        score = torch.einsum("bnjhd,phd->bnhpj", keys, ask) + bias
         score = score.float().masked_fill(outside[..., None, None, :], float("-inf"))
         weight = score.softmax(-1).to(values.dtype)
         attended = torch.einsum("bnhpj,bnjhd->bnphd", weight, values).flatten(3)
-        gate = self.gate(here) if shared else self.gate(here).unsqueeze(2)
+        gate = self.gate(here)
         shape = products(rel, self.patch[ndim - 1])
         coefficients = torch.unflatten(self.linear[task.name](z), -1, (channels, -1))
-        direct = torch.einsum("bnci,pi->bnpc" if shared else "bnci,bni->bnc", coefficients, shape.to(z.dtype))
+        direct = torch.einsum("bnci,pi->bnpc", coefficients, shape.to(z.dtype))
         correction: Tensor = self.leave[task.name](gelu(attended * (1 + gate)))
-        return (direct if shared else direct.unsqueeze(2)) + correction
+        return direct + correction
 
     def _features(self, rel: Tensor) -> Tensor:
         """Fourier features of places within a token; the axes a task lacks are zero."""
