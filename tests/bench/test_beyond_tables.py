@@ -10,6 +10,7 @@ from tiny_rows import FACTS
 from ups.bench.beyond import OVER_GRID, OVER_NEIGHBOURS
 from ups.bench.beyond_tables import draw, resolution_table, tables_beyond
 from ups.bench.ledger import Entry, sealed
+from ups.bench.many import covers
 from ups.bench.rows import ROWS, Row
 from ups.bench.tables import accuracy_table, beside_table, headline_table
 
@@ -162,6 +163,12 @@ def test_what_is_said_of_one_simulator_for_many_is_what_its_table_has(
     one = tables_beyond(table, further, [many, alone[0]])["many"]
     assert "at or below the published FNO.\n" in one, "what was trained four times as long says nothing"
     assert "at or below the published FNO.\n" in tables_beyond(table, further, [many])["many"]
+
+
+def test_a_simulator_for_many_has_all_rows_of_some_dimension_whatever_it_is_called(
+    table: dict[str, Row], further: dict[str, Row]
+) -> None:
+    assert [name for name, row in further.items() if covers(table, row)] == ["beyond/many-1d", "beyond/many-1d2d"]
 
 
 def test_the_least_of_several_budgets_is_held_against_what_is_published(

@@ -152,12 +152,12 @@ def test_every_window_comes_exactly_once_per_epoch_and_batches_depend_on_their_n
 def test_a_task_that_needs_less_context_is_learnt_from_its_first_frames_too(source: Source) -> None:
     """Its batches hold that much alone; those of others, and what is validated, are as they were."""
     part = Trajectories(source, source.ids, Reduction())
-    windows = Windows([part], [part], batch=6, context=4, ranks=ALONE, fewer={"advection1d": 1, "burgers1d": 2})
+    windows = Windows([part], [part], batch=6, context=4, ranks=ALONE, contexts={"advection1d": 1, "burgers1d": 2})
     batches = [windows.batch(n) for n in range(10)]
     assert sorted(pair for b in batches for pair in named(b.context)) == [(s, t) for s in range(6) for t in range(10)]
     assert {b.context.shape for b in batches} == {(6, 1, 8, 1)}
     assert {w.context.shape[1] for w in windows.validation(0)} == {4}
-    other = Windows([part], [part], batch=6, context=4, ranks=ALONE, fewer={"burgers1d": 2})
+    other = Windows([part], [part], batch=6, context=4, ranks=ALONE, contexts={"burgers1d": 2})
     assert {other.batch(n).context.shape for n in range(10)} == {(6, 4, 8, 1)}
 
 

@@ -27,7 +27,7 @@ from ups.bench.cells import (
     table_of,
 )
 from ups.bench.ledger import Entry
-from ups.bench.many import many_table, sentences
+from ups.bench.many import covers, many_table, sentences
 from ups.bench.rows import Row
 from ups.engine.train import Precision
 from ups.files import writing
@@ -197,7 +197,7 @@ def quick_sentences(rows: Mapping[str, Row], entries: Sequence[Entry]) -> list[s
 
 def claims(rows: Mapping[str, Row], beyond: Mapping[str, Row], entries: Sequence[Entry]) -> str:
     """A list of sentences on short trainings and on one simulator for many rows."""
-    many = {name: row for name, row in beyond.items() if "/many" in name}  # the others are for starting from
+    many = {name: row for name, row in beyond.items() if covers(rows, row)}  # the others are for starting from
     lines = [*quick_sentences(rows, entries), *sentences(rows, many, entries)]
     return "".join(f"- {sentence}\n" for sentence in lines) or f"Nothing is measured yet: `{SPENT}`.\n"
 

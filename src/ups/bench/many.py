@@ -89,7 +89,7 @@ def shares_of(row: Row, run: Entry) -> dict[str, float]:
 
 
 def judged_apart(run: Entry, task: str) -> int:
-    """How many sets of parameters a run has of a task. Its sampler draws windows, so sets of as many alike."""
+    """How many sets of parameters a run has of a task. Sets with as many windows are drawn equally often."""
     splits = {s.split for s in run.numbers if (s.task, s.metric, s.predictor) == (task, "nrmse", "ups")}
     return max(1, len({GRID.sub("", split) for split in splits if split.startswith("test, ")} - {"test"}))
 
@@ -155,6 +155,14 @@ def sets_of(row: Row) -> list[tuple[str, str, Equation]]:
         for task, sets in equations.items()
         for solved, label in zip(sets, labels_of([s.params() for s in sets]) if sets[1:] else ["test"], strict=True)
     ]
+
+
+def covers(rows: Mapping[str, Row], row: Row) -> bool:
+    """Whether a row beyond the table has the sets of all rows of the table in as many dimensions, 1D, 2D or 3D."""
+    own, known = [solved for _, _, solved in sets_of(row)], dict[int, list[bool]]()
+    for solved in (solved for each in rows.values() for _, _, solved in sets_of(each)):
+        known.setdefault(solved.task.ndim, []).append(solved in own)
+    return any(map(all, known.values()))
 
 
 def alone(

@@ -84,7 +84,7 @@ class Windows:
     shares are disjoint, as even as can be, and together the batch that one process would get. `validations` gives the
     errors of all validations so far, as `Sampler` says. A validation window holds `batch` trajectories, or more up to
     `cells` cells, and begins after `given` frames where those are more than the context. `draws` are the samples to
-    take of each part of `train`, as `Places` says. `fewer`: frames of context by task, of tasks that need not all;
+    take of each part of `train`, as `Places` says. `contexts`: frames of context by task, in the place of `context`;
     `batches`: windows in a step by task, of tasks that have others than `batch`.
     """
 
@@ -103,7 +103,7 @@ class Windows:
         cells: int = 0,
         draws: Sequence[Array | None] = (),
         given: int = 0,
-        fewer: Mapping[str, int] | None = None,
+        contexts: Mapping[str, int] | None = None,
         batches: Mapping[str, int] | None = None,
     ) -> None:
         least = min([batch, *(batches or {}).values()])
@@ -112,7 +112,7 @@ class Windows:
         self.rank, self.world = ranks.rank, ranks.world
         self.train, self.valid = tuple(train), tuple(valid)
         self.size, self.context, self.targets, self.seed, self.cells = batch, context, targets, seed, cells
-        self.given, self.fewer, self.batches = max(context, given), dict(fewer or {}), dict(batches or {})
+        self.given, self.contexts, self.batches = max(context, given), dict(contexts or {}), dict(batches or {})
         for part in (*self.train, *self.valid):
             if len(part.times) < (needed := self._back(part)) + targets and not part.task.steady:
                 raise DataError(
@@ -187,7 +187,7 @@ class Windows:
 
     def _back(self, part: Samples) -> int:
         """Frames of context of a part."""
-        return self.fewer.get(part.task.name, self.context)
+        return self.contexts.get(part.task.name, self.context)
 
 
 def at_once(batch: int, frames: int, shape: tuple[int, ...], cells: int) -> int:

@@ -172,6 +172,6 @@ def windows_of(
         cells=CELLS.get(dist.device.type, 0),
         draws=[balanced(part.params) for part in train],
         given=config.evaluation.given_to(context or config.context),
-        fewer=None if context else {name: config.looks_back(name) for name in names},
+        contexts=None if context else {name: config.looks_back(name) for name in names},
         batches=settings.batches,
     )
