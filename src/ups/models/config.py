@@ -104,13 +104,13 @@ class NetworkConfig:
     windows: tuple[int, int, int] = _explained((16, 8, 4), "unet: tokens per window axis in 1D, 2D and 3D.")
     param_waves: int = _explained(
         0,
-        "Sines and cosines of a parameter's value that are heard besides the value: more tell close values apart, none "
-        "leads smoothly from one trained value to the next.",
+        "Sines and cosines of a parameter's value that are heard besides the value: more tell close values apart, 0 "
+        "interpolates best between trained values.",
     )
     own_layers: bool = _explained(
         False,
-        "Each task has the layers for itself that open and leave a block and say what its condition does there; all "
-        "else is shared. For tasks that disturb each other; one that is new begins with the mean of the others.",
+        "Each task has its own first, last and conditioning layer of each block; all else is shared. For tasks that "
+        "disturb each other; one that is new begins with the mean of the others.",
     )
     # What a key meant before it was there, where its default is another now.
     formerly: ClassVar[Mapping[str, Any]] = {"param_waves": 3}
@@ -161,9 +161,9 @@ class OperatorConfig(NetworkConfig):
     """Tasks of which it sees the last frame alone, though others are given more: where a frame says all of the next,
     the errors of those before it do not go on, and it learns from the first frames of a trajectory too."""
     gauge: Literal["auto", "task", "sample"] = "auto"
-    """What a step's change is measured in. task: the usual one of its task; sample: that times how uneven and how much
-    in motion the sample's last frame is, which keeps states in sight that decay, but of one frame of context cannot
-    move a state that is uniform and driven; auto: sample for tasks with several frames in sight, task with one."""
+    """What a step's change is measured in. task: the usual one of its task. sample: that times how uneven and how much
+    in motion the sample's last frame is; good for states that decay. With one frame of context it cannot move a uniform
+    state; use task there. auto: sample for tasks with several frames in sight, task with one."""
     driven: tuple[str, ...] = ()
     """Tasks whose change is measured by the task whatever `gauge` says: states that become uniform and still move."""
     carried: Literal["auto"] | Mapping[str, tuple[str, ...]] = "auto"

@@ -91,9 +91,9 @@ class LatentOperator(TokenNetwork):
     """z(t + dt) = z(t) + s_task · network(z(t), increments before it, inputs, condition).
 
     `s_task (D,)` is the size of an increment of that task (`fit_increments`), so that the network works with numbers of
-    order one whatever dt is; by the gauge of the sample times its own `Gauge`, unless the task is steady. An
-    untrained operator predicts no change. Where parameters carry the states of a task along (`Drift`), all frames are
-    first moved to where they are at t + dt, and "no change" means that.
+    order one whatever dt is. With `gauge: sample` this size is multiplied by `Gauge.measure` of the sample, except for
+    steady tasks. An untrained operator predicts no change. Where parameters carry the states of a task along
+    (`Drift`), all frames are first moved to where they are at t + dt, and "no change" means that.
     """
 
     Config: ClassVar[type] = OperatorConfig

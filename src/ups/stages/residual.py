@@ -39,9 +39,9 @@ class ResidualStage(BehindOperator):
     """Trains the flow behind a frozen codec and operator, on single steps from true tokens; with `unroll` on steps that
     follow each other, each from the draw before it.
 
-    At a random time between noise and what was missed it regresses the velocity from one to the other; for some samples
-    from zero, where no noise ever is, at time 0: what is asked for where nothing is drawn, the mean. While it
-    learns it is judged by the CRPS of small ensembles over whole rollouts: the mean alone would not ask for a spread.
+    At a random time between noise and what was missed it regresses the velocity from one to the other. One sample in
+    eight starts from zeros at time 0 and learns the mean. Rollouts without draws use this. While it learns it is judged
+    by the CRPS of small ensembles over whole rollouts: the mean alone would not ask for a spread.
     """
 
     name: ClassVar[str] = "residual"
