@@ -38,6 +38,17 @@ def test_an_untrained_codec_already_gives_every_cell_back(name: str) -> None:
     assert (codec.decode(state, name) - x).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("halo", [0, 3])
+def test_a_token_sees_its_patch_and_so_many_cells_around_it(halo: int) -> None:
+    codec = Codec(CodecConfig(dim=4, halo=halo, blocks=0), [TASKS["burgers1d"]], {"burgers1d": (32,)})
+    awaken(codec.encoder)
+    x = torch.randn(1, 32, 1)
+    other = x.clone()
+    other[:, 16] += 1
+    changed = (codec.encode(other, "burgers1d", (True,)).z - codec.encode(x, "burgers1d", (True,)).z).abs().amax(-1)[0]
+    assert changed.nonzero().flatten().tolist() == ([4] if halo == 0 else [3, 4])
+
+
 @pytest.mark.parametrize("cells", [(30, 21), (17, 16)])
 @pytest.mark.parametrize("periodic", [(True, True), (False, False), (True, False)])
 def test_a_grid_that_patches_do_not_divide_is_given_back_too(
