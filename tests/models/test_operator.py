@@ -229,7 +229,7 @@ def test_the_units_of_sharding_are_apart_run_in_forward_and_hold_most_of_the_wei
     assert called == {id(unit) for module in modules for unit in module.shard_units()}
     weights = sum(p.numel() for unit in sim.operator.shard_units() for p in unit.parameters())
     assert weights > 0.5 * sum(p.numel() for p in sim.operator.parameters())
-    assert sim.codec.entries == ("encode", "moved", "decode", "query")
+    assert sim.codec.entries == ("encode", "moved", "decode")
 
 
 def test_the_condition_is_heard_per_sample() -> None:
