@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from ups.eval.ensembles import AS_DRAWN, EnsembleScores, Fan, coverage, crps, fitting_stretch, interval, ranks, spread
+from ups.eval.metrics import measure
+from ups.eval.searches import SearchScores
 
 
 def test_crps_is_the_sum_over_all_pairs() -> None:
@@ -115,10 +117,11 @@ def test_scores_at_each_step_tell_before_from_after_calibration() -> None:
 
 
 def test_a_fan_holds_its_bands_in_order_around_its_mean() -> None:
-    fan = Fan.of(torch.randn(40, 3, 8, 2))
+    members = torch.randn(40, 3, 8, 2)
+    fan = Fan.of(members)
     assert fan.bands.shape == (4, 3, 8, 2)
     assert (np.diff(fan.bands, axis=0) > 0).all()
-    assert fan.spread.mean() == pytest.approx(1, abs=0.1)
+    assert np.array_equal(fan.spread, spread(members).double()), "as wide as it is scored"
     assert np.allclose(fan.mean, 0, atol=0.8)
 
 
@@ -193,6 +196,19 @@ def test_cells_that_do_not_count_have_no_part_in_the_scores() -> None:
         scores.add(drawn, torch.zeros_like(truth), values, torch.ones(1), mask)
         told.append(scores.numbers())
     assert told[0] == pytest.approx(told[1])
+
+
+@pytest.mark.parametrize("nothing", [0.0, 1e-6])
+def test_a_channel_of_zeros_counts_in_scores_as_it_does_in_the_headline(nothing: float) -> None:
+    truth = torch.randn(3, 4, 16, 2) * torch.tensor([1.0, 0.0])
+    alone = truth + torch.tensor([0.1, nothing])
+    scores, searches = EnsembleScores(4), SearchScores()
+    scores.add(alone.expand(4, *alone.shape), alone, truth, torch.ones(2))
+    searches.add(1, alone, truth)
+    headline = measure(alone.numpy(), truth.numpy()).per_sample("nrmse").mean()
+    numbers = (scores.numbers()["nrmse alone"], scores.numbers()["nrmse of the mean"], searches.by_budget()[1])
+    assert numbers == pytest.approx([headline] * 3, rel=1e-6)
+    assert np.isfinite(headline) == (nothing == 0)
 
 
 def test_the_interval_of_a_score_shrinks_with_the_samples_and_holds_the_truth_that_they_are_drawn_from() -> None:

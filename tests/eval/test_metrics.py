@@ -10,7 +10,7 @@ from ups.eval import comparison
 from ups.eval.comparison import Comparison
 from ups.eval.intervals import intervals, number, ratio_of_means
 from ups.eval.metrics import METRICS, Errors, Metric, correlation_time, measure, summary
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import RolloutErrors, nrmse, rms, validation_nrmse
 from ups.eval.pairs import difference, surely_lower
 from ups.eval.spectra import spectrum
 from ups.types import ConfigError
@@ -223,8 +223,8 @@ def test_an_error_over_nothing_is_infinite_in_a_judgement_and_finite_in_a_valida
     true, pred = np.zeros((1, 2, 8, 1)), np.zeros((1, 2, 8, 1))
     pred[0, 1] = 0.5
     assert measure(pred, true).frames("nrmse").ravel().tolist() == [0.0, np.inf]
-    small, wide = nrmse(torch.from_numpy(pred), torch.from_numpy(true)).ravel().tolist()
-    assert (small, wide < np.inf, wide > 1e6) == (0.0, True, True)
+    usual = torch.tensor([2.0])
+    assert nrmse(torch.from_numpy(pred), torch.from_numpy(true), usual).ravel().tolist() == [0.0, 0.25]
 
 
 def test_a_frame_of_nothing_is_compared_with_the_mean_size_of_the_others() -> None:
@@ -277,6 +277,32 @@ def test_no_metric_sees_a_cell_that_does_not_count(space: tuple[int, ...]) -> No
     assert errors.tables["vrmse"] == pytest.approx(np.stack(one) / np.stack(spread), rel=1e-12)
     totals = [np.abs((pred[i] - true[i])[:, mask[i]].mean(1)) for i in range(3)]
     assert errors.tables["crmse"] == pytest.approx(np.stack(totals), rel=1e-10)
+
+
+def test_what_is_no_number_where_no_cell_counts_spoils_no_validation() -> None:
+    pred, true = (torch.from_numpy(noise(2, 3, 16, 2)) for _ in range(2))
+    mask, usual = torch.arange(16).expand(2, 16) > 3, torch.ones(2)
+    clean = validation_nrmse(pred, true, usual, mask)
+    pred[:, :, 0], pred[:, :, 1], true[:, :, 2] = torch.nan, torch.inf, torch.nan
+    assert torch.equal(validation_nrmse(pred, true, usual, mask), clean)
+    assert rms(pred, mask).isfinite().all()
+    pred[1, 0, 9, 0] = torch.nan
+    assert validation_nrmse(pred, true, usual, mask).tolist() == [clean[0], 1e6], "where one counts it is lost"
+
+
+@pytest.mark.parametrize("nothing", [0.0, 1e-6, np.nan])
+@pytest.mark.parametrize("windows", [1, 2])
+def test_errors_gathered_window_by_window_are_the_headlines(nothing: float, windows: int) -> None:
+    """The first channel is zero in all windows but the last, where there are two: then it counts in all of them."""
+    truth, off, errors = noise(4, 3, 16, 2), 0.1 * noise(4, 3, 16, 2), RolloutErrors()
+    truth[: 4 if windows == 1 else 2, ..., 0] = 0
+    pred = truth + np.where(truth == 0, nothing, off)
+    for part in np.split(np.arange(4), windows):
+        errors.add(torch.from_numpy(pred[part]), torch.from_numpy(truth[part]))
+    headline = measure(pred, truth)
+    assert len(errors) == 4
+    assert errors.per_sample() == pytest.approx(headline.per_sample("nrmse"), rel=1e-12)
+    assert np.concatenate(errors.by_step()) == pytest.approx(headline.over_channels("nrmse"), rel=1e-12)
 
 
 @pytest.mark.parametrize("unit", [1e-12, 1e-3, 1e9])

@@ -322,7 +322,7 @@ def test_each_of_several_channels_has_an_error_of_its_own() -> None:
 
 def test_an_estimate_that_is_always_the_same_is_not_said_to_know_when() -> None:
     same, scores = torch.full((6, 5), 0.1), ErrorScores()
-    scores.add(same, torch.linspace(0.1, 1, 30).reshape(6, 5))
+    scores.add(same, torch.linspace(1.1, 2, 30).reshape(6, 5, 1, 1), torch.ones(6, 5, 1, 1))
     verdict = errors_section([replace(result("burgers1d"), errors=scores)]).table[1][-1]
     assert verdict.startswith("cannot be told")
 

@@ -116,3 +116,22 @@ def test_grids_that_lie_in_one_another_are_put_together_as_they_were_taken_apart
     assert torch.equal(apart.inputs[2:4], inputs[:, ::4, 1::2])
     assert torch.equal(apart.params, torch.cat([driven.params] * 8))
     assert torch.equal(put_together(apart.context, (4, 2)), context)
+
+
+def test_a_state_on_a_finer_grid_in_2d_is_answered_without_inputs() -> None:
+    simulated = simulator("cfd2d", grids={"cfd2d": (8, 8)})
+    simulated.learn_corners({"cfd2d": (-1 / 32, -1 / 32)})
+    state = np.random.default_rng(0).uniform(1.0, 2.0, (16, 16, 4)).astype(np.float32)
+    params = {"mach": 1.0, "eta": 1.0, "zeta": 1.0}
+    answer = simulated.rollout(state, steps=1, params=params)
+    own = simulated.rollout(state[1::2, 1::2], steps=1, params=params)
+    assert np.allclose(answer[..., 1::2, 1::2, :], own, atol=1e-6), "as the picked grid that it holds"
+
+
+def test_inputs_on_another_grid_than_the_state_are_not_taken_apart_with_it() -> None:
+    simulated = simulator("nsincom2d", grids={"nsincom2d": (8, 8)})
+    simulated.learn_corners({"nsincom2d": (-1 / 32, -1 / 32)})
+    fine = window(torch.randn(1, 1, 16, 16, 3), condition("nsincom2d", 1))
+    for cells, strides in ((16, (2, 2)), (8, None)):
+        driven = dataclasses.replace(fine, inputs=torch.randn(1, cells, cells, 2))
+        assert strides_of(driven, simulated.codec) == strides

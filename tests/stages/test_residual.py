@@ -17,7 +17,7 @@ from ups.models.config import ResidualConfig, SimulatorConfig
 from ups.models.ensembles import Draws
 from ups.run.config import run_config
 from ups.stages.residual import ResidualStage
-from ups.tensors import Condition, LatentState
+from ups.tensors import Condition, LatentState, Window
 from ups.types import ConfigError
 
 
@@ -95,6 +95,18 @@ def test_while_it_learns_it_is_judged_by_the_crps_of_whole_rollouts(trained: Sim
     assert name == "advection1d CRPS"
     assert errors.shape == (4,)
     assert bool((errors > 0).all())
+
+
+def test_a_draw_that_is_no_number_where_a_cell_counts_is_lost_with_and_without_a_mask(
+    trained: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, mask = window(3, targets=2), torch.arange(16).expand(3, 16) > 0
+    members = given.targets.expand(4, *given.targets.shape).clone()
+    members[:, 1, 0, 5], members[:, 2, :, 0] = torch.nan, torch.nan
+    monkeypatch.setattr("ups.models.ensembles.members_of", lambda *_, **__: members)
+    for cells, lost in ((None, [0.0, 1e6, 1e6]), (mask, [0.0, 1e6, 0.0])):
+        monkeypatch.setattr(Window, "mask", cells)
+        assert ResidualStage(trained).evaluate(given)["advection1d CRPS"].tolist() == lost
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ups.bench.numbers import measured_on, write_numbers
 from ups.bench.turns import in_turn
 from ups.engine.ranks.dist import device_of
 from ups.eval.fourier import NeuralOpBaseline, available
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import RolloutErrors
 from ups.models import Simulator
 from ups.models.ensembles import Draws
 from ups.models.grids import resample
@@ -90,6 +90,13 @@ def solved(equation: Equation, draw: Draw, times: tuple[float, ...], cells: int,
     return torch.unflatten(onto, 0, frames.shape[:2]).float()
 
 
+def error_of(frames: Tensor, race: Race) -> float:
+    """The nRMSE of predicted frames."""
+    errors = RolloutErrors()
+    errors.add(frames, race.window.targets)
+    return float(errors.per_sample().mean())
+
+
 def solver_at(race: Race, error: float) -> tuple[int, float, Callable[[], Any]]:
     """The fewest cells at which the own solver is no worse than `error`: that number, its error, and the work. Where
     none is as good, as many as the simulator has."""
@@ -97,7 +104,7 @@ def solver_at(race: Race, error: float) -> tuple[int, float, Callable[[], Any]]:
     cells, chosen, own_error = max(COARSEST, grid[0] // 16), grid[0], float("nan")
     while cells <= grid[0]:
         frames = solved(race.equation, race.draw, race.times, cells, grid)[:, context:]
-        chosen, own_error = cells, float(nrmse(frames, race.window.targets).mean())
+        chosen, own_error = cells, error_of(frames, race)
         if own_error <= error:
             break
         cells *= 2
@@ -124,7 +131,7 @@ def bench_rollout(
     task = simulator.codec.task(task_name or simulator.tasks[0].name)
     race = race_of(simulator, task, samples, device)
     with torch.no_grad():
-        error = float(nrmse(simulator.simulate(race.window, race.steps), race.window.targets).mean())
+        error = error_of(simulator.simulate(race.window, race.steps), race)
     cells, solver_error, solver = solver_at(race, error)
     works: dict[str, Callable[[], Any]] = {**_ours(simulator, race), "solver": solver}
     if (fno := fno_like(simulator, task, device)) is not None:

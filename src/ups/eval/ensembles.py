@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ups.eval.intervals import quantiles, resampled_means
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import RolloutErrors, over_cells
 from ups.eval.spectra import spectrum
 from ups.later import Tensor, torch
 from ups.types import Array
@@ -106,7 +107,7 @@ class Fan:
     def of(cls, members: Tensor) -> Fan:
         """Of members `(M, T, *S, C)`."""
         (low, high), (lower, upper) = interval(members), interval(members, 0.5)
-        parts = (members.mean(0), members.std(0), torch.stack((low, lower, upper, high)))
+        parts = (members.mean(0), spread(members), torch.stack((low, lower, upper, high)))
         return cls(*(part.cpu().double().numpy() for part in parts))
 
 
@@ -122,6 +123,7 @@ class EnsembleScores:
 
     members: int
     steps: dict[str, list[Array]] = field(default_factory=dict)  # (B, T) of each window; spread and error as squares
+    errors: defaultdict[str, RolloutErrors] = field(default_factory=lambda: defaultdict(RolloutErrors))
     last: dict[str, list[Array]] = field(default_factory=dict)  # (B, wavenumbers) of each window: power at the end
     histograms: dict[str, Array] = field(default_factory=dict)  # of the truth's ranks, summed over samples
     fan: Fan | None = None
@@ -142,21 +144,19 @@ class EnsembleScores:
         drawings = {"": drawn} if before is None else {"": drawn, AS_DRAWN: before}
         answers = {"alone": alone, "without draws": alone if plain is None else plain}
         new = {f"absolute error {who}": ((answer - truth) / std).abs() for who, answer in answers.items()}
-        errors = {"nrmse alone": nrmse(alone, truth, mask=mask)}
+        self.errors["nrmse alone"].add(alone, truth, mask)
         last = {"fine truth": truth[None], "fine alone": alone[None]}
         for kind, members in drawings.items():
             new[f"crps{kind}"] = crps(members / std, truth / std)
             new[f"spread{kind}"] = spread(members / std).square()
             new[f"error{kind}"] = ((members.mean(0) - truth) / std).square()
             new[f"coverage{kind}"] = coverage(members, truth)
-            errors[f"nrmse of the mean{kind}"] = nrmse(members.mean(0), truth, mask=mask)
+            self.errors[f"nrmse of the mean{kind}"].add(members.mean(0), truth, mask)
             last[f"fine members{kind}"] = members
             shares = ranks(members, truth, cells).cpu().numpy()
             self.histograms[kind] = self.histograms.get(kind, 0.0) + shares * len(truth)
         for name, values in new.items():
-            self.steps.setdefault(name, []).append(_numpy(_mean(values, cells)))
-        for name, values in errors.items():
-            self.steps.setdefault(name, []).append(_numpy(values.mean(2)))
+            self.steps.setdefault(name, []).append(_numpy(over_cells(values, mask).mean(2)))
         for name, rollouts in last.items():
             powers = [_spectra(one[:, -1] / std, mask) for one in rollouts]
             self.last.setdefault(name, []).append(np.mean(powers, 0))
@@ -168,11 +168,11 @@ class EnsembleScores:
 
     def curves(self) -> dict[str, Array]:
         """Scores at each step, by name, `(T,)`: spread and error as roots of their mean squares."""
-        return {name: _rooted(name, np.concatenate(rows).mean(0)) for name, rows in self.steps.items()}
+        return {name: _rooted(name, table.mean(0)) for name, table in self._tables().items()}
 
     def curve_ends(self) -> dict[str, tuple[Array, Array]]:
         """The 95 % intervals of `curves`, over samples: lower and upper ends, each `(T,)`."""
-        means = {name: resampled_means(np.concatenate(rows).T) for name, rows in self.steps.items()}
+        means = {name: resampled_means(table.T) for name, table in self._tables().items()}
         return {name: quantiles(_rooted(name, rows)) for name, rows in means.items()}
 
     def shares(self) -> dict[str, Array]:
@@ -192,8 +192,12 @@ class EnsembleScores:
 
     def _rows(self) -> dict[str, Array]:
         """What the scores are made of, of each sample `(N,)`."""
-        rows = {name: np.concatenate(values).mean(1) for name, values in self.steps.items()}
-        return rows | self._fine()
+        return {name: table.mean(1) for name, table in self._tables().items()} | self._fine()
+
+    def _tables(self) -> dict[str, Array]:
+        """What is known of each sample at each step, `(N, T)`."""
+        windows = self.steps | {name: errors.by_step() for name, errors in self.errors.items()}
+        return {name: np.concatenate(rows) for name, rows in windows.items()}
 
     def _fine(self) -> dict[str, Array]:
         """Power of each sample in the highest third of the wavenumbers that the truth of all of them resolves, `(N,)`;
@@ -230,14 +234,6 @@ def _over(value: Array, whole: Array) -> Array:
     """A ratio; infinite over nothing."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.asarray(np.where(whole == 0, np.inf, value / whole))
-
-
-def _mean(values: Tensor, cells: Tensor | None) -> Tensor:
-    """Over the places of `(B, T, *S, C)` that count, `(B, T)`; NaN where one of them is."""
-    if cells is None:
-        return values.flatten(2).mean(2)
-    count = cells.expand_as(values).flatten(2).sum(2)
-    return torch.where(cells, values, torch.zeros_like(values)).flatten(2).sum(2) / count
 
 
 def _numpy(values: Tensor) -> Array:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ups.eval.nrmse import RolloutErrors
 from ups.later import Tensor
 from ups.types import Array
 
@@ -32,21 +33,21 @@ class ErrorScores:
     """Estimated and true relative errors `(B, T)` of rollouts of one task, gathered window by window."""
 
     estimates: list[Array] = field(default_factory=list)
-    errors: list[Array] = field(default_factory=list)
+    errors: RolloutErrors = field(default_factory=RolloutErrors)
 
-    def add(self, estimated: Tensor, errors: Tensor) -> None:
-        """Of some samples; what is no number is as bad as can be."""
-        for rows, values in ((self.estimates, estimated), (self.errors, errors)):
-            rows.append(np.nan_to_num(values.double().cpu().numpy(), nan=np.inf, posinf=np.inf))
+    def add(self, estimated: Tensor, predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
+        """Estimates of rollouts `(B, T, *S, C)`; what is no number is as bad as can be."""
+        self.estimates.append(np.nan_to_num(estimated.double().cpu().numpy(), nan=np.inf, posinf=np.inf))
+        self.errors.add(predicted, truth, mask)
 
     @property
     def table(self) -> tuple[Array, Array]:
         """All estimates and all errors, each `(N, T)`."""
-        return np.concatenate(self.estimates), np.concatenate(self.errors)
+        return np.concatenate(self.estimates), np.concatenate(self.errors.by_step())
 
     @property
     def samples(self) -> int:
-        return sum(len(rows) for rows in self.errors)
+        return len(self.errors)
 
     def curves(self) -> dict[str, Array]:
         """Medians over samples at each step, `(T,)`, and the rank correlation there."""

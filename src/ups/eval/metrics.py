@@ -10,7 +10,7 @@ import numpy as np
 
 from ups.eval.comparison import Comparison
 from ups.eval.intervals import Number, all_strict, ratio
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import counting, nrmse
 from ups.types import Array, ConfigError
 
 VARIANCE_FLOOR = 1e-7  # The Well's, for fields of size 1 and more; a part of the mean square of smaller ones
@@ -116,7 +116,7 @@ METRICS: dict[str, Metric] = {
     "rmse": Metric("root mean square error over space, in each channel's unit", lambda c: c.rmse, mean),
     "nrmse": Metric(
         "root mean square error over the truth's root mean square",
-        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, 0.0, c.mask), nan=0.0, posinf=np.inf),
+        lambda c: np.nan_to_num(nrmse(c.predicted, c.true, mask=c.mask), nan=0.0, posinf=np.inf),
         mean,
     ),
     "max": Metric(
@@ -174,8 +174,7 @@ class Errors:
     @cached_property
     def counting(self) -> Array:
         """The places of the channels that means are over: those that are not empty in every sample, or all."""
-        left = np.flatnonzero(~self.empty.all(0))
-        return left if len(left) else np.arange(self.empty.shape[1])
+        return counting(self.empty)
 
     def over_channels(self, name: str) -> Array:
         """The named error per sample and frame, the mean over the channels that count, (N, T)."""

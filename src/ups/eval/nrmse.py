@@ -1,8 +1,9 @@
-"""nRMSE, the error that selects weights and stands in every headline: one definition for numpy and torch."""
+"""nRMSE, the error that selects weights and stands in every headline, and how errors of rollouts are averaged."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -15,34 +16,40 @@ Values = TypeVar("Values", Array, Tensor)
 LOST = 1e6
 
 
+def over_cells(values: Values, mask: Values | None = None) -> Values:
+    """Mean over space of `(N, T, *S, C)`, numpy or torch: one number per sample, frame and channel, `(N, T, C)`; over
+    the cells of `mask (N, *S)` alone, where one is given. NaN where a cell that counts is."""
+    n, t, *space, c = values.shape
+    count = math.prod(space) if mask is None else mask.reshape(n, 1, -1, 1).sum(2).clip(1)
+    means: Values = _counted(values, mask).reshape(n, t, -1, c).sum(2) / count
+    return means
+
+
 def rms(values: Values, mask: Values | None = None) -> Values:
-    """Root mean square over space of `(N, T, *S, C)`: one number per sample, frame and channel, `(N, T, C)`; over the
-    cells of `mask (N, *S)` alone, where one is given."""
-    n, t, *_, c = values.shape
-    squares: Values = values.reshape(n, t, -1, c) ** 2
-    if mask is None:
-        roots: Values = squares.mean(2) ** 0.5
-        return roots
-    cells: Values = mask.reshape(n, 1, -1, 1)
-    counted: Values = ((squares * cells).sum(2) / cells.sum(2).clip(1)) ** 0.5
-    return counted
+    """The root of the mean square, as `over_cells`."""
+    roots: Values = over_cells(values**2, mask) ** 0.5
+    return roots
 
 
-def nrmse(predicted: Values, truth: Values, floor: float | Values = 1e-25, mask: Values | None = None) -> Values:
+def nrmse(predicted: Values, truth: Values, floor: float | Values = 0.0, mask: Values | None = None) -> Values:
     """Root mean square error over the truth's root mean square, `(N, T, *S, C)` → `(N, T, C)`; numpy or torch. Both are
     over the cells of `mask (N, *S)`, where one is given, and fields may be as small and as large as numbers go.
 
     A frame that is zero everywhere, as before anything has entered the box, is compared with the mean size that the
-    field has in the other frames. A field that is zero in all of them has no size. Validation scores are averaged and
-    selected by, so they must be finite: its size counts as `floor`, one number or one per channel. Evaluation passes
-    `floor=0`: an error is infinite there, and no error over no size is nan, which `ups.eval.metrics` counts as 0.
+    field has in the other frames. A field that is zero in all of them has no size: an error is infinite there, and no
+    error is NaN, which is left to whoever averages. Nothing else is NaN: what is no number is infinitely wrong.
+    Validation scores must be finite: they give as `floor` the size of such a field, one number or one per channel.
     """
-    size = _rms_in_units(truth, mask)
+    size, error = _rms_in_units(truth, mask), _rms_in_units(predicted - truth, mask)
     there = size != 0
-    usual = (size.sum(1) / there.sum(1).clip(1))[:, None]
-    size = np.where(there, size, usual) if isinstance(size, np.ndarray) else size.where(there, usual)
-    relative: Values = _rms_in_units(predicted - truth, mask) / (size + floor * (size == 0))
-    return relative
+    size = _where(there, size, (size.sum(1) / there.sum(1).clip(1))[:, None])
+    relative: Values = error / (size + floor * (size == 0))
+    return _where((relative >= 0) | (error == 0), relative, math.inf)
+
+
+def capped(errors: Tensor) -> Tensor:
+    """Errors of samples, fit to be averaged: none is above `LOST`, and one that is no number is that."""
+    return errors.nan_to_num(LOST, LOST).clamp_max(LOST)
 
 
 def validation_nrmse(
@@ -50,24 +57,58 @@ def validation_nrmse(
 ) -> Tensor:
     """The nRMSE of each sample `(N,)` over all frames, or some of them, by which weights are chosen: of ours and of
     every baseline. A field that is zero throughout is compared with its `usual` size `(C,)`; none is above `LOST`."""
-    errors = nrmse(predicted, truth, usual, mask)[:, frames].mean((1, 2))
-    return errors.nan_to_num(LOST, LOST).clamp_max(LOST)
+    return capped(nrmse(predicted, truth, usual, mask)[:, frames].mean((1, 2)))
+
+
+def counting(empty: Array) -> Array:
+    """The channels that means are over, of `empty (N, C)`, which says where nothing is to foretell: those that are not
+    empty in every sample, or all."""
+    left = np.flatnonzero(~empty.all(0))
+    return left if len(left) else np.arange(empty.shape[1])
+
+
+@dataclass
+class RolloutErrors:
+    """nRMSE of rollouts of one task, gathered window by window and averaged as the headline is: over the channels that
+    count in all windows together."""
+
+    tables: list[Array] = field(default_factory=list)  # (B, T, C) of each window
+
+    def add(self, predicted: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
+        """Rollouts `(B, T, *S, C)` beside their truth."""
+        self.tables.append(nrmse(predicted, truth, mask=mask).double().cpu().numpy())
+
+    def __len__(self) -> int:
+        return sum(map(len, self.tables))
+
+    def by_step(self) -> list[Array]:
+        """The error of each sample at each step, `(B, T)` of each window."""
+        channels = counting(np.concatenate([np.isnan(table).all(1) for table in self.tables]))
+        return [np.nan_to_num(table[..., channels], posinf=np.inf).mean(-1) for table in self.tables]
+
+    def per_sample(self) -> Array:
+        """The error of each sample, `(N,)`."""
+        return np.concatenate([errors.mean(1) for errors in self.by_step()])
+
+
+def _where(condition: Values, values: Values, other: Values | float) -> Values:
+    """`values` where the condition holds, else `other`."""
+    return np.where(condition, values, other) if isinstance(values, np.ndarray) else values.where(condition, other)
+
+
+def _counted(values: Values, mask: Values | None) -> Values:
+    """`values (N, T, *S, C)`, and 0 in cells that do not count, whatever is there."""
+    return values if mask is None else _where(mask.reshape(len(mask), 1, *mask.shape[1:], 1), values, 0.0)
 
 
 def _rms_in_units(values: Values, mask: Values | None) -> Values:
     """What `rms` gives, squared in units of the values: a power of two, by which no digit changes, for each sample,
     frame and channel. 1 where nothing is there, or nothing finite."""
     n, t, *space, c = values.shape
-    sizes: Values = abs(values) if mask is None else abs(values) * mask.reshape(n, 1, *space, 1)
-    sizes = sizes.reshape(n, t, -1, c)
-    if isinstance(sizes, np.ndarray):
-        size = sizes.max(2)
-        size = np.where((size > 0) & (size < math.inf), size, np.ones_like(size))
-        mantissa = np.frexp(size)[0]
-    else:
-        size = sizes.amax(2)
-        size = size.masked_fill(~((size > 0) & (size < math.inf)), 1.0)
-        mantissa = size.frexp()[0]
+    sizes: Values = abs(_counted(values, mask)).reshape(n, t, -1, c)
+    size: Values = sizes.max(2) if isinstance(sizes, np.ndarray) else sizes.amax(2)
+    size = _where((size > 0) & (size < math.inf), size, 1.0)
+    mantissa: Values = np.frexp(size)[0] if isinstance(size, np.ndarray) else size.frexp()[0]
     unit: Values = size / (2 * mantissa)
     roots: Values = rms(values / unit.reshape(n, t, *(1 for _ in space), c), mask) * unit
     return roots

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ups.eval.nrmse import RolloutErrors
+from ups.later import Tensor
 from ups.types import Array
 
 MEANINGS = {
@@ -25,13 +27,15 @@ class RefinementScores:
 
     tolerance: float
     parts: dict[str, list[Array]] = field(default_factory=dict)
+    errors: RolloutErrors = field(default_factory=RolloutErrors)
 
-    def add(self, values: dict[str, Array]) -> None:
-        """Values `(B,)` by name, all of MEANINGS but the iterations saved."""
+    def add(self, values: dict[str, Tensor], refined: Tensor, truth: Tensor) -> None:
+        """Values `(B,)` by name, residuals and iterations; refined and true states `(B, 1, *S, C)`."""
+        self.errors.add(refined, truth)
         saved = values["iterations from zero"] - values["iterations"]
         for name, value in {**values, "iterations saved": saved}.items():
-            self.parts.setdefault(name, []).append(np.asarray(value, np.float64))
+            self.parts.setdefault(name, []).append(value.double().cpu().numpy())
 
     def values(self) -> dict[str, Array]:
         """Each value of all samples, `(N,)`, by name."""
-        return {name: np.concatenate(self.parts[name]) for name in MEANINGS}
+        return {"nrmse refined": self.errors.per_sample()} | {n: np.concatenate(v) for n, v in self.parts.items()}

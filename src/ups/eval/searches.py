@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ups.eval.error_estimates import rank_correlation
 from ups.eval.intervals import intervals
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import RolloutErrors
 from ups.later import Tensor
 from ups.types import Array
 
@@ -23,25 +24,24 @@ class SearchScores:
     `correlations` are those, over the options of a step, of how wrong they look with how wrong they are.
     """
 
-    errors: dict[int, list[Array]] = field(default_factory=dict)  # nRMSE of each sample, by budget
+    errors: defaultdict[int, RolloutErrors] = field(default_factory=lambda: defaultdict(RolloutErrors))  # by budget
     correlations: list[float] = field(default_factory=list)
 
     def add(self, budget: int, rollouts: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Rollouts `(B, T, *S, C)` of one budget."""
-        rows = nrmse(rollouts, truth, mask=mask).mean((1, 2)).double().cpu().numpy()
-        self.errors.setdefault(budget, []).append(np.nan_to_num(rows, nan=np.inf, posinf=np.inf))
+        self.errors[budget].add(rollouts, truth, mask)
 
     def watch(self, looks: Tensor, frames: Tensor, truth: Tensor, mask: Tensor | None = None) -> None:
         """Options `(O, B, *S, C)` of a step, and how wrong they look `(O, B)`; the truth is `(B, *S, C)`."""
-        wrong = [nrmse(option[:, None], truth[:, None], mask=mask).mean((1, 2)).double() for option in frames]
-        looked, is_wrong = looks.double().cpu().numpy(), np.stack([row.cpu().numpy() for row in wrong])
-        for guess, error in zip(looked.T, is_wrong.T, strict=True):
+        options, wrong = frames.movedim(0, 1), RolloutErrors()
+        wrong.add(options, truth.unsqueeze(1).expand_as(options), mask)
+        for guess, error in zip(looks.double().cpu().numpy().T, wrong.by_step()[0], strict=True):
             if np.isfinite(error).all():
                 self.correlations.append(rank_correlation(guess, error))
 
     @property
     def samples(self) -> int:
-        return sum(len(rows) for rows in next(iter(self.errors.values()), []))
+        return len(next(iter(self.errors.values()), ()))
 
     @property
     def correlation(self) -> float:
@@ -59,7 +59,7 @@ class SearchScores:
 
     def by_budget(self) -> dict[int, float]:
         """The mean error of each budget, from the smallest on."""
-        return {budget: float(np.concatenate(self.errors[budget]).mean()) for budget in sorted(self.errors)}
+        return {budget: float(self.errors[budget].per_sample().mean()) for budget in sorted(self.errors)}
 
     def numbers(self) -> dict[str, float]:
         """The scores by name."""
@@ -67,7 +67,7 @@ class SearchScores:
 
     def ends(self) -> dict[str, tuple[float, float]]:
         """The 95 % intervals of the errors, over samples; the rank correlation has none."""
-        rows = {f"nrmse at {n} calls": np.concatenate(self.errors[n]) for n in sorted(self.errors)}
+        rows = {f"nrmse at {n} calls": self.errors[n].per_sample() for n in sorted(self.errors)}
         if not rows:
             return {}
         ends = zip(rows, *intervals(np.stack(list(rows.values()))), strict=True)

@@ -153,7 +153,7 @@ def joined(frames: Tensor, inputs: Tensor | None, task: TaskSpec) -> tuple[Tenso
     if task.mask:
         frames, inputs = _filled(frames, inputs, task)
     elif inputs is None:
-        inputs = frames.new_zeros(batch, 0)
+        inputs = frames.new_zeros(batch, *frames.shape[2:-1], 0)
     if not bool(frames.isfinite().all()):
         raise ConfigError(f"the initial state of {task.name} has values that are not finite; mend or leave it out.")
     if not bool(inputs.isfinite().all()):

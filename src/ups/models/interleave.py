@@ -25,9 +25,9 @@ def strides_of(window: Window, codec: Codec) -> Strides | None:
     is not told. Between walls that place counts. Where whole cells were trained on, values between are another thing.
     """
     corner, grid = codec.corners.get(window.task.name), codec.grids[window.task.name]
-    if corner is None:
-        return None
     cells = window.context.shape[2:-1]
+    if corner is None or (window.task.given and window.inputs.shape[1:-1] != cells):
+        return None
     picked = [wraps and bool(at) for wraps, at in zip(window.periodic, corner, strict=True)]
     parts = tuple(n // g if apart and n % g == 0 else 1 for n, g, apart in zip(cells, grid, picked, strict=True))
     return parts if max(parts) > 1 else None

@@ -12,7 +12,7 @@ import torch
 
 from ups.data.windows import whole
 from ups.eval.ensembles import crps, fitting_stretch
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import RolloutErrors, over_cells
 from ups.models import Simulator
 from ups.models.calibration import EDGES, LIMIT, STRETCHED, Calibration, Damping, banded, bands, drawing_part, smooth
 from ups.models.ensembles import members_of
@@ -58,7 +58,7 @@ def trust_of(
         if trust[data.task.name].error is None and not data.task.steady:
             least = min(starts_of(simulator, data.task, given))
             long = any(bool((part.lengths > least).any()) for part in data.parts("valid"))
-            why = "no rollout on validation data stays finite" if long else "no validation data follow the context"
+            why = "no error on validation data is finite" if long else "no validation data follow the context"
             screen.say(f"{data.task.name}: {why}; its errors cannot be estimated.")
     screen.following(Progress(len(sets), len(sets), "calibrating tasks"))
     return trust
@@ -77,7 +77,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
     drawn_by, task = drawing_part(simulator, data.task), data.task
     drawings = Drawings()
     signs: dict[str, list[Array]] = {}
-    errors: list[Array] = []
+    errors = RolloutErrors()
     at_steps: list[Array] = []  # of each error
     on_gpu = device.type == "cuda"
     starts = starts_of(simulator, task, given)
@@ -100,8 +100,7 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
                 at_steps.append(np.full(len(window), i))
                 for name, values in row.items():
                     signs.setdefault(name, []).append(values.cpu().numpy())
-            true = nrmse(plain, window.targets, mask=window.mask).mean(2).double()
-            errors.append(true.T.flatten().cpu().numpy())
+            errors.add(plain, window.targets, window.mask)
     calibration = None
     if drawn_by is not None and drawings.places:
 
@@ -113,12 +112,12 @@ def _fitted(simulator: Simulator, data: DataSet, device: torch.device, given: in
         calibration = drawings.calibration(drawn_by, lasting, task, device, again)
     if not errors:
         return Trust(calibration)
-    count = sum(map(len, errors))
+    true = np.concatenate([rows.T.ravel() for rows in errors.by_step()])  # step by step, as the signs are
     columns = {name: np.concatenate(values) for name, values in signs.items()}
-    columns = {name: values for name, values in columns.items() if len(values) == count}  # those under every boundary
+    columns = {name: row for name, row in columns.items() if len(row) == len(true)}  # those under every boundary
     if calibration is not None:  # the spread counts as wide as it will be from now on
         columns["spread"] *= np.array([calibration.width(i) for i in np.concatenate(at_steps)])
-    return Trust(calibration, ErrorModel.fit(columns, np.concatenate(errors)))
+    return Trust(calibration, ErrorModel.fit(columns, true))
 
 
 class Drawings:
@@ -183,8 +182,7 @@ def _lasting_noise(simulator: Simulator, data: DataSet, device: torch.device, st
         for window in _windows(data, starts, TRIED, TRIED):
             window = window.to(device)
             score = crps(_members(simulator, window, TRIED, lasting) / std, window.targets / std, fair=True)
-            cells = None if window.mask is None else window.mask.unsqueeze(1).expand(score.shape[:-1])
-            scores.append(score.mean() if cells is None else score[cells].mean())
+            scores.append(over_cells(score, window.mask).mean())
         if not scores:
             break
         total = float(torch.stack(scores).mean())

@@ -21,7 +21,6 @@ from ups.eval.baselines import BASELINES, notes_on
 from ups.eval.ensembles import EnsembleScores
 from ups.eval.error_estimates import ErrorScores
 from ups.eval.learning import curves_of
-from ups.eval.nrmse import nrmse
 from ups.eval.refinement import RefinementScores
 from ups.eval.report import Report
 from ups.eval.results import BEFORE, Cost, DataFact, Scored, TaskResult
@@ -165,7 +164,7 @@ class Judge:
                 if trust.error is not None and errors is not None and not trust.error.unknown(task, window.periodic):
                     plain, signs = rollout_with_signs(sim, window, steps, members if count >= WATCHERS else None)
                     estimates = torch.stack([trust.error(row) for row in signs], 1)
-                    errors.add(estimates, nrmse(plain, truth, mask=window.mask).mean(2))
+                    errors.add(estimates, plain, truth, window.mask)
                 elif scores is not None:
                     plain = sim.simulate(window, steps)
                 if scores is not None and members is not None:
@@ -221,13 +220,12 @@ class Judge:
             refined = system.refined(predicted[:, 0].nan_to_num(0.0, 0.0, 0.0), scores.tolerance)
             from_zero = system.refined(torch.zeros_like(truth[:, 0]), scores.tolerance)
             measured = {
-                "nrmse refined": nrmse(refined.values.unsqueeze(1), truth).mean((1, 2)),
                 "residual predicted": refined.before,
                 "residual refined": refined.after,
                 "iterations": refined.iterations,
                 "iterations from zero": from_zero.iterations,
             }
-            scores.add({name: value.cpu().numpy() for name, value in measured.items()})
+            scores.add(measured, refined.values.unsqueeze(1), truth)
         return scores
 
     def _coded(self, window: Window, steps: int) -> Tensor:

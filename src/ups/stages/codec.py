@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field
 
 from ups.engine.train import TrainConfig
-from ups.eval.nrmse import nrmse
+from ups.eval.nrmse import validation_nrmse
 from ups.later import Tensor, torch
 from ups.models.config import CodecConfig
 from ups.stages.stage import Stage, StageConfig
@@ -86,8 +86,8 @@ class CodecStage(Stage):
         few = dataclasses.replace(window, targets=window.targets[:, ::8])
         with torch.no_grad():
             usual = self.module.statistics_of(window.task).scale
-            errors = nrmse(self.reconstructed(few), few.targets, usual, window.mask)
-            return {f"{window.task.name} reconstruction": errors.mean((1, 2))}
+            errors = validation_nrmse(self.reconstructed(few), few.targets, usual, window.mask)
+            return {f"{window.task.name} reconstruction": errors}
 
     def score(self, means: Mapping[str, float]) -> float:
         """The worst task's."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ups.engine.train import TrainConfig
 from ups.eval.ensembles import crps
-from ups.eval.nrmse import LOST
+from ups.eval.nrmse import capped, over_cells
 from ups.later import Tensor, torch
 from ups.models.config import ResidualConfig
 from ups.stages.behind import BehindOperator
@@ -91,9 +91,4 @@ class ResidualStage(BehindOperator):
         with torch.no_grad():
             members = members_of(self.simulator.simulate, window, steps, MEMBERS, together=MEMBERS)
             errors = crps(members / std, window.targets / std)
-            if window.mask is not None:
-                cells = window.mask.unsqueeze(1).unsqueeze(-1)
-                errors = torch.where(cells, errors, torch.nan).flatten(1).nanmean(1)
-            else:
-                errors = errors.flatten(1).mean(1)
-        return {f"{window.task.name} CRPS": errors.nan_to_num(LOST, LOST).clamp_max(LOST)}
+        return {f"{window.task.name} CRPS": capped(over_cells(errors, window.mask).mean((1, 2)))}
