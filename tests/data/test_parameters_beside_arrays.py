@@ -150,7 +150,9 @@ def test_what_stands_under_params_is_a_parameter_whatever_it_is_called(name: str
 def test_an_array_called_like_samples_is_a_parameter_unless_it_counts_them(tmp_path: Path, name: str) -> None:
     values = [0.5, 0.25, 2.0, 1.0]
     assert opened(tmp_path, MANY, u=U, t=T, **{name: values}).params_of(1) == {name: 0.25}
-    assert opened(tmp_path, MANY, u=U, t=T, **{name: 1.5}).params_of(1) == {name: 1.5}
+    for value in (1.5, 2.0, "wall"):
+        assert opened(tmp_path, MANY, u=U, t=T, **{name: value}).params_of(1) == {name: value}
+    assert opened(tmp_path, MANY, u=U, t=T, **{name: [True, False, True, False]}).params_of(1) == {name: 0.0}
     counted = opened(tmp_path, MANY, u=U, t=T, **{name: np.arange(4), "sample": 3})
     assert counted.params_of(1) == {}
     assert (

@@ -189,11 +189,14 @@ def _numbers_samples(store: Store, v: Variable) -> bool:
     real = {name for name in v.dims if name}
     if SPELLINGS.get(v.name.lower()) != SAMPLE or not real <= {SAMPLE}:
         return False
-    values = np.atleast_1d(_content(store, v))
+    with naming_fault(store.path, v.key):
+        values = np.atleast_1d(_content(store, v))
+    if len(values) == 1 and len(v.name) == 1:
+        return False
     if not v.is_number:
         return len(set(values.tolist())) == len(values)
-    whole = bool((values == np.round(values)).all())
-    return whole and (bool((np.diff(values) == 1).all()) if len(values) > 1 else len(v.name) > 1)
+    numbers = values.astype(np.float64)
+    return bool((numbers == np.round(numbers)).all() and (np.diff(numbers) == 1).all())
 
 
 def _choose(
