@@ -557,7 +557,7 @@ def test_a_group_per_trajectory_is_read_as_one_each(tmp_path: Path, inside: str,
         for i, values in enumerate(truth.values()):
             assert np.array_equal(source[i].values, values)
             assert np.array_equal(again.read(i, slice(1, 3)), values[1:3])
-            assert source.params_of(i) == {"nu": pytest.approx(0.1 * i)}
+            assert source.params_of(i) == {"nu": pytest.approx(0.1 * i), "x": 3.0}  # a number is no axis
             assert source.times_of(i)[-1] == 0.5 * (3 + i)
         assert any("each of its 3 groups" in note for note in source.notes)
         again.close()

@@ -14,6 +14,7 @@ import yaml
 from ups.cli import main
 from ups.config import load
 from ups.data import open_source
+from ups.data.readers.memory import open_memory
 from ups.definition import Definition, definition_from, is_file_name
 from ups.engine.memory import Work
 from ups.jobs import propose as module
@@ -22,6 +23,7 @@ from ups.jobs.holdings import OF_FEW, Holding, held_as_they_are, holdings
 from ups.jobs.inspect import notes
 from ups.jobs.pace import FAST, FREE, SLOW, pace
 from ups.jobs.propose import propose
+from ups.jobs.seams import seamless
 from ups.jobs.timing import Ceilings
 from ups.models import CodecConfig, OperatorConfig, build
 from ups.physics import TASKS
@@ -294,6 +296,14 @@ def test_a_box_that_may_wrap_is_remarked_on_unless_it_is_said_to(tmp_path: Path)
         assert ("write `periodic: [x]` into the task" in said) == (name == "round")
     written(tmp_path / "run.yaml", tmp_path / "round.npz", task=str(tmp_path / "round.yaml"))
     assert "# Note: round: the ends of x fit together" in (tmp_path / "run.yaml").read_text()
+
+
+def test_of_few_trajectories_more_frames_are_looked_at_to_see_that_a_box_may_wrap() -> None:
+    draw, x, t, k = np.random.default_rng(5), (np.arange(44) + 0.5) / 44, 0.06 * np.arange(16), np.arange(1, 4)
+    phase, size = draw.uniform(0, 6, (20, 1, 1, 3)), draw.normal(size=(20, 1, 1, 3))  # half of them are not smooth
+    values = (size * np.cos(2 * np.pi * k * (x[:, None] - t[:, None, None]) + phase)).sum(-1)
+    task = Definition("few", dims=("sample", "time", "x"))
+    assert [seamless(open_memory({"values": values[:n]}, task, {})) for n in (2, 6)] == [(), ("x",)]
 
 
 def test_few_long_trajectories_of_ones_own_are_cut_in_time(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ups.data.folders import files_in, open_folder
-from ups.data.joined import Joined, renamed, same_task
+from ups.data.joined import Joined, note_unused, renamed, same_task, with_params_of
 from ups.data.nan_mask import MASK, masked
 from ups.data.readers import READERS
 from ups.data.source import Defined, Reader, Source, blocks, check_path
@@ -60,6 +60,8 @@ def defined(source: Source, definition: Definition, tasks: Mapping[str, TaskSpec
     if source.nan_is_mask and definition.mask not in source.task.given:
         source = masked(source, wanted=definition.mask == MASK)
     spec = definition.applied(source.task, tasks, str(source.path))
+    source = with_params_of(source, spec)
+    note_unused(source, definition)
     if spec == source.task and not definition.parameters:
         return source
     return Defined(source, spec, definition.parameters, definition.bounds, definition.periodic is not None)

@@ -19,6 +19,7 @@ UNITS = {"Y": "years", "M": "months", "W": "weeks", "D": "days", "h": "hours", "
 UNITS |= {"ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 # What notes say that are worth a look before anything is trained.
 FALLS, NO_TIMES = "falls as it is stored, and is read from low to high", "no times are stored"
+CONTRADICTED = "but the stored times are otherwise apart, and they hold"
 UNEVEN = re.compile(r"the (\S+) axis is not uniform \(")
 
 
@@ -119,6 +120,29 @@ def grid(
         axes.append(axis)
         bounds.append(box)
     return Domain(tuple(axes), (False,) * len(names), tuple(bounds)), frozenset(flipped)
+
+
+def spacing(
+    clock: Array | None, file_dt: Array | float | None, task_dt: float | None, remarks: Remarks
+) -> Array | float | None:
+    """The time between frames: as the task says it, otherwise a `dt` that is stored; with a note where the two, or one
+    of them and the stored times, contradict each other. Times that are stored hold against both."""
+    steps_stored = None if file_dt is None else np.atleast_1d(file_dt)
+    if clock is not None:
+        steps = np.diff(np.atleast_2d(clock).astype(np.float64))
+        rounding = 4 * np.finfo(clock.dtype if clock.dtype.kind == "f" else "f8").eps * float(np.abs(clock).max())
+        if task_dt is not None and not _agree(steps, np.asarray(task_dt), rounding):
+            remarks.notes.append(f"the task says dt = {task_dt:g}, {CONTRADICTED}")
+        if steps_stored is not None and not _agree(steps, steps_stored[:, None], rounding):
+            remarks.notes.append(f"a dt is stored, {CONTRADICTED}")
+    elif task_dt is not None and steps_stored is not None and not _agree(steps_stored, np.asarray(task_dt)):
+        remarks.notes.append(f"another dt is stored than the task says, which holds: dt = {task_dt:g}")
+    return steps_stored if task_dt is None else task_dt
+
+
+def _agree(steps: Array, dt: Array, rounding: float = 0.0) -> bool:
+    """Whether all steps are `dt`, to a thousandth of it."""
+    return bool((np.abs(steps - dt) <= 1e-3 * np.abs(dt) + rounding).all())
 
 
 def times_of(frames: int, stored: Array | None, dt: float | Array | None, remarks: Remarks, where: Path) -> Array:

@@ -12,8 +12,16 @@ import numpy as np
 
 from ups.data.source import Facts, Source, View
 from ups.data.units import units_of_all
-from ups.types import Array, DataError, Domain, Params, TaskSpec, Trajectory, counted, few
+from ups.definition import Definition
+from ups.types import Array, DataError, Domain, Param, Params, TaskSpec, Trajectory, counted, few
 
+# Names of numbers that tell runs apart, and are no parameters of what is simulated.
+LABELS = re.compile(
+    r"(^|_)(seed|id|uuid|timestamp)$|^(created|index|number|((run|case|sample|simulation|trajectory)(_?(index|number))?))$",
+    re.IGNORECASE,
+)
+UNUSED = "numbers among the attributes are not used"
+WAY = "`datasets: {{{0}: {0}}}` in the task makes {0} a parameter"
 SIZE = re.compile(r"\(\d+(?: [×x] \d+)*\)")  # of an array, as notes say it
 
 
@@ -41,13 +49,53 @@ def same_task(sources: Sequence[Source]) -> TaskSpec:
                     f"{source.path}: its {p.name} is a word in one file of {first.name} and not in another."
                 )
             params[p.name] = dataclasses.replace(old, choices=tuple(dict.fromkeys((*old.choices, *p.choices))))
+    for name in _differing(sources):
+        params[name] = Param(name, sources[0].offered[name], "stated in the file")
     units_of_all(sources)
     return dataclasses.replace(first, parameters=tuple(params.values()))
 
 
+def _differing(sources: Sequence[Source]) -> list[str]:
+    """The numbers that all sources offer and none has as a parameter, and that differ between them; what tells runs
+    apart, as seeds do, is none."""
+    first, *others = sources
+    everywhere = [name for name in first.offered if all(name in source.offered for source in others)]
+    values = {name: {source.offered[name] for source in sources} for name in everywhere if not LABELS.search(name)}
+    stated = {p.name for source in sources for p in source.task.parameters}
+    return [name for name, distinct in values.items() if len(distinct) > 1 and name not in stated]
+
+
 def renamed(source: Source, task: TaskSpec) -> Source:
-    """The same source as one of `task`."""
+    """The same source as one of `task`, whose parameters may be among the numbers that it offers."""
+    source = with_params_of(source, task)
     return source if source.task == task else View(source, task=task)
+
+
+def with_params_of(source: Source, task: TaskSpec) -> Source:
+    """The same source with those of the numbers that it offers as parameters that `task` has."""
+    stated = {p.name for p in source.task.parameters} & set(source.params_of(0)) if source.offered else set()
+    names = [p.name for p in task.parameters if p.name in source.offered and p.name not in stated and not p.choices]
+    return _Told(source, {name: source.offered[name] for name in names}) if names else source
+
+
+class _Told(View):
+    """Another source with some of the numbers that it offers as parameters."""
+
+    def __init__(self, source: Source, params: Params) -> None:
+        left = {name: value for name, value in source.offered.items() if name not in params}
+        super().__init__(source, params={**source.params, **params}, offered=left)
+        self._told = dict(params)
+
+    def params_of(self, index: int) -> Params:
+        return {**self.source.params_of(index), **self._told}
+
+
+def note_unused(source: Source, definition: Definition) -> None:
+    """Add a note on the numbers that a source offers and nobody asks for."""
+    names = [name for name in source.offered if name not in definition.parameters]
+    if names:
+        note = f"{UNUSED} ({few(names)}), for they do not differ between files; {WAY.format(names[0])}"
+        source.notes = (*source.notes, note)
 
 
 class Joined(Source):
@@ -65,6 +113,12 @@ class Joined(Source):
         common = {k: v for k, v in first.params.items() if all(part.params.get(k) == v for part in parts)}
         labels = [_label(path, part.path) for part in parts]
         notes, problems = ([*_remarks(parts, labels, kind)] for kind in ("notes", "problems"))
+        everywhere = {k: v for k, v in parts[0].offered.items() if all(part.offered.get(k) == v for part in parts)}
+        notes += [
+            f"{UNUSED} ({name}), for it is not in all files, or numbers the runs; {WAY.format(name)}"
+            for name in dict.fromkeys(name for part in parts for name in part.offered)
+            if name not in everywhere
+        ]
         stated = [frozenset(part.params_of(0)) for part in parts]
         for name in sorted(frozenset().union(*stated)):
             silent = [
@@ -72,7 +126,7 @@ class Joined(Source):
             ]
             problems += [f"{few(silent)}: do not say {name}, which other files do"] if silent else []
         reported = (tuple(notes), tuple(problems), units_of_all(parts))
-        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *reported))
+        super().__init__(path, Facts(task, common, first.domain, first.times, tuple(ids), *reported, everywhere))
         self.parts, self.nan_is_mask = tuple(parts), any(part.nan_is_mask for part in parts)
         self.channels_apart = all(part.channels_apart for part in parts)
         self._domains: dict[object, Domain] = {}
@@ -152,7 +206,7 @@ def _remarks(parts: Sequence[Source], labels: Sequence[str], kind: str) -> Itera
         sizes = dict.fromkeys(files.values())
         text = next(iter(sizes))
         text = SIZE.sub(lambda match: f"{match[0][:-1]} and other sizes)", text, count=1) if len(sizes) > 1 else text
-        yield text if len(files) == len(parts) > 1 else f"{few(files)}: {text}"
+        yield text if len(files) == len(set(labels)) and len(parts) > 1 else f"{few(files)}: {text}"
 
 
 def _label(folder: Path, path: Path) -> str:

@@ -39,6 +39,7 @@ class Facts:
     notes: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)  # those it names, by channel, parameter and axis
+    offered: Mapping[str, float] = field(default_factory=dict)  # its numbers that are parameters if they are asked for
 
 
 @dataclass
@@ -67,7 +68,7 @@ class Source(AbstractContextManager["Source"], ABC):
     def __init__(self, path: Path, facts: Facts) -> None:
         self.path, self.task, self.params, self.domain = path, facts.task, facts.params, facts.domain
         self.times, self.ids, self.notes, self.problems = facts.times, facts.ids, facts.notes, facts.problems
-        self.units = facts.units
+        self.units, self.offered = facts.units, facts.offered
 
     @abstractmethod
     def _values(self, index: int, frames: slice) -> Array:

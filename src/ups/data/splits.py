@@ -16,6 +16,7 @@ from ups.types import ConfigError, DataError, counted
 
 PartName = Literal["train", "valid", "test"]
 PARTS: tuple[PartName, ...] = ("train", "valid", "test")
+IN_TIME = "in time"  # the convention that divides the frames of each trajectory
 # What else folders of the parts are called.
 SPELLINGS: dict[str, PartName] = {
     **{part: part for part in PARTS},
@@ -43,7 +44,14 @@ class Split:
             raise ConfigError(f"there is no split '{name}'; choose train, valid or test.")
         ids: tuple[str, ...] = getattr(self, name)
         if not ids:
-            raise DataError(f"the {name} part of this {self.convention} split is empty; give it a fraction above 0.")
+            empty, share = (
+                f"the {name} part of this {self.convention} split is empty",
+                self.fractions[PARTS.index(name)],
+            )
+            if self.convention == IN_TIME and share > 0:
+                few = f"there are too few frames for a share of {share:g}"
+                raise DataError(f"{empty}: {few}; give longer trajectories, or several of them.")
+            raise DataError(f"{empty}; give it a fraction above 0.")
         return ids
 
     def check(self, ids: Sequence[str]) -> None:

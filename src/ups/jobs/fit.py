@@ -76,10 +76,9 @@ class Data:
         else:
             space = [d for d in _widest(dims) if d not in (SAMPLE, TIME, CHANNEL)]
             dims |= {name: (name,) for name in self.coords}
-            dims |= {name: (SAMPLE,) * np.ndim(value) for name, value in columns.items()}
             dims |= {name: tuple(space) for name in (*self.inputs, *(["mask"] if self.mask is not None else []))}
         definition = replace(definition, parameters={**definition.parameters, **words})
-        source = open_memory({**arrays, **beside, **columns}, definition, dims)
+        source = open_memory({**arrays, **beside}, definition, dims, columns)
         self._check_used(source, (*beside, *columns))
         return defined(source, definition, TASKS)
 
@@ -133,6 +132,11 @@ def _check_axes(
         return
     shape = max((a.shape for a in arrays.values()), key=len, default=())
     named = replace(definition, dims=tuple(axis_names) or definition.dims)
+    if len(named.dims) == len(shape) and not named.space:
+        raise ConfigError(
+            f"dims={[*map(str, named.dims)]} names no axis of space, and data without one, as those of ordinary "
+            "differential equations, cannot be learnt by ups; name the axis of space if there is one."
+        )
     wrong = len(named.dims) < len(shape) or (axis_names and len(arrays) == 1 and len(axis_names) != len(shape))
     if named.dims and (wrong or not named.space or len(set(named.layout)) != len(named.dims)):
         usual = [str(SAMPLE), str(TIME), *SPACE][: max(3, len(shape) - (len(shape) > 3))]

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source, blocks, open_source
-from ups.data.axes import FALLS, NO_TIMES
+from ups.data.axes import CONTRADICTED, FALLS, NO_TIMES
 from ups.data.digits import Digits
 from ups.data.duplicates import copies, ends_of, scattered
-from ups.data.readers.array_dims import PER_FRAME
+from ups.data.readers.array_dims import AS_MANY
 from ups.data.splits import make_split
 from ups.data.units import check_units
 from ups.definition import Definition
@@ -49,7 +49,7 @@ WRONG = (
 UNMEASURABLE = (WANDERS, NO_CELL, NOT_FINITE, TOO_LARGE, TOO_SMALL)
 
 # Notes of a reader that `ups data validate` repeats: what it took for granted, and may be otherwise.
-UNSURE = (PER_FRAME, FALLS, NO_TIMES)
+UNSURE = (AS_MANY, CONTRADICTED, FALLS, NO_TIMES)
 
 Task = str | Definition | None
 

@@ -9,7 +9,8 @@ import numpy as np
 from ups.data import Source
 from ups.types import Array
 
-LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each
+LOOKED_AT, TIMES = 16, 4  # samples, about, and frames of each; of fewer samples more frames, as many in all
+SEVERAL = 5  # samples of which more frames say more: those of one alone may all be alike
 SMOOTH = 0.3  # of a frame's deviation, which neighbours differ by at most where cells resolve it
 LEAST, STEP, BEND = 0.5, 1.5, 2.0  # times what is usual inside: any seam at least, its step and its bend at most
 SAME, STILL = 1e-3, 1e-6  # of the steps beside them: what equal ends differ by; of all deviation: no step
@@ -44,10 +45,11 @@ def _frames(source: Source) -> Array:
     finite."""
     if source.task.equation or source.task.steady:
         return np.zeros(0)
-    candidates = []
-    for i in range(0, len(source), max(1, len(source) // LOOKED_AT)):
+    candidates, count = [], len(source)
+    times = max(TIMES, LOOKED_AT * TIMES // count) if count >= SEVERAL else TIMES
+    for i in range(0, count, max(1, count // LOOKED_AT)):
         last = len(source.times_of(i)) - 1
-        places = sorted({last * k // (TIMES - 1) for k in range(TIMES)})
+        places = sorted({last * k // (times - 1) for k in range(times)})
         if source.domain_of(i).shape == source.domain.shape:
             candidates += [source.read(i, slice(k, k + 1))[0].astype(np.float64) for k in places]
     frames = [frame for frame in candidates if np.isfinite(frame).all()]

@@ -86,6 +86,11 @@ def single_cells(source: Source) -> list[str]:
     """A problem for each axis that has one cell in all samples: along it a network sees nothing."""
     most = np.max([source.domain_of(i).shape for i in range(len(source))], axis=0)
     flat = [name for name, cells in zip(source.task.axes, most, strict=False) if cells == 1]
+    if len(flat) == source.task.ndim:
+        what = (
+            "there is one cell alone, and data without an extent in space, as those of ordinary differential equations"
+        )
+        return [f"{what}, cannot be learnt by ups"]
     wrong = "has one cell, and nothing can be learnt along it; write the data without it"
     return [f"the axis {name} {wrong}" for name in flat]
 
@@ -105,8 +110,14 @@ def described_task(source: Source, definition: Definition) -> Definition:
         periodic=periodic if periodic and len(wraps) == 1 else None,
         steady=whole.steady or None,
         parameters=definition.parameters,
-        dt=definition.dt,
+        dt=definition.dt if definition.dt is not None and _are_apart(source, definition.dt) else None,
     )
+
+
+def _are_apart(source: Source, dt: float) -> bool:
+    """Whether the frames of all samples are `dt` apart, to a thousandth of it."""
+    each = {id(times): times for times in map(source.times_of, range(len(source)))}
+    return all(bool((np.abs(np.diff(times) - dt) <= 1e-3 * dt).all()) for times in each.values())
 
 
 def _apart(times: Array) -> tuple[float, ...]:

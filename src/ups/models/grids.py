@@ -44,6 +44,8 @@ def check_grid(shape: tuple[int, ...], patch: int, task: str) -> None:
     """A grid has at least two patches along each axis; one that they do not divide is padded."""
     if any(n < 2 * patch for n in shape):
         cells = " × ".join(str(n) for n in shape)
+        if max(shape) < 2:
+            raise ConfigError(f"{task}: one cell has no extent in space, and such data cannot be learnt by ups.")
         if min(shape) < 2:
             raise ConfigError(f"{task}: along an axis of one cell ({cells}) nothing can be learnt; leave it out.")
         raise ConfigError(

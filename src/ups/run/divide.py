@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ups.data import Source
-from ups.data.splits import PARTS, Split, given_split, held_out, make_split, parts_of
+from ups.data.splits import IN_TIME, PARTS, Split, given_split, held_out, make_split, parts_of
 from ups.data.views import CutInTime, Mirrored
 from ups.run.data_config import Between, DataConfig, SplitConfig, odd_channels
 from ups.types import Array, ConfigError, check_known, counted, same_value
@@ -29,7 +29,7 @@ def _cut(data: DataConfig, source: Source) -> tuple[Source, Split]:
     settings, seed = data.split, data.seed
     if settings.time is not None:
         cut = CutInTime(source, settings.time, settings.pieces)
-        return cut, given_split(cut.ids, cut.parts, "in time", settings.time, seed)
+        return cut, given_split(cut.ids, cut.parts, IN_TIME, settings.time, seed)
     if settings.hold_out:
         out = held_aside(settings, source)
         ways = (settings.convention, settings.fractions, seed, starts_of(source, out))

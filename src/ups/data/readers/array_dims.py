@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from ups.data.readers.arrays import Variable
-from ups.data.source import Remarks
+import numpy as np
+
+from ups.data.readers.arrays import ARRAY, PARAMETER, Variable
+from ups.data.source import Remarks, is_uniform
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition
 from ups.types import DataError
 
@@ -17,25 +19,51 @@ SAMPLES = ("case", "member", "ensemble", "realization", "run", "simulation")
 EXAMPLE = "`dims: [sample, time, x, y, channel]` and `fields: {velocity: [u, v]}`"
 
 # What a note says of values whose axis nothing names, and of an array that nothing but its shape speaks for.
-PER_FRAME, TAKEN = "could be one value per frame", "is taken to hold"
+AS_MANY, TAKEN = "for there are as many frames as samples", "is taken to hold"
+NUMBERS = "numbers the samples and is no parameter"
 
 Dims = tuple[str, ...]
 
 
 def renamed(variables: Iterable[Variable], definition: Definition) -> list[Variable]:
-    """The variables under the names that the task has for them."""
+    """The variables under the names that the task has for them; a number among attributes that is asked for, by its
+    place or by its name alone, is a parameter, and one that is called as an array is not what is asked for."""
     names = {key.strip("/"): name for name, key in definition.datasets.items()}
-    return [dataclasses.replace(v, name=names.get(v.key.strip("/"), v.name)) for v in variables]
+    arrays, numbers = ([v for v in variables if (v.kind == ARRAY) is whole] for whole in (True, False))
+    result = [dataclasses.replace(v, name=names.get(v.key.strip("/"), v.name)) for v in arrays]
+    taken = {v.key.strip("/") for v in arrays}
+    for v in numbers:
+        key = next((key for key in (v.key.strip("/"), v.name) if key in names and key not in taken), None)
+        result.append(v if key is None else dataclasses.replace(v, name=names[key], kind=PARAMETER))
+    return result
 
 
 def check_named(path: Path, variables: Sequence[Variable], definition: Definition) -> None:
-    """Every array that the task says where to find is there."""
-    keys = {v.key.strip("/") for v in variables} | {dim for v in variables for dim in v.dims}
+    """Every array that the task says where to find is there; a parameter may be a number among attributes."""
+    arrays = [v for v in variables if v.kind == ARRAY]
+    keys = {v.key.strip("/") for v in arrays} | {dim for v in arrays for dim in v.dims}
+    numbers = {v.name for v in variables if v.kind == PARAMETER}
+    spread = {*fields_named(definition), *named_inputs(definition), *definition.space, *SPELLINGS}
     for name, key in definition.datasets.items():
-        if key.strip("/") not in keys:
+        if key.strip("/") not in keys and (name not in numbers or name in spread):
             raise DataError(
-                f"{path}: has no array '{key}', where the task looks for {name}; it holds {listed(variables)}."
+                f"{path}: has no array '{key}', where the task looks for {name}; it holds {listed(arrays)}."
             )
+
+
+def stated_beside(
+    variables: Sequence[Variable], arrays: Sequence[Variable], taken: Collection[str], remarks: Remarks
+) -> list[Variable]:
+    """The variables that are parameters whatever they are called, with their axes; those in `taken` are arrays."""
+    samples = next((n for v in arrays for name, n in zip(v.dims, v.shape, strict=True) if name == SAMPLE), 1)
+    chosen: dict[str, Variable] = {}
+    for v in (v for v in variables if v.kind == PARAMETER and v.name not in taken):
+        dims = _fit(v.shape, [(SAMPLE,), ()], {SAMPLE: samples}, loose=True)
+        if dims is None:
+            remarks.notes.append(f"array {v.words} is not used: it is neither one value nor one per sample")
+        else:
+            chosen.setdefault(v.name, dataclasses.replace(v, dims=dims))
+    return list(chosen.values())
 
 
 def listed(variables: Sequence[Variable]) -> str:
@@ -51,6 +79,11 @@ def axes_by_definition(
 ) -> list[Variable]:
     """The arrays of a file that names no axes, with the axes that `dims` gives them; those of no use are left out."""
     layout = definition.layout
+    if definition.dims and not definition.space:
+        raise DataError(
+            f"{path}: `dims: [{', '.join(definition.dims)}]` names no axis of space, and data without one, as those of "
+            "ordinary differential equations, cannot be learnt by ups; name the axis of space if there is one."
+        )
     if not definition.space or len(set(layout)) != len(layout):
         raise DataError(
             f"{path}: holds {listed(variables)}, and nothing says what their axes mean; say it in a file my.yaml with "
@@ -72,16 +105,21 @@ def axes_by_definition(
     named = set(named_inputs(definition))
     # Fields without an axis of samples are one trajectory, whatever lies beside them: a series has a value per frame.
     lengths = {SAMPLE: 1, **sizes} if chosen else sizes
-    for variable in (v for v in variables if v.name not in chosen):
-        dims = _beside(variable, layout, lengths, named | {MASK})
+    rest = [v for v in variables if v.name not in chosen]
+    clock = clock_among([v for v in rest if _is_time(v.name) and _beside(v, layout, lengths, named | {MASK})])
+    for variable in rest:
+        spare = clock is not None and variable is not clock and _is_time(variable.name)
+        dims = _beside(variable, layout, lengths, named | {MASK}, spare)
         if dims is None:
-            _check_no_axis(path, variable, sizes)
+            if not spare:
+                _check_no_axis(path, variable, rest, sizes, definition)
             if variable.name in named:
                 raise _no_input(path, variable, layout, sizes)
             remarks.notes.append(f"array {variable.words} is not used; the task does not name it")
         else:
             chosen[variable.name] = dataclasses.replace(variable, dims=dims)
             remarks.notes += _either(variable, dims, sizes)
+            remarks.notes += _doubtful_times(path, variable, dims, sizes)
     return list(chosen.values())
 
 
@@ -115,15 +153,27 @@ def _channels_by_array(variables: Sequence[Variable], definition: Definition) ->
 
 
 def _is_axis(name: str, definition: Definition) -> bool:
-    return name in definition.space or SPELLINGS.get(name.lower()) == TIME
+    return name in definition.space or _is_time(name)
 
 
-def _beside(variable: Variable, layout: Dims, sizes: Mapping[str, int], given: set[str]) -> Dims | None:
-    """The axes of a coordinate, an input or a parameter; None for an array that is none of these."""
+def _is_time(name: str) -> bool:
+    return SPELLINGS.get(name.lower()) == TIME
+
+
+def clock_among(variables: Sequence[Variable]) -> Variable | None:
+    """The one that holds the times: by its whole name, else its letter, else the capital, as of temperatures."""
+    return min(variables, key=lambda v: (v.name.lower() == "t", v.name == "T"), default=None)
+
+
+def _beside(
+    variable: Variable, layout: Dims, sizes: Mapping[str, int], given: set[str], spare: bool = False
+) -> Dims | None:
+    """The axes of a coordinate, an input or a parameter; None for an array that is none of these. `spare`: it is called
+    like time, but another array holds the times."""
     name, one = variable.name, (SAMPLE,) if SAMPLE in layout else ()
     axis = SPELLINGS.get(name.lower(), name)
     # MATLAB has no vectors: an axis of length 1 means nothing here.
-    if axis in layout and axis not in (SAMPLE, CHANNEL):
+    if axis in layout and axis not in (SAMPLE, CHANNEL) and not spare:
         return _fit(variable.shape, [(axis,), (*one, axis)] if axis == TIME else [(axis,)], sizes, loose=True)
     if name in given:
         options = [_without(layout, TIME, *gone) for gone in ((), (CHANNEL,), (SAMPLE,), (CHANNEL, SAMPLE))]
@@ -135,6 +185,11 @@ def named_inputs(definition: Definition) -> tuple[str, ...]:
     """What a task may call the arrays of its inputs, its mask among them."""
     names = tuple(name for group, channels in definition.inputs.items() for name in (group, *channels))
     return (*names, *filter(None, (definition.mask,)))
+
+
+def fields_named(definition: Definition) -> tuple[str, ...]:
+    """What a task may call the arrays of what is predicted."""
+    return tuple(name for field, channels in definition.fields.items() for name in (field, *channels))
 
 
 def moving_input(path: Path, variable: Variable) -> DataError:
@@ -162,19 +217,46 @@ def _either(variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[st
     if not column or not 1 < sizes.get(SAMPLE, 0) == sizes.get(TIME):
         return []
     return [
-        f"{variable.words} is read as a parameter of each sample, but {PER_FRAME} as well, for there are as many "
-        f"frames as samples; if it is, take it out of the file, or write it over the grid as one of `fields`"
+        f"{variable.words} is read as a parameter of each sample, but could be one value per frame as well, {AS_MANY}; "
+        f"if it is, take it out of the file, or write it over the grid as one of `fields`"
     ]
 
 
-def _check_no_axis(path: Path, variable: Variable, sizes: Mapping[str, int]) -> None:
-    """DataError for coordinates or times of another number than the values have: without them all would be guessed."""
-    length = sizes.get(SPELLINGS.get(variable.name.lower(), variable.name))
-    if length is not None and variable.is_number:
+def _doubtful_times(path: Path, variable: Variable, dims: Dims, sizes: Mapping[str, int]) -> list[str]:
+    """A note on times called T that could be temperatures of samples; DataError where they are not even uniform."""
+    alone = variable.name == "T" and {name for name in dims if name} == {TIME}
+    if not alone or not 1 < sizes.get(SAMPLE, 0) == sizes.get(TIME):
+        return []
+    ways = f"`datasets: {{time: {variable.key}}}` says the one, `datasets: {{OTHER: {variable.key}}}` the other"
+    if variable.content is not None and not is_uniform(np.ravel(variable.content).astype(np.float64)):
         raise DataError(
-            f"{path}: array {variable.words} is called like an axis of length {length}, but does not have that many "
-            f"values; give one for each, or call it otherwise: in a file by `datasets: {{OTHER: {variable.key}}}`."
+            f"{path}: array {variable.words} could be the times or a parameter of each sample, {AS_MANY}; {ways}."
         )
+    return [f"{variable.words} is read as the times, but could be a parameter of each sample, {AS_MANY}; {ways}"]
+
+
+def _check_no_axis(
+    path: Path, variable: Variable, beside: Sequence[Variable], sizes: Mapping[str, int], definition: Definition
+) -> None:
+    """DataError for coordinates or times of another number than the values have: without them all would be guessed."""
+    axis = SPELLINGS.get(variable.name.lower(), variable.name)
+    length = sizes.get(axis)
+    if length is None or not variable.is_number:
+        return
+    count = max(variable.shape, default=1)
+    held = {SPELLINGS.get(v.name.lower(), v.name): max(v.shape, default=1) for v in beside if v is not variable}
+    fit = [
+        name for name, n in sizes.items() if name != axis and n == count != length and held.get(name) in (None, length)
+    ]
+    swap = {axis: fit[0], fit[0]: axis} if fit and definition.dims else {}
+    spelled = dict(zip(definition.layout, definition.dims, strict=True))
+    order = ", ".join(spelled[swap.get(name, name)] for name in definition.layout)
+    raise DataError(
+        f"{path}: array {variable.words} is called like an axis of length {length}, but does not have that many "
+        "values; "
+        + (f"if the axes are in another order, say `dims: [{order}]`, which fits; else " if swap else "")
+        + f"give one for each, or, if it is something else, call it otherwise: `datasets: {{OTHER: {variable.key}}}`."
+    )
 
 
 def _without(layout: Dims, *gone: str) -> Dims:
@@ -222,6 +304,9 @@ def axes_by_name(path: Path, variables: Sequence[Variable], definition: Definiti
     for variable in variables:
         dims = tuple(roles[dim] for dim in variable.dims)
         if variable.key in bounds or (variable.key in auxiliary and len(dims) > 1):
+            continue
+        if variable.dims == (variable.key,) and dims == (SAMPLE,):
+            remarks.notes.append(f"array {variable.words} {NUMBERS}")
             continue
         if "" in dims:
             strange.append(f"{variable.words}, whose dimension '{variable.dims[dims.index('')]}' is unknown")

@@ -25,6 +25,8 @@ Where = tuple[int | slice, ...]
 # Numbers up to which an array of one axis at most is read with the header: coordinates and parameters.
 SMALL = 2**16
 KEPT_BYTES = 2**30
+# What a variable is: an array, a parameter whatever it is called, or a number that is one where it is asked for.
+ARRAY, PARAMETER, OFFERED = "array", "parameter", "offered"
 # What libraries raise on files that are not theirs, or not whole.
 DAMAGE = (
     *(OSError, ValueError, LookupError, TypeError, EOFError, RuntimeError),
@@ -50,6 +52,7 @@ class Variable:
     offset: float = 0.0
     content: Array | None = None
     """The whole of it, where it is small and was read with the header."""
+    kind: str = ARRAY
 
     @property
     def channels(self) -> int:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ups.data.axes import grid, read_words, times_of
+from ups.data.axes import grid, read_words, spacing, times_of
 from ups.data.readers.array_dims import (
     MASK,
+    NUMBERS,
     TAKEN,
     VALUES,
     axes_by_definition,
     axes_by_name,
     check_named,
+    clock_among,
+    fields_named,
     listed,
     moving_input,
     named_inputs,
     renamed,
+    stated_beside,
 )
-from ups.data.readers.arrays import ArraySource, Columns, Store, Variable, naming_fault, plain
+from ups.data.readers.arrays import ARRAY, OFFERED, ArraySource, Columns, Store, Variable, naming_fault, plain
 from ups.data.source import Facts, Remarks, Source, numbered
 from ups.data.units import stated
 from ups.definition import CHANNEL, SAMPLE, SPELLINGS, TIME, Definition, fields_of
@@ -48,8 +52,10 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     path, remarks = store.path, Remarks()
     known = renamed(variables, definition)
     check_named(path, known, definition)
-    known = (axes_by_name if named else axes_by_definition)(path, known, definition, remarks)
-    parts = _sorted(path, known, definition, remarks)
+    arrays = [v for v in known if v.kind == ARRAY]
+    arrays = (axes_by_name if named else axes_by_definition)(path, arrays, definition, remarks)
+    parts = _sorted(store, arrays, definition, remarks)
+    parts.params += stated_beside(known, arrays, {v.name for v in parts.params}, remarks)
     space = _space(parts, definition)
     sizes = _sizes(path, [*parts.fields, *parts.inputs, *parts.params, *parts.coordinates.values()])
     shape = tuple(sizes[name] for name in space)
@@ -62,9 +68,12 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     stored |= {name: read_words(name, values, remarks, path) for name, values in words.items()}
     domain, flipped = grid(space, shape, stored, definition.bounds, remarks, path)
     frames, clock = sizes.get(TIME, 1), stored.get(TIME) if TIME in sizes else None
-    # A number called dt, beside frames without times, is the time between them and no parameter.
-    dt = params.pop(DT, None) if clock is None and definition.dt is None and frames > 1 else None
-    times = times_of(frames, clock, definition.dt if dt is None else dt, remarks, path)
+    offered = {v.name: float(plain(_column(store, v)[0])) for v in known if v.kind == OFFERED and v.name not in params}
+    dt: Array | float | None = definition.dt
+    if frames > 1:  # a number called dt is the time between frames and no parameter
+        own = params.pop(DT) if DT in params and params[DT].dtype.kind == "f" else offered.pop(DT, None)
+        dt = spacing(clock, own, definition.dt, remarks)
+    times = times_of(frames, clock, dt, remarks, path)
     first = np.atleast_2d(times)[0]
     spec = TaskSpec(
         name=definition.name or path.stem,
@@ -86,7 +95,7 @@ def open_arrays(store: Store, variables: Sequence[Variable], definition: Definit
     ids = numbered(path, samples)
     common = {name: plain(values[0]) for name, values in params.items() if (values == values[0]).all()}
     reported = (tuple(remarks.notes), tuple(remarks.problems), _units(parts, definition, frames))
-    facts = Facts(spec, common, domain, first, ids, *reported)
+    facts = Facts(spec, common, domain, first, ids, *reported, offered)
     fields, inputs = (tuple(replace(v, content=None) for v in chosen) for chosen in (parts.fields, parts.inputs))
     return ArraySource(store, facts, Columns(times, params), fields, inputs, flipped)
 
@@ -117,21 +126,25 @@ def param_of(name: str, values: Sequence[Any] | Array) -> Param:
     return Param(name, plain(values[0]), "stated in the file", choices=words, encoded=bool(words))
 
 
-def _sorted(path: Path, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> Parts:
+def _sorted(store: Store, variables: Sequence[Variable], definition: Definition, remarks: Remarks) -> Parts:
     """Predicted is what has space and time, given what has space alone, a parameter what has neither."""
-    axes = {name for v in variables for name in v.dims} - {SAMPLE, TIME, CHANNEL, ""}
+    path, axes = store.path, {name for v in variables for name in v.dims} - {SAMPLE, TIME, CHANNEL, ""}
     parts = Parts([], [], [], {}, {}, {})
-    claimed = {c for groups in (definition.fields, definition.inputs) for c in (*groups, *sum(groups.values(), ()))}
+    coordinates = _coordinates(variables, axes, definition)
+    clock = clock_among([v for axis, v in coordinates if axis == TIME])
     spatial: list[Variable] = []
     for v in variables:
         real = [name for name in v.dims if name]
-        axis = TIME if SPELLINGS.get(v.name.lower()) == TIME else v.name
-        if axis in (*axes, TIME) and v.name not in claimed and axis in real and set(real) <= {axis, SAMPLE}:
+        axis = next((axis for axis, other in coordinates if other is v), None)
+        if axis == TIME and v is not clock:
+            remarks.notes.append(f"array {v.words} is not used: the times are those of {clock.key if clock else ''}")
+        elif axis is not None:
             if len(real) > 1 and axis != TIME:
                 raise DataError(f"{path}: {v.words} differs from sample to sample; write each grid to its own file.")
             parts.coordinates[axis] = v
-        elif SPELLINGS.get(v.name.lower()) == SAMPLE and set(real) <= {SAMPLE}:
-            remarks.notes.append(f"array {v.words} numbers the samples and is no parameter")
+        elif _numbers_samples(store, v):
+            way = f"`datasets: {{OTHER: {v.key}}}` in the task makes it one"
+            remarks.notes.append(f"array {v.words} {NUMBERS}; {way}")
         elif set(real) & axes:
             spatial.append(v)
         elif set(real) <= {SAMPLE} and v.dtype.kind in "biufUSOT":
@@ -155,6 +168,35 @@ def _sorted(path: Path, variables: Sequence[Variable], definition: Definition, r
         parts.inputs.append(mask)
         parts.input_groups[mask.name] = (mask.name,)
     return parts
+
+
+def _coordinates(
+    variables: Sequence[Variable], axes: Collection[str], definition: Definition
+) -> list[tuple[str, Variable]]:
+    """What may be the coordinates of an axis of space, or the times, with the name of that axis."""
+    claimed, pairs = {*fields_named(definition), *named_inputs(definition)}, []
+    for v in variables:
+        real = [name for name in v.dims if name]
+        axis = TIME if SPELLINGS.get(v.name.lower()) == TIME else v.name
+        if axis in (*axes, TIME) and v.name not in claimed and axis in real and set(real) <= {axis, SAMPLE}:
+            pairs.append((axis, v))
+    return pairs
+
+
+def _numbers_samples(store: Store, v: Variable) -> bool:
+    """Whether an array called like the axis of samples counts them or names them: one whole number after the other, or
+    words that differ. A lone value does where it is called so by a whole word, and a whole number."""
+    real = {name for name in v.dims if name}
+    if SPELLINGS.get(v.name.lower()) != SAMPLE or not real <= {SAMPLE}:
+        return False
+    with naming_fault(store.path, v.key):
+        values = np.atleast_1d(_content(store, v))
+    if len(values) == 1 and len(v.name) == 1:
+        return False
+    if not v.is_number:
+        return len(set(values.tolist())) == len(values)
+    numbers = values.astype(np.float64)
+    return bool((numbers == np.round(numbers)).all() and (np.diff(numbers) == 1).all())
 
 
 def _choose(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,14 @@ import numpy as np
 from ups.data.hdf5 import Handle, mapped, naming_damage, open_file, values_at
 from ups.data.hdf5_safety import check_data_set
 from ups.data.joined import Joined
-from ups.data.readers.arrays import Store, Variable, Where, is_small
+from ups.data.readers.arrays import PARAMETER, Store, Variable, Where, is_small
 from ups.data.readers.assemble import open_arrays
-from ups.data.readers.hdf5_groups import each_a_trajectory, grouped
+from ups.data.readers.attributes import number, numbers_of, offered
+from ups.data.readers.hdf5_groups import each_a_trajectory, grouped, slashes
 from ups.data.source import Source
-from ups.definition import SPELLINGS, Definition
+from ups.definition import Definition
 from ups.later import h5py
-from ups.types import Array, TaskSpec
+from ups.types import Array, TaskSpec, few
 
 
 class Hdf5Store(Store):
@@ -57,37 +58,60 @@ def open_hdf5_arrays(path: Path, tasks: Mapping[str, TaskSpec], definition: Defi
     """A source over the data sets of a file, in whatever groups, as `dims`, `fields` and `datasets` of the task say;
     where these are names inside of groups, each group is read by itself."""
     with naming_damage(path, "its header"), open_file(path) as file:
+        nodes = _nodes(file)
         variables = [
             Variable(key, key, node.shape, node.dtype, attributes=_units(node), content=small(node))
-            for key, node in data_sets(file)
+            for key, node in nodes
+            if _is_data(node)
         ]
         groups = grouped(path, variables, definition)
-        numbers = {name: _numbers(file[name], definition) for name in groups}
+        own, common = _numbers([("", file), *nodes], groups)
+        notes = _on_arrays(file, variables)
     if not groups:
-        return open_arrays(Hdf5Store(path), variables, definition)
+        source = open_arrays(Hdf5Store(path), [*variables, *common], definition)
+        source.notes = (*source.notes, *notes)
+        return source
     inside = {f"{name}/{key}" for name, held in groups.items() for key in held}
     beside = {v.name: dataclasses.replace(v, key=f"/{v.key}") for v in variables if v.key not in inside}
     handle = Handle(path)
     parts = {
         name: open_arrays(
             Hdf5Store(path, group=name, handle=handle),
-            list({**numbers[name], **beside, **held}.values()),
+            [*{**beside, **held}.values(), *own[name], *common],
             definition,
         )
         for name, held in groups.items()
     }
     ids = [name if len(part) == 1 else f"{name}/{number}" for name, part in parts.items() for number in part.ids]
     source = Joined(path, list(parts.values()), ids=ids)
-    source.notes = (*((each_a_trajectory(list(parts)),) if len(parts) > 1 else ()), *source.notes)
+    source.notes = (*((each_a_trajectory(list(parts)),) if len(parts) > 1 else ()), *source.notes, *notes)
     return source
 
 
-def _numbers(group: Any, definition: Definition) -> dict[str, Variable]:
-    """The attributes of a group that are single numbers: parameters of what lies in it."""
-    axes = {*definition.layout, *SPELLINGS}
-    attributes = {name: np.asarray(group.attrs[name]) for name in group.attrs if name.lower() not in axes}
-    numbers = {name: value for name, value in attributes.items() if value.dtype.kind in "iuf" and value.size == 1}
-    return {name: Variable(name, name, (), value.dtype, content=value.reshape(())) for name, value in numbers.items()}
+def _numbers(
+    nodes: Sequence[tuple[str, Any]], groups: Collection[str]
+) -> tuple[dict[str, list[Variable]], list[Variable]]:
+    """The numbers among the attributes of groups: of each one that is a trajectory, and of those in it, its parameters,
+    whatever they are called; of the file itself and all other groups, what may be parameters of all."""
+    own: dict[str, list[Variable]] = {name: [] for name in groups}
+    common: list[Variable] = []
+    for key, node in ((key, node) for key, node in nodes if isinstance(node, h5py.Group)):
+        held = numbers_of(node)
+        above = next((key[:at] for at in (*slashes(key), len(key)) if key[:at] in own), None)
+        if above is None:
+            common += offered(held, key)
+            continue
+        inside = key[len(above) + 1 :]
+        own[above] += [number(name, value, inside, PARAMETER) for name, value in held.items()]
+    return own, common
+
+
+def _on_arrays(file: Any, variables: Sequence[Variable]) -> list[str]:
+    """A note on numbers among the attributes of data sets, which may be meant for parameters."""
+    held = [(v.key.rpartition("/")[2], number.name) for v in variables for number in offered(numbers_of(file[v.key]))]
+    arrays, names = (few(dict.fromkeys(pair[i] for pair in held)) for i in (0, 1))
+    way = "to be parameters, write them as attributes of the file, or of a trajectory's group"
+    return [f"numbers among the attributes of {arrays} are not used ({names}); {way}"] if held else []
 
 
 def _units(node: Any) -> dict[str, str]:
@@ -114,7 +138,15 @@ def readable(node: Any) -> bool:
 
 def data_sets(file: Any) -> Iterator[tuple[str, Any]]:
     """Every data set with its path in the file."""
+    return ((key, node) for key, node in _nodes(file) if _is_data(node))
+
+
+def _nodes(file: Any) -> list[tuple[str, Any]]:
+    """Every data set and group with its path in the file."""
     nodes: list[tuple[str, Any]] = []
     file.visititems(lambda key, node: nodes.append((key, node)))
-    sets = ((key, node) for key, node in nodes if isinstance(node, h5py.Dataset))
-    return ((key, node) for key, node in sets if node.shape is not None and readable(node))
+    return nodes
+
+
+def _is_data(node: Any) -> bool:
+    return isinstance(node, h5py.Dataset) and node.shape is not None and readable(node)

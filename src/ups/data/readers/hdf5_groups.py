@@ -60,10 +60,11 @@ def _has(held: Held, ways: tuple[tuple[str, ...], ...]) -> bool:
 def _outermost(places: Sequence[str]) -> list[str]:
     """Those that lie in no other of them."""
     there = set(places)
-    return [place for place in places if not any(place[:at] in there for at in _slashes(place))]
+    return [place for place in places if not any(place[:at] in there for at in slashes(place))]
 
 
-def _slashes(key: str) -> list[int]:
+def slashes(key: str) -> list[int]:
+    """Where the names of groups end in the path of what lies in them."""
     return [i for i, letter in enumerate(key) if letter == "/"]
 
 
@@ -71,7 +72,7 @@ def _held(variables: Sequence[Variable], places: Iterable[str]) -> dict[str, Hel
     """The arrays in each of some groups by their names in it, which are their keys too."""
     groups: dict[str, Held] = {place: {} for place in places}
     for v in variables:
-        for at in _slashes(v.key):
+        for at in slashes(v.key):
             if (place := v.key[:at]) in groups:
                 name = v.key[at + 1 :]
                 groups[place][name] = dataclasses.replace(v, name=name, key=name)

@@ -13,6 +13,7 @@ import numpy as np
 from ups.data.hdf5 import NETCDF, flavour, naming_damage, open_file
 from ups.data.readers.arrays import DAMAGE, Store, Variable, Where
 from ups.data.readers.assemble import open_arrays
+from ups.data.readers.attributes import numbers_of, offered
 from ups.data.readers.hdf5_arrays import Hdf5Store, readable, small, word
 from ups.data.readers.netcdf3 import MAGIC, Place, places
 from ups.data.source import Reader, Source
@@ -49,13 +50,14 @@ def open_netcdf(path: Path, tasks: Mapping[str, TaskSpec], definition: Definitio
     """A source over one file, which names its axes."""
     if starts_with(path, *MAGIC):
         try:
-            stored = places(path)
+            stored, attributes = places(path)
         except (*DAMAGE, struct.error) as error:
             raise DataError(f"{path}: its header cannot be read, the file is damaged; fetch it again.") from error
         variables = [variable(name, p.shape, p.dtype, p.dims, p.attributes) for name, p in stored.items()]
+        variables += offered(attributes)
         return open_arrays(ClassicStore(path, stored), variables, definition, named=True)
     with naming_damage(path, "its header"), open_file(path) as file:
-        variables = list(_variables(file))
+        variables = [*_variables(file), *offered(numbers_of(file))]
     return open_arrays(Hdf5Store(path), variables, definition, named=True)
 
 

@@ -1,4 +1,4 @@
-"""The header of a netCDF file of the classic kinds (CDF-1, CDF-2, CDF-5): its variables and where each lies."""
+"""The header of a netCDF file of the classic kinds (CDF-1, CDF-2, CDF-5): variables, where each lies, attributes."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ class _Reader:
         return result
 
 
-def places(path: Path) -> dict[str, Place]:
-    """The variables of a file by name; ValueError or struct.error where it is damaged."""
+def places(path: Path) -> tuple[dict[str, Place], dict[str, Any]]:
+    """The variables of a file by name, and its attributes; ValueError or struct.error where it is damaged."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader, size = _Reader(data), len(data)
         records = reader.count()
         dims = [(reader.word(), reader.count()) for _ in range(reader.length())]
-        reader.attributes()
+        whole = reader.attributes()
         variables = {}
         for _ in range(reader.length()):
             name = reader.word()
@@ -87,7 +87,7 @@ def places(path: Path) -> dict[str, Place]:
             attributes, dtype = reader.attributes(), np.dtype(TYPES[reader.number("i")])
             reader.count()  # its size, which is not to be relied on
             variables[name] = (axes, attributes, dtype, reader.number(reader.offset))
-    return _placed(variables, max(records, 0), size)
+    return _placed(variables, max(records, 0), size), whole
 
 
 def _placed(variables: Mapping[str, Any], records: int, size: int) -> dict[str, Place]:

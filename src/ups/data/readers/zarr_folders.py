@@ -13,6 +13,7 @@ import numpy as np
 
 from ups.data.readers.arrays import Store, Variable, Where, naming_fault
 from ups.data.readers.assemble import open_arrays
+from ups.data.readers.attributes import offered
 from ups.data.readers.netcdf import variable
 from ups.data.source import Reader, Source, check_claim
 from ups.definition import Definition
@@ -64,7 +65,8 @@ def open_zarr(path: Path, tasks: Mapping[str, TaskSpec], definition: Definition)
         )
     with naming_fault(path, "its metadata"):
         stored = _check_store(path)
-        variables = list(_variables(_group(path)))
+        group = _group(path)
+        variables = [*_variables(group), *offered(dict(group.attrs))]
         check_claim(path, sum(v.dtype.itemsize * math.prod(v.shape) for v in variables), stored)
     return open_arrays(ZarrStore(path), variables, definition, named=True)
 
