@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -40,6 +41,12 @@ def server() -> None:
     from ranks import warm_up  # here, for it imports torch, which the process that hands out the tests does without
 
     warm_up()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Ctrl-C is heard, though shells start what they put in the background with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

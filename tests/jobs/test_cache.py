@@ -229,8 +229,9 @@ def test_building_and_training_with_workers_need_a_megabyte_of_shared_memory_at_
 def test_half_precision_trains_to_nearly_the_same_losses(raw: Path, tmp_path: Path) -> None:
     folder = trained(settings(tmp_path, cache__use=True, cache__dtype="bf16"))
     assert losses(folder) != losses(raw)
-    # To within what rounding is of a state: of what is carried along, hardly more is left to learn.
-    assert losses(folder) == pytest.approx(losses(raw), rel=0.05, abs=2**-9)
+    # To within the rounding of two frames, that before a step and that after it: of what is carried along, hardly more
+    # is left to learn.
+    assert losses(folder) == pytest.approx(losses(raw), rel=0.05, abs=2**-8)
     rounding = read_manifest(folder / "cache" / "latents" / "advection1d" / "train")["rounding"]["relative"]
     assert 2**-11 < rounding < 2**-8
 
